@@ -1,0 +1,1 @@
+"""Topologies, models and data sets."""

@@ -1,0 +1,1 @@
+"""Data files carried in the package."""

@@ -1,0 +1,1 @@
+"""Sans-I/O engine and coordinator."""

@@ -1,0 +1,1 @@
+"""The cluster runtime: processes, threads, gRPC."""

@@ -1,0 +1,1 @@
+"""Public helpers to test operators and transports."""

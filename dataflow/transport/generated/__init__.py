@@ -1,0 +1,1 @@
+"""Modules generated from proto/; do not edit."""

@@ -1,0 +1,1 @@
+"""Operators over the dataflow engine."""

@@ -1,0 +1,1 @@
+"""Deep networks as flat float32 vectors."""

@@ -1,0 +1,1 @@
+"""Numba kernels, nogil and batch-innermost."""
