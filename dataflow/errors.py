@@ -1,0 +1,98 @@
+"""Errors a user meets: what is wrong, the value received, where, and what to do.
+
+Every error derives from `AkoError` and carries the exit code that the `ako` command ends with:
+2 for bad input (nothing was started), 1 for a job that failed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AkoError(Exception):
+    """Base of all errors of this project.
+
+    Args:
+        what: what is wrong, one sentence without the final full stop.
+        got: the value received; shown with `repr`, shortened.
+        where: node, operator, or the user's ``file:line``.
+        fix: what the user can do about it.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, got: object = None, where: str = "", fix: str = "") -> None:
+        self.what, self.got, self.where, self.fix = what, got, where, fix
+        text = what
+        if got is not None:
+            text += f" (got {_short(got)})"
+        if where:
+            text += f" at {where}"
+        if fix:
+            text += f"; {fix}"
+        super().__init__(text)
+
+
+class DataError(AkoError):
+    """A data file is missing, truncated, or not what its name says."""
+
+
+class ConfigError(AkoError):
+    """A job's configuration is wrong: unknown key, bad type, impossible combination."""
+
+
+class GraphError(AkoError):
+    """A logical graph fails its checks."""
+
+
+class PlanError(AkoError):
+    """A graph cannot be placed on the nodes given."""
+
+
+class OperatorError(AkoError):
+    """An operator is declared wrongly, or raised while running (then the job fails)."""
+
+    exit_code = 1
+
+
+class WireError(AkoError):
+    """A frame, handshake or control message breaks the protocol."""
+
+    exit_code = 1
+
+
+class AuthError(AkoError):
+    """The token is missing or wrong."""
+
+
+class BundleError(AkoError):
+    """A code bundle breaks its limits: a path outside the bundle, too many or too large files."""
+
+
+class MasterError(AkoError):
+    """The master cannot be reached, or refused the request."""
+
+
+class JobFailedError(AkoError):
+    """A job ended as FAILED."""
+
+    exit_code = 1
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """One sentence that offers the nearest known name, or lists them all.
+
+    Args:
+        name: what the user wrote.
+        known: the names that would have been accepted.
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    listed = ", ".join(names)
+    return f"did you mean {near[0]!r}? known: {listed}" if near else f"known: {listed}"
+
+
+def _short(value: object, limit: int = 200) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,0 +1,65 @@
+"""Messages: immutable values that operators exchange.
+
+A message type is a frozen dataclass derived from `Message` whose fields are NumPy arrays or plain scalars, so that
+every message has a size in bytes and can cross the wire without pickle. Once emitted, a message and its arrays are
+never written again: sender, engine and transport may all hold it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+HEADER_NBYTES = 128
+"""What a message costs besides its arrays, in bytes, for credit: a generous bound on its header."""
+
+SCALARS = (bool, int, float, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Base of all messages. Fields of a subclass: `numpy.ndarray`, bool, int, float, str or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded(Message):
+    """A message that is one part of a step's work; `Gather` operators merge the parts in shard order.
+
+    Args:
+        step: number of the step on the node that made it, from 0.
+        shard: number of this part, from 0.
+        shards: how many parts the step has.
+    """
+
+    step: int
+    shard: int
+    shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick(Sharded):
+    """What a source is asked with: make shard `shard` of `shards` of step `step`."""
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {}
+
+
+def field_names(kind: type[Message]) -> tuple[str, ...]:
+    """Names of a message type's fields, in order."""
+    names = _FIELDS.get(kind)
+    if names is None:
+        names = _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(kind))
+    return names
+
+
+def nbytes(message: Message) -> int:
+    """Size of a message in bytes as credit counts it: its arrays plus `HEADER_NBYTES`."""
+    total = HEADER_NBYTES
+    for name in field_names(type(message)):
+        value: Any = getattr(message, name)
+        if isinstance(value, np.ndarray):
+            total += value.nbytes
+    return total

@@ -1,0 +1,179 @@
+"""What an operator is: a class with ports, declared state and a `process` method.
+
+An operator knows no thread, socket, file or clock. `process` takes a message and yields effects: emissions made by
+calling output ports, `Sample`s, `Artifact`s. What else it needs it asks for by parameter name: a declared state
+element, `rng` (a generator seeded from the job's seed, operator, node, step and shard) or `node` (`NodeContext`).
+
+An operator's fields are its parameters (pydantic: typed, checked, JSON). Caches made in `open` live in pydantic
+private attributes; they are never state: losing them loses nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from dataflow.errors import OperatorError
+from dataflow.node_context import NodeContext
+from dataflow.ports import Emission, In, Out
+from dataflow.state import Access
+
+Pool = Literal["compute", "network"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A measurement for metrics and the run's record.
+
+    Args:
+        name: what was measured, with its unit in the name.
+        value: the value.
+    """
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file of the job's results, kept by the master and put into ``--out DIR``.
+
+    Args:
+        name: relative file name, of letters, digits, ``._-`` and ``/``.
+        data: its whole content.
+    """
+
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfData:
+    """Yielded by a source that has nothing more to give."""
+
+
+Effect = Emission | Sample | Artifact | EndOfData
+Emissions = Iterator[Effect]
+
+
+HOOKS = {"process": 1, "merge": 1, "ready": 0, "on_end": 0, "on_left": 1}
+"""Methods that may ask for state by parameter name, with the number of positional arguments each is given.
+
+`ready(**state) -> bool` holds an operator back while false; `on_end(**state)` runs once after the last message;
+`on_left(node, **state)` when a node whose messages this operator receives has ended or died. Only
+`process` is required.
+"""
+
+
+def needs(method: Any, hook: str) -> tuple[str, ...]:
+    """Names of what a hook asks for besides its positional arguments."""
+    parameters = [p for p in inspect.signature(method).parameters.values() if p.name != "self"]
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return tuple(p.name for p in named[HOOKS[hook] :])
+
+
+def declared_at(cls: type) -> str:
+    """``file:line`` of a class, or its qualified name where there is no source."""
+    try:
+        return f"{inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}"
+    except (OSError, TypeError):
+        return qualified_name(cls)
+
+
+def qualified_name(cls: type) -> str:
+    """``module:Class``, the name under which plans carry a class."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def random_generator(seed: int, operator: str, node: int, step: int, shard: int) -> np.random.Generator:
+    """The generator an operator gets for one message: the same numbers wherever and whenever it runs."""
+    return np.random.default_rng([seed, *operator.encode(), node, step, shard])
+
+
+def _declared(cls: type, kind: type) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        found.update({name: value for name, value in vars(base).items() if isinstance(value, kind)})
+    return found
+
+
+class Operator(BaseModel):
+    """Base of all operators. Subclasses declare ports, state access and `process`.
+
+    Class attributes:
+        pool: the task pool it runs in.
+        source: it has no inputs; it is asked with `Tick`s and yields `EndOfData` when through.
+        sends: its emissions cross to other nodes; it is not started for a receiver without credit.
+        receives: its input comes from other nodes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(In, Out, Access))
+
+    pool: ClassVar[Pool] = "compute"
+    source: ClassVar[bool] = False
+    sends: ClassVar[bool] = False
+    receives: ClassVar[bool] = False
+
+    def open(self, node: NodeContext) -> None:
+        """Prepare on `node` before the job starts: open data, compile kernels. May take long."""
+
+    def process(self, *args: Any, **kwargs: Any) -> Emissions:
+        """Handle one message; see the class's own parameters."""
+        what = f"operator {type(self).__name__} does not define process"
+        raise OperatorError(what, fix="define process(self, message) and yield its emissions")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Check the declaration as soon as the class exists, so that the error names the user's own line."""
+        super().__pydantic_init_subclass__(**kwargs)
+        allowed = {*cls.accesses(), "rng", "node"}
+        for hook in HOOKS:
+            method = getattr(cls, hook, None)
+            if method is None or getattr(method, "__qualname__", "").startswith("Operator."):
+                continue
+            for name in needs(method, hook):
+                if name not in allowed:
+                    what = f"{cls.__name__}.{hook} asks for {name!r}, which is no state the class declares"
+                    raise OperatorError(
+                        what,
+                        where=declared_at(cls),
+                        fix=f"declare it, as in `{name} = Reads()`, or ask for one of: {', '.join(sorted(allowed))}",
+                    )
+
+    @classmethod
+    def accesses(cls) -> dict[str, Access]:
+        """Declared uses of state elements by attribute name."""
+        return _declared(cls, Access)
+
+    @classmethod
+    def inputs(cls) -> dict[str, In[Any]]:
+        """Declared input ports by name."""
+        return _declared(cls, In)
+
+    @classmethod
+    def outputs(cls) -> dict[str, Out[Any]]:
+        """Declared output ports by name."""
+        return _declared(cls, Out)
+
+
+class Gather(Operator):
+    """An operator whose work for one step is done in parts: one `process` per shard, then one `merge`.
+
+    All parts of a step see the same snapshots; steps do not overlap; `merge` has the declared `Writes` to itself.
+    An optional `ready` (a predicate over declared state elements) holds back the next step.
+    """
+
+    def process(self, *args: Any, **kwargs: Any) -> Any:
+        """The part of one shard: any value, handed to `merge`."""
+        what = f"operator {type(self).__name__} does not define process"
+        raise OperatorError(what, fix="define process(self, message) and return the part")
+
+    def merge(self, parts: Sequence[Any], **kwargs: Any) -> Emissions:
+        """Handle the parts of one step, in shard order."""
+        what = f"operator {type(self).__name__} does not define merge"
+        raise OperatorError(what, fix="define merge(self, parts) and yield its emissions")

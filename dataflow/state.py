@@ -1,0 +1,93 @@
+"""State elements: data that outlives a message and can be snapshotted.
+
+A `StateElement` is the declaration that a graph carries (a pydantic model: its fields are JSON); its `create` makes
+the live `State` on each node that holds it. Operators name the elements they use with `Reads` and `Writes`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from dataflow.node_context import NodeContext
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class StateKind(StrEnum):
+    """How copies of a state element on several nodes relate."""
+
+    LOCAL = "local"
+    """Each node's own; nothing to do with the others'."""
+    PARTITIONED = "partitioned"
+    """Disjoint ranges of one whole."""
+    PARTIAL = "partial"
+    """Replicas that exchange updates."""
+
+
+class State(ABC):
+    """A live state element on one node. Only the engine decides who may touch it when."""
+
+    @abstractmethod
+    def snapshot(self) -> Any:
+        """A copy that later writes do not change; what a reading operator is given."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Everything needed to restore this element, as named arrays (not copies)."""
+
+    @abstractmethod
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over the arrays that `tensors` once gave.
+
+        Raises:
+            ValueError: names, shapes or dtypes differ from this element's.
+        """
+
+
+class StateElement(BaseModel):
+    """Declaration of a state element; the fields of a subclass are its parameters, as JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+
+    def create(self, node: NodeContext) -> State:
+        """The live element on `node`.
+
+        Args:
+            node: where it lives, with its rank in the role and the job's seed.
+        """
+        raise TypeError(f"{type(self).__name__} must define create(node)")  # noqa: EM102
+
+
+class Access:
+    """That an operator uses a state element; made by `Reads` and `Writes`.
+
+    Args:
+        element: name of the state element in the graph; the attribute's name if left out.
+    """
+
+    writes: ClassVar[bool] = False
+
+    def __init__(self, element: str = "") -> None:
+        self.element = element
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        self.element = self.element or name
+
+
+class Reads(Access):
+    """The operator is given a snapshot."""
+
+
+class Writes(Access):
+    """The operator is given the live element, with nobody else at it."""
+
+    writes = True
