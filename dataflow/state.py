@@ -62,7 +62,8 @@ class StateElement(BaseModel):
         Args:
             node: where it lives, with its rank in the role and the job's seed.
         """
-        raise TypeError(f"{type(self).__name__} must define create(node)")  # noqa: EM102
+        what = f"{type(self).__name__} must define create(node)"
+        raise TypeError(what)
 
 
 class Access:

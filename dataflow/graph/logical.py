@@ -1,0 +1,407 @@
+"""Logical graphs: roles, operators, state elements and edges, as frozen data.
+
+Building a graph starts nothing and every method returns a new graph. The data holds qualified names, JSON and flags
+only, so a master can check and compile a graph without importing the classes it names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from dataflow.errors import GraphError, suggest
+from dataflow.graph.routes import Route
+from dataflow.message import Message
+from dataflow.operators_api import Gather, Operator, Pool, declared_at, qualified_name
+from dataflow.state import StateElement, StateKind
+
+RoleSize = int | Literal["rest", "all"]
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Role(_Data):
+    """A named group of nodes that run the same operators.
+
+    Args:
+        name: the role's name.
+        size: number of nodes, ``rest`` for those that no other role takes, or ``all``.
+    """
+
+    name: str
+    size: RoleSize = "all"
+
+
+class InputSpec(_Data):
+    """An input port; the fields are those of `dataflow.ports.In`, `type` a qualified name."""
+
+    name: str
+    type: str
+    capacity: int
+    key: str | None = None
+    latest: tuple[str, ...] = ()
+
+
+class OutputSpec(_Data):
+    """An output port; `types` are the qualified names of its message type and that type's bases."""
+
+    name: str
+    types: tuple[str, ...]
+    reported: bool = False
+
+
+class UseSpec(_Data):
+    """An operator's use of a state element: `name` in the operator, `element` in the graph."""
+
+    name: str
+    element: str
+    writes: bool
+
+
+class OperatorSpec(_Data):
+    """One operator of the graph.
+
+    Args:
+        id: its name in the graph; stable, it appears in errors, metrics and plots.
+        role: the role whose nodes run it.
+        kind: qualified name of its class.
+        params: its fields, as JSON text.
+        pool: the task pool it runs in.
+        source, sends, receives, gather: see `dataflow.operators_api.Operator` and `Gather`.
+        inputs, outputs, uses: ports and state access.
+        where: ``file:line`` of the user's code that added it.
+    """
+
+    id: str
+    role: str
+    kind: str
+    params: str
+    pool: Pool
+    source: bool = False
+    sends: bool = False
+    receives: bool = False
+    gather: bool = False
+    inputs: tuple[InputSpec, ...] = ()
+    outputs: tuple[OutputSpec, ...] = ()
+    uses: tuple[UseSpec, ...] = ()
+    where: str = ""
+
+    def input(self, name: str) -> InputSpec:
+        """The input port called `name`."""
+        return _named(self.inputs, name, f"input port of {self.id!r}")
+
+    def output(self, name: str) -> OutputSpec:
+        """The output port called `name`."""
+        return _named(self.outputs, name, f"output port of {self.id!r}")
+
+
+class ElementSpec(_Data):
+    """One state element: `factory` is the qualified name of its `StateElement`, `params` its fields as JSON text."""
+
+    name: str
+    role: str
+    kind: StateKind
+    factory: str
+    params: str
+    where: str = ""
+
+
+class Edge(_Data):
+    """From an output port to an input port.
+
+    Args:
+        source, output: operator id and port that messages leave.
+        target, input: operator id and port that they enter.
+        route: how receivers are picked, for an edge that crosses nodes; else None.
+        loopback: the sending node is among the receivers.
+        key: field of the message that holds the partition number, for a by-owner route.
+    """
+
+    source: str
+    output: str
+    target: str
+    input: str
+    route: Route | None = None
+    loopback: bool = False
+    key: str | None = None
+
+    @property
+    def name(self) -> str:
+        """``source.output -> target.input``."""
+        return f"{self.source}.{self.output} -> {self.target}.{self.input}"
+
+
+class LogicalGraph(_Data):
+    """A dataflow graph. Start from ``LogicalGraph(name=...)`` and add to it; every method returns a new graph."""
+
+    name: str
+    roles: tuple[Role, ...] = ()
+    elements: tuple[ElementSpec, ...] = ()
+    operators: tuple[OperatorSpec, ...] = ()
+    edges: tuple[Edge, ...] = ()
+
+    def with_role(self, name: str, size: RoleSize = "all") -> Self:
+        """This graph with one more role."""
+        _check_new(name, [role.name for role in self.roles], "role")
+        return self._with(roles=(*self.roles, Role(name=name, size=size)))
+
+    def with_state(self, name: str, element: StateElement, *, role: str) -> Self:
+        """This graph with one more state element, held by every node of `role`."""
+        _check_new(name, [known.name for known in self.elements], "state element")
+        self._role(role)
+        spec = ElementSpec(
+            name=name,
+            role=role,
+            kind=element.kind,
+            factory=qualified_name(type(element)),
+            params=element.model_dump_json(),
+            where=_caller(),
+        )
+        return self._with(elements=(*self.elements, spec))
+
+    def with_operator(self, name: str, operator: Operator, *, role: str, bind: dict[str, str] | None = None) -> Self:
+        """This graph with one more operator, not yet connected.
+
+        Args:
+            name: its id.
+            operator: the operator with its parameters.
+            role: the role whose nodes run it.
+            bind: state elements to use under the operator's own names, where they differ.
+        """
+        _check_new(name, [known.id for known in self.operators], "operator")
+        self._role(role)
+        return self._with(operators=(*self.operators, describe(name, operator, role, bind or {})))
+
+    def connect(
+        self, source: str, target: str, *, route: Route | None = None, loopback: bool = False, key: str | None = None
+    ) -> Self:
+        """This graph with one more edge.
+
+        Args:
+            source: ``operator`` or ``operator.port``; the port may be left out where there is one.
+            target: likewise.
+            route: how receivers are picked, where the edge crosses nodes.
+            loopback: the sending node is among the receivers.
+            key: field of the message that holds the partition number, for a by-owner route.
+        """
+        out_id, out_port = self._output(source)
+        in_id, in_port = self._input(target)
+        edge = Edge(
+            source=out_id, output=out_port, target=in_id, input=in_port, route=route, loopback=loopback, key=key
+        )
+        if edge in self.edges:
+            raise _error(what="the edge exists already", got=edge.name)
+        return self._with(edges=(*self.edges, edge))
+
+    def insert_after(self, place: str, operator: Operator, *, name: str = "") -> Self:
+        """This graph with `operator` spliced behind an output port: what left `place` goes through it.
+
+        Args:
+            place: ``operator`` or ``operator.port``.
+            operator: must have one input and one output port.
+            name: its id; the class's name in snake_case if left out.
+        """
+        source, port = self._output(place)
+        cut = [edge for edge in self.edges if (edge.source, edge.output) == (source, port)]
+        return self._splice(cut, operator, name, role=self.operator(source).role, source=(source, port))
+
+    def insert_before(self, place: str, operator: Operator, *, name: str = "") -> Self:
+        """This graph with `operator` spliced before an input port: what reached `place` goes through it.
+
+        Args:
+            place: ``operator`` or ``operator.port``.
+            operator: must have one input and one output port.
+            name: its id; the class's name in snake_case if left out.
+        """
+        target, port = self._input(place)
+        cut = [edge for edge in self.edges if (edge.target, edge.input) == (target, port)]
+        return self._splice(cut, operator, name, role=self.operator(target).role, target=(target, port))
+
+    def replace(self, name: str, operator: Operator, *, bind: dict[str, str] | None = None) -> Self:
+        """This graph with another operator in the place of `name`; its edges are kept, by port name."""
+        old = self.operator(name)
+        new = describe(name, operator, old.role, bind or {})
+        for edge in self.edges:
+            if edge.source == name:
+                new.output(edge.output)
+            if edge.target == name:
+                new.input(edge.input)
+        return self._with(operators=tuple(new if known.id == name else known for known in self.operators))
+
+    def remove(self, name: str) -> Self:
+        """This graph without an operator; its neighbours are joined where it had one input and one output.
+
+        Edges of an operator with no output or no input go with it.
+        """
+        operator = self.operator(name)
+        into = [edge for edge in self.edges if edge.target == name]
+        out = [edge for edge in self.edges if edge.source == name]
+        joined: list[Edge] = []
+        if into and out:
+            if len(operator.inputs) != 1 or len(operator.outputs) != 1:
+                raise _error(
+                    what="an operator with several ports cannot be removed from between others",
+                    got=name,
+                    fix="replace it, or build the graph without it",
+                )
+            joined = [
+                first.model_copy(update={"target": second.target, "input": second.input})
+                if second.route is None
+                else second.model_copy(update={"source": first.source, "output": first.output})
+                for first in into
+                for second in out
+            ]
+        kept = [edge for edge in self.edges if name not in (edge.source, edge.target)]
+        return self._with(
+            operators=tuple(known for known in self.operators if known.id != name), edges=(*kept, *joined)
+        )
+
+    def operator(self, name: str) -> OperatorSpec:
+        """The operator with this id."""
+        for operator in self.operators:
+            if operator.id == name:
+                return operator
+        raise _error(what="there is no such operator", got=name, fix=suggest(name, [o.id for o in self.operators]))
+
+    def _with(self, **changes: Any) -> Self:
+        return self.model_copy(update=changes)
+
+    def _role(self, name: str) -> Role:
+        return _named(self.roles, name, "role")
+
+    def _output(self, place: str) -> tuple[str, str]:
+        name, _, port = place.partition(".")
+        return name, _port(self.operator(name).outputs, port, f"output port of {name!r}")
+
+    def _input(self, place: str) -> tuple[str, str]:
+        name, _, port = place.partition(".")
+        return name, _port(self.operator(name).inputs, port, f"input port of {name!r}")
+
+    def _splice(
+        self,
+        cut: list[Edge],
+        operator: Operator,
+        name: str,
+        *,
+        role: str,
+        source: tuple[str, str] | None = None,
+        target: tuple[str, str] | None = None,
+    ) -> Self:
+        name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(operator).__name__).lower()
+        graph = self.with_operator(name, operator, role=role)
+        added = graph.operator(name)
+        input_port, output_port = (
+            _port(added.inputs, "", f"input port of {name!r}"),
+            _port(added.outputs, "", f"output port of {name!r}"),
+        )
+        new: list[Edge] = []
+        for edge in cut:
+            before = edge.model_copy(
+                update={"target": name, "input": input_port, "route": None, "loopback": False, "key": None}
+            )
+            after = edge.model_copy(update={"source": name, "output": output_port})
+            if source is not None:
+                new += [before, after]
+            else:
+                new += [before.model_copy(update={"route": edge.route}), after.model_copy(update={"route": None})]
+        if not cut:
+            place = source or target or ("", "")
+            raise _error(what="nothing is connected there", got=".".join(place))
+        kept = [edge for edge in self.edges if edge not in cut]
+        return graph._with(edges=(*kept, *dict.fromkeys(new)))
+
+
+def describe(name: str, operator: Operator, role: str, bind: dict[str, str]) -> OperatorSpec:
+    """The data that a graph keeps of an operator."""
+    cls = type(operator)
+    accesses = cls.accesses()
+    for bound in bind:
+        if bound not in accesses:
+            raise _error(what="bind names no state the operator declares", got=bound, fix=suggest(bound, accesses))
+    if "<locals>" in cls.__qualname__:
+        raise _error(
+            what=f"operator class {cls.__name__} is defined inside a function, so no node can find it",
+            where=declared_at(cls),
+            fix="move the class to the top level of its file",
+        )
+    return OperatorSpec(
+        id=name,
+        role=role,
+        kind=qualified_name(cls),
+        params=operator.model_dump_json(),
+        pool=cls.pool,
+        source=cls.source,
+        sends=cls.sends,
+        receives=cls.receives,
+        gather=issubclass(cls, Gather),
+        inputs=tuple(
+            InputSpec(
+                name=port.name,
+                type=qualified_name(port.kind),
+                capacity=port.capacity,
+                key=port.key,
+                latest=port.latest,
+            )
+            for port in cls.inputs().values()
+        ),
+        outputs=tuple(
+            OutputSpec(name=port.name, types=_lineage(port.kind), reported=port.reported)
+            for port in cls.outputs().values()
+        ),
+        uses=tuple(
+            UseSpec(name=access.name, element=bind.get(access.name, access.element), writes=access.writes)
+            for access in accesses.values()
+        ),
+        where=_caller(),
+    )
+
+
+def canonical_json(data: BaseModel) -> str:
+    """The one JSON text of a graph or plan: keys sorted, no spaces; what hashes are taken of."""
+    return json.dumps(data.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+
+def _lineage(kind: type[Message]) -> tuple[str, ...]:
+    return tuple(qualified_name(base) for base in kind.__mro__ if issubclass(base, Message))
+
+
+def _named(items: tuple[Any, ...], name: str, what: str) -> Any:
+    for item in items:
+        if item.name == name:
+            return item
+    raise _error(what=f"there is no such {what}", got=name, fix=suggest(name, [item.name for item in items]))
+
+
+def _port(ports: tuple[Any, ...], name: str, what: str) -> str:
+    if name:
+        _named(ports, name, what)
+        return name
+    if len(ports) == 1:
+        return str(ports[0].name)
+    names = ", ".join(port.name for port in ports) or "none"
+    raise _error(what=f"which {what}?", fix=f"write operator.port; ports: {names}")
+
+
+def _check_new(name: str, known: list[str], what: str) -> None:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name):
+        raise _error(what=f"a {what}'s name is lower-case letters, digits and _, at most 64", got=name)
+    if name in known:
+        raise _error(what=f"there is a {what} of that name already", got=name, fix="give another name")
+
+
+def _error(what: str, *, got: object = None, where: str = "", fix: str = "") -> GraphError:
+    return GraphError(what, got=got, where=where or _caller(), fix=fix)
+
+
+def _caller() -> str:
+    """``file:line`` of the nearest caller outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("dataflow.", "pydantic")):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
