@@ -1,0 +1,53 @@
+"""Jobs: a graph with how many nodes it wants and when it stops."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from dataflow.graph.logical import LogicalGraph
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StopRules(_Data):
+    """When the coordinator stops a job whose sources could go on.
+
+    Args:
+        report: ``operator.port`` of the reported port that is watched; empty if nothing is.
+        metric: numeric field of its messages; higher is better.
+        target: stop once `metric` is at least this much `hold` times in a row.
+        hold: see `target`.
+        patience: stop after so many reports in a row without a new best.
+        time_s: stop so many seconds after the start.
+    """
+
+    report: str = ""
+    metric: str = "accuracy"
+    target: float | None = None
+    hold: int = Field(default=1, ge=1)
+    patience: int | None = Field(default=None, ge=1)
+    time_s: float | None = Field(default=None, gt=0)
+
+
+class JobSpec(_Data):
+    """What a client submits, besides the code bundle.
+
+    Args:
+        name: for people; need not be unique.
+        graph: the checked logical graph.
+        nodes: how many nodes it runs on.
+        seed: root of every random number.
+        stop: when to stop.
+        config: the job's configuration as the user gave it, for the record.
+        warnings: what the user should know, shown when the job is submitted and kept in the record.
+    """
+
+    name: str
+    graph: LogicalGraph
+    nodes: int = Field(ge=1)
+    seed: int = Field(default=0, ge=0)
+    stop: StopRules = StopRules()
+    config: dict[str, JsonValue] = {}
+    warnings: tuple[str, ...] = ()
