@@ -21,8 +21,8 @@ from ako_jobs.download import Progress, RemoteFile, Source, download
 from ako_jobs.reading import first_existing
 from dataflow.errors import DataError
 
-Labelled = tuple[NDArray[np.uint8], NDArray[np.uint8]]
-"""Images, uint8 (n, channels, height, width), and labels, uint8 (n,)."""
+Labelled = tuple[NDArray[np.uint8], NDArray[np.integer]]
+"""Images, uint8 (n, channels, height, width), and labels, any integer type, (n,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,13 +172,14 @@ def _missing(name: str, folder: Path, files: str) -> DataError:
 
 
 def _checked(
-    images: NDArray[np.uint8], labels: NDArray[np.uint8], n_classes: int, where: str
+    images: NDArray[np.uint8], labels: NDArray[np.integer], n_classes: int, where: str
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    if images.dtype != np.uint8 or images.ndim != 4 or images.size == 0 or labels.shape != images.shape[:1]:
-        what = "images must be uint8 (n, channels, height, width) with as many labels, and not empty"
-        got = f"images {images.dtype} {images.shape}, labels {labels.shape}"
+    images_fit = images.dtype == np.uint8 and images.ndim == 4 and images.size > 0
+    if not images_fit or labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+        what = "images must be uint8 (n, channels, height, width) with as many integer labels, and not empty"
+        got = f"images {images.dtype} {images.shape}, labels {labels.dtype} {labels.shape}"
         raise DataError(what, got=got, where=where)
-    if (wrong := np.flatnonzero(labels >= n_classes)).size:
+    if (wrong := np.flatnonzero((labels < 0) | (labels >= n_classes))).size:
         what = f"a label must be 0 to {n_classes - 1}"
         raise DataError(what, got=f"{labels[wrong[0]]} for image {wrong[0]}", where=where, fix="fetch the data again")
     # A view: the caller's own array stays as writable as it was.
