@@ -138,7 +138,7 @@ def _activate(layer: Activation, x: Floats) -> Floats:
 def _derivative(layer: Activation, y: Floats) -> Floats:
     """Derivative of the activation, as a function of its output."""
     if layer.function == "relu":
-        return (y > 0).astype(y.dtype)
+        return np.where(y > 0, np.ones_like(y), 0)
     if layer.function == "tanh":
-        return 1 - y * y
-    return y * (1 - y)
+        return np.subtract(1, y * y)
+    return np.subtract(y, y * y)

@@ -57,7 +57,7 @@ class ModelSpec(BaseModel):
 
 
 def weight_ranges(spec: ModelSpec) -> list[WeightRange]:
-    """Every layer's weight and bias in vector order, named by kind and count: conv1.weight, conv1.bias, conv2.weight..."""
+    """Return every layer's weight and bias in vector order, named by kind and count, such as conv2.weight."""
     ranges: list[WeightRange] = []
     counts: dict[str, int] = {}
     start = 0
