@@ -63,7 +63,7 @@ class Model:
         begin = -memory.ctypes.data % _ALIGNMENT
         return Workspace(self.spec, batch, program, memory[begin : begin + size * 4].view(np.float32))
 
-    def gradient(  # noqa: PLR0917 (a kernel call, in the order read, written, settings)
+    def gradient(
         self,
         weights: npt.NDArray[np.float32],
         images: npt.NDArray[np.float32],

@@ -4,8 +4,6 @@ A tile is a run of output rows whose columns fit the level-2 cache. It is gather
 pass: copying it again costs less than reading it back from memory.
 """
 
-# ruff: noqa: PLR0917 (compiled functions take their arguments by position)
-
 import numpy as np
 
 from operators.dnn.kernels.activation import activate, differentiate

@@ -1,7 +1,5 @@
 """The fully connected layer: one matrix product forward, two backward."""
 
-# ruff: noqa: PLR0917 (compiled functions take their arguments by position)
-
 import numpy as np
 
 from operators.dnn.kernels.activation import activate, differentiate

@@ -4,8 +4,6 @@ One compilation serves every network. Nothing is checked here: `operators.dnn.mo
 Read-only types are declared by the caller, so that there is one compilation per dtype.
 """
 
-# ruff: noqa: PLR0917 (compiled functions take their arguments by position)
-
 import numpy as np
 
 from operators.dnn.kernels.activation import activation_backward, activation_forward
