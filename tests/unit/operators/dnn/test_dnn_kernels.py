@@ -193,3 +193,18 @@ def test_cross_entropy_of_known_logits_is_as_worked_out():
     assert loss_sum == pytest.approx(math.log(4) + math.log(2), rel=1e-6)
     assert correct == 2
     assert predictions.tolist() == [0, 0, 1]
+
+
+def test_gradient_through_max_pool_of_equal_values_goes_to_the_first():
+    spec = ModelSpec(input=(2, 2, 2), layers=(Conv(filters=1, kernel=1), MaxPool(size=2), Dense(units=2)))
+    # every pixel sums to 1, so all four tie; only the first has channels (1, 0)
+    images = np.array([[1, 0, 0, 0], [0, 1, 1, 1]], np.float64).reshape(1, 2, 2, 2)
+    weights = np.array([1.0, 1.0, 0.0, 2.0, 0.0, 0.0, 2.0])
+    # logits (2, 2): delta (-1/2, 1/2) for label 0, times the dense weights (2, 0) is -1 at the winner
+    expected = [-1, 0, -1, -0.5, 0.5, -0.5, 0.5]
+    labels = np.array([0])
+    out, loss_sum, correct = kernel_gradient_64(spec, weights, images, labels, 1.0)
+    np.testing.assert_allclose(out, expected, atol=1e-15)
+    np.testing.assert_allclose(reference.gradient(spec, weights, images, labels, 1.0)[0], expected, atol=1e-15)
+    assert loss_sum == pytest.approx(math.log(2))
+    assert correct == 1
