@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,7 @@ def test_every_field_and_enum_value_is_commented() -> None:
     bare = []
     for path in sorted((ROOT / "proto").glob("*.proto")):
         lines = path.read_text().splitlines()
-        for above, line in zip(lines, lines[1:], strict=False):
+        for above, line in itertools.pairwise(lines):
             declares = line.startswith("  ") and line.rstrip().endswith(";") and not line.lstrip().startswith("//")
             if declares and not above.lstrip().startswith("//"):
                 bare.append(f"{path.name}: {line.strip()}")
