@@ -12,7 +12,6 @@ from dataflow.errors import PlanError
 from dataflow.graph.logical import Edge, LogicalGraph, canonical_json
 from dataflow.operators_api import Pool
 
-
 MAX_NODES = 100_000
 MAX_OPERATORS = 10_000
 
