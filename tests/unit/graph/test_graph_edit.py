@@ -18,7 +18,7 @@ from graph_samples import (
     exchange,
     pipeline,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.errors import GraphError
@@ -215,6 +215,7 @@ def linear(graph: LogicalGraph) -> list[str]:
     return path
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["after", "before", "replace", "remove"]), st.integers(0, 50)), max_size=12))
 def test_edits_random_keep_a_linear_graph_valid(edits: list[tuple[str, int]]) -> None:
     graph, expected = pipeline(), ["source", "blur", "compute"]
