@@ -1,0 +1,157 @@
+"""Events that drive a `NodeEngine` and the commands it answers with: frozen data, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dataflow.engine.reports import OperatorReport
+from dataflow.errors import AkoError
+from dataflow.message import Message
+from dataflow.operators_api import Artifact, Pool, Sample
+from dataflow.plan.physical import StreamId
+from dataflow.ports import Emission
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What running a task produced; nothing of it is visible to others until the engine commits it.
+
+    Args:
+        emissions: operator ids with what they emitted on connected ports.
+        reports: messages emitted on reported ports.
+        samples: operator ids with their samples.
+        artifacts: files for the job's results.
+        part: a gathering operator's part for one shard.
+        end_of_data: a source has nothing more.
+    """
+
+    emissions: list[tuple[str, Emission]] = field(default_factory=list)
+    reports: list[OperatorReport] = field(default_factory=list)
+    samples: list[tuple[str, Sample]] = field(default_factory=list)
+    artifacts: list[Artifact] = field(default_factory=list)
+    part: Any = None
+    end_of_data: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """Work for a pool: the driver calls `run` on any thread and hands the result back in a `TaskFinished`.
+
+    Args:
+        chain: id of the chain it belongs to.
+        pool: the pool that must run it.
+        run: the work; raises `AkoError` and nothing else.
+    """
+
+    chain: str
+    pool: Pool
+    run: Callable[[], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The job starts: every node is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageArrived:
+    """A message came in on a stream; `nbytes` is what it cost the sender's credit."""
+
+    stream: StreamId
+    message: Message
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """The sender of a stream has sent its last message."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinished:
+    """A task has run, or failed with `error`; `busy_s` is how long it took."""
+
+    task: Task
+    outcome: Outcome
+    busy_s: float = 0.0
+    error: AkoError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreditGranted:
+    """The receiver of a stream has consumed `nbytes` bytes."""
+
+    stream: StreamId
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeft:
+    """Node `node` has left the job: nothing comes from it any more and nothing is sent to it."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Sources end after the step they are in; everything under way is finished."""
+
+
+Event = Started | MessageArrived | StreamEnded | TaskFinished | CreditGranted | NodeLeft | StopAsked
+
+
+@dataclass(frozen=True, slots=True)
+class RunTask:
+    """Run a task on its pool; there is a free slot for it."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class SendMessage:
+    """Send a message on a stream."""
+
+    stream: StreamId
+    message: Message
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendEnd:
+    """Tell the receiver of a stream that nothing more follows."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class GrantCredit:
+    """Tell the sender of a stream that `nbytes` bytes were consumed."""
+
+    stream: StreamId
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tell the coordinator, or keep a result."""
+
+    what: OperatorReport | Artifact
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Every operator of this node has ended and everything it emitted has been sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An operator raised; the engine does nothing more."""
+
+    error: AkoError
+
+
+Command = RunTask | SendMessage | SendEnd | GrantCredit | Report | Ended | Failed

@@ -1,0 +1,108 @@
+"""Make the operators and state elements of one node from a plan: the only place that imports what plans name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from dataflow.errors import OperatorError, PlanError
+from dataflow.message import Message
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Operator
+from dataflow.plan.physical import PhysicalPlan
+from dataflow.state import State, StateElement
+
+
+@dataclass(frozen=True)
+class LoadedNode:
+    """A node's share of a plan, made real.
+
+    Args:
+        operators: operator instances by id.
+        states: live state elements by name.
+        contexts: where each operator runs, by its id.
+    """
+
+    operators: Mapping[str, Operator]
+    states: Mapping[str, State]
+    contexts: Mapping[str, NodeContext]
+
+    def open(self) -> None:
+        """Let every operator prepare: open its data, compile its kernels.
+
+        Raises:
+            AkoError: as the operators say.
+        """
+        for name, operator in self.operators.items():
+            operator.open(self.contexts[name])
+
+
+def load_node(plan: PhysicalPlan, node: int, *, incarnation: int = 0) -> LoadedNode:
+    """Import and make the operators and state elements of node number `node`.
+
+    Raises:
+        PlanError: a qualified name cannot be imported or is not what the plan says.
+    """
+    members, roles = plan.members(), plan.nodes[node].roles
+    contexts = {
+        role: NodeContext(
+            index=node,
+            name=plan.nodes[node].name,
+            role=role,
+            members=members,
+            tasks=plan.nodes[node].compute_tasks,
+            seed=plan.seed,
+            incarnation=incarnation,
+        )
+        for role in roles
+    }
+    operators = [spec for spec in plan.graph.operators if spec.role in roles]
+    elements = [spec for spec in plan.graph.elements if spec.role in roles]
+    return LoadedNode(
+        operators={spec.id: _make(spec.kind, spec.params, Operator, spec.id) for spec in operators},
+        states={
+            spec.name: _make(spec.factory, spec.params, StateElement, spec.name).create(contexts[spec.role])
+            for spec in elements
+        },
+        contexts={spec.id: contexts[spec.role] for spec in operators},
+    )
+
+
+def message_types(plan: PhysicalPlan) -> dict[int, type[Message]]:
+    """The message type of every edge that crosses nodes, by edge number."""
+    return {
+        number: resolve(plan.graph.operator(edge.source).output(edge.output).types[0], Message)
+        for number, edge in plan.stream_edges().items()
+    }
+
+
+def resolve(name: str, base: type[Any]) -> Any:
+    """The class that a qualified name ``module:Class`` stands for.
+
+    Raises:
+        PlanError: there is none, or it does not derive from `base`.
+    """
+    module_name, _, class_name = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in class_name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        what = f"{name} cannot be imported: {error}"
+        raise PlanError(what, fix="put the module into the job file's folder, or install it on every node") from error
+    if not (isinstance(found, type) and issubclass(found, base)):
+        what = f"{name} is not a kind of {base.__name__}"
+        raise PlanError(what)
+    return found
+
+
+def _make(kind: str, params: str, base: type[Any], name: str) -> Any:
+    try:
+        return resolve(kind, base).model_validate_json(params)
+    except ValidationError as error:
+        what = f"{name!r} refuses its parameters: {error}"
+        raise OperatorError(what, where=kind) from error

@@ -1,0 +1,156 @@
+"""The memory driver: all nodes of a plan in one thread, first in first out, taking no time.
+
+Everything that is not compute-pool work is done before the next compute task, so a plan without choices left by
+asynchrony always runs the same way. An `order` makes those choices at random instead, to test that they do not matter.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dataflow.engine.events import (
+    CreditGranted,
+    Ended,
+    Event,
+    Failed,
+    GrantCredit,
+    MessageArrived,
+    Outcome,
+    Report,
+    RunTask,
+    SendEnd,
+    SendMessage,
+    Started,
+    StopAsked,
+    StreamEnded,
+    Task,
+    TaskFinished,
+)
+from dataflow.engine.loading import LoadedNode, load_node
+from dataflow.engine.node_engine import NodeEngine
+from dataflow.engine.reports import OperatorReport
+from dataflow.errors import AkoError, JobFailedError
+from dataflow.operators_api import Artifact
+from dataflow.plan.physical import PhysicalPlan
+
+
+@dataclass
+class MemoryRun:
+    """A run in memory, finished or stuck.
+
+    Args:
+        nodes: the loaded nodes, with their live state.
+        reports: (node, report) in the order they came.
+        artifacts: files of the job's results by name.
+        ended: nodes that have ended.
+        deliveries: events handled.
+    """
+
+    nodes: list[LoadedNode]
+    reports: list[tuple[int, OperatorReport]] = field(default_factory=list)
+    artifacts: dict[str, bytes] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    deliveries: int = 0
+
+
+class MemoryDriver:
+    """Runs a plan's engines to their end.
+
+    Args:
+        plan: the physical plan.
+        order: picks which of the waiting queues is served next; first in, first out if left out.
+        on_report: called with (driver, node, report) as reports come; it may call `stop`.
+    """
+
+    def __init__(
+        self,
+        plan: PhysicalPlan,
+        *,
+        order: np.random.Generator | None = None,
+        on_report: Callable[[MemoryDriver, int, OperatorReport], None] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.run = MemoryRun([load_node(plan, node.index) for node in plan.nodes])
+        self.engines = [NodeEngine(plan, node.index, self.run.nodes[node.index]) for node in plan.nodes]
+        self._order, self._on_report = order, on_report
+        self._events: dict[object, deque[tuple[int, Event]]] = {}
+        self._compute: deque[tuple[int, Task]] = deque()
+
+    def execute(self) -> MemoryRun:
+        """Open every operator, run until every node has ended, and return what came out.
+
+        Raises:
+            AkoError: an operator raised.
+            JobFailedError: the nodes wait for each other for ever.
+        """
+        for loaded in self.run.nodes:
+            loaded.open()
+        for node in range(len(self.engines)):
+            self._put(("control", node), node, Started())
+        while self._step():
+            pass
+        waiting = sorted(set(range(len(self.engines))) - self.run.ended)
+        if waiting:
+            raise JobFailedError(what="nodes wait for each other for ever", got=waiting)
+        return self.run
+
+    def stop(self) -> None:
+        """Ask every node's sources to end."""
+        for node in range(len(self.engines)):
+            self._put(("control", node), node, StopAsked())
+
+    def _put(self, queue: object, node: int, event: Event) -> None:
+        self._events.setdefault(queue if self._order else None, deque()).append((node, event))
+
+    def _step(self) -> bool:
+        """Handle one event, or else run one compute task; whether there was anything."""
+        queues = [queue for queue, events in self._events.items() if events]
+        compute_too = self._order is not None and bool(self._compute)
+        if queues or compute_too:
+            pick = int(self._order.integers(len(queues) + compute_too)) if self._order else 0
+            if pick < len(queues):
+                node, event = self._events[queues[pick]].popleft()
+                self._handle(node, event)
+                return True
+        if not self._compute:
+            return False
+        node, task = self._compute.popleft()
+        self._run_task(node, task)
+        return True
+
+    def _handle(self, node: int, event: Event) -> None:
+        self.run.deliveries += 1
+        for command in self.engines[node].handle(event, 0.0):
+            match command:
+                case RunTask(task):
+                    if task.pool == "compute":
+                        self._compute.append((node, task))
+                    else:
+                        self._run_task(node, task)
+                case SendMessage(stream, message, size):
+                    self._put(stream, stream.target, MessageArrived(stream, message, size))
+                case SendEnd(stream):
+                    self._put(stream, stream.target, StreamEnded(stream))
+                case GrantCredit(stream, size):
+                    self._put(("credit", stream), stream.source, CreditGranted(stream, size))
+                case Report(Artifact() as artifact):
+                    self.run.artifacts[artifact.name] = artifact.data
+                case Report(OperatorReport() as report):
+                    self.run.reports.append((node, report))
+                    if self._on_report:
+                        self._on_report(self, node, report)
+                case Ended():
+                    self.run.ended.add(node)
+                case Failed(error):
+                    raise error
+
+    def _run_task(self, node: int, task: Task) -> None:
+        try:
+            event = TaskFinished(task, task.run())
+        except AkoError as error:
+            event = TaskFinished(task, Outcome(), error=error)
+        self._put(("tasks", node, task.pool), node, event)
