@@ -165,7 +165,7 @@ class MasterRestarted:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: the answer to `SetTimer`; harmless at any other time."""
+    """Time has passed: the answer to the last `SetTimer`; harmless at any other time."""
 
 
 Event = (
@@ -229,7 +229,7 @@ class KillNodes:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Give a `Tick` at this time, in seconds on the clock of `now`."""
+    """Give a `Tick` at this time, in seconds on the clock of `now`, instead of at that of any earlier `SetTimer`."""
 
     at_s: float
 
@@ -395,11 +395,14 @@ class JobCoordinator:
     def _on_broken(self, trigger: Trigger, node: int, reason: str, now: float) -> list[Command]:
         if self.state is JobState.CANCELLING:
             return self._on_gone(node, now)
-        return self._go(trigger, now, reason)
+        # What becomes of a process that has done its part changes nothing.
+        return [] if node in self._gone else self._go(trigger, now, reason)
 
     def _on_tick(self, now: float) -> list[Command]:
-        if self._deadline_s is None or now < self._deadline_s:
+        if self._deadline_s is None:
             return []
+        if now < self._deadline_s:
+            return [SetTimer(self._deadline_s)]
         if self.state is JobState.DEPLOYING:
             late = ", ".join(name for node, name in enumerate(self._names) if node not in self._ready)
             seconds = self._deadlines.preflight_s
