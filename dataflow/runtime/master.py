@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 
 from dataflow.clock import Clock, SystemClock
 from dataflow.engine.coordinator import Deadlines
@@ -33,7 +33,7 @@ from dataflow.transport.generated.control_pb2_grpc import add_MasterServicer_to_
 _STOP_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MasterConfig:
     """Settings of a master.
 
@@ -53,7 +53,7 @@ class MasterConfig:
     insecure: bool = False
     max_bundle_nbytes: int = MAX_NBYTES
     lost_after_s: float = 5.0
-    deadlines: Deadlines = Deadlines()
+    deadlines: Deadlines = field(default_factory=Deadlines)
 
 
 async def serve(config: MasterConfig, clock: Clock | None = None) -> None:
@@ -109,9 +109,7 @@ def make_server(token: str) -> grpc.aio.Server:
             ("grpc.max_send_message_length", MESSAGE_NBYTES),
         ],
     )
-    servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    servicer._server_status[""] = health_pb2.HealthCheckResponse.SERVING
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     return server
 
 

@@ -139,19 +139,18 @@ class MasterService(MasterServicer):
             self._dispatcher.detach(session, "its connection broke")
 
     async def _greet(self, requests: AsyncIterator[pb.AgentMessage], context: Context) -> AgentSession:
-        async for message in requests:
-            hello = message.hello
-            try:
-                if message.WhichOneof("body") != "hello" or not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", hello.name):
-                    fix = "a name is 1 to 64 letters, digits, '.', '_' and '-'"
-                    raise ConfigError(what="an agent introduced itself badly", got=hello.name, fix=fix)
-                if hello.version != self._version:
-                    fix = f"install version {self._version} on the node"
-                    raise ConfigError(what="the agent is of another version", got=hello.version, fix=fix)
-                return self._dispatcher.attach(hello)
-            except AkoError as error:
-                await _refuse(context, error)
-        await context.abort(grpc.StatusCode.CANCELLED, "the agent left before it said hello")
+        message = await anext(aiter(requests), pb.AgentMessage())
+        hello = message.hello
+        try:
+            if message.WhichOneof("body") != "hello" or not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", hello.name):
+                fix = "a name is 1 to 64 letters, digits, '.', '_' and '-'"
+                raise ConfigError(what="an agent introduced itself badly", got=hello.name, fix=fix)
+            if hello.version != self._version:
+                fix = f"install version {self._version} on the node"
+                raise ConfigError(what="the agent is of another version", got=hello.version, fix=fix)
+            return self._dispatcher.attach(hello)
+        except AkoError as error:
+            await _refuse(context, error)
 
     async def _read(self, session: AgentSession, requests: AsyncIterator[pb.AgentMessage]) -> None:
         async for message in requests:
