@@ -9,13 +9,16 @@ import asyncio
 import contextlib
 import mmap
 import os
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 
 from dataflow.clock import Clock
 from dataflow.runtime.frames import pack_frame, read_frame
@@ -61,6 +64,8 @@ class JobSupervisor:
         self._memory = os.memfd_create("ako-progress", os.MFD_CLOEXEC)
         os.ftruncate(self._memory, PROGRESS.size)
         self._progress = mmap.mmap(self._memory, PROGRESS.size, prot=mmap.PROT_READ)
+        # Made here and not by the process, so that it goes even if that is killed.
+        self._folder = Path(tempfile.mkdtemp(prefix="ako-job-"))
         self._group = 0
         self._ending: asyncio.Task[None] | None = None
 
@@ -112,7 +117,8 @@ class JobSupervisor:
             writer.close()
 
     def close(self) -> None:
-        """Give up the shared memory."""
+        """Give up the shared memory and the process's folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
         self._progress.close()
         os.close(self._memory)
 
@@ -126,6 +132,7 @@ class JobSupervisor:
                 *("--control-fd", str(control.fileno())),
                 *("--progress-fd", str(self._memory)),
                 *("--parent", str(os.getpid())),
+                *("--folder", str(self._folder)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=printed,
