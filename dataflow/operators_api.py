@@ -11,7 +11,8 @@ private attributes; they are never state: losing them loses nothing.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -92,7 +93,8 @@ def qualified_name(cls: type) -> str:
 
 def random_generator(seed: int, operator: str, node: int, step: int, shard: int) -> np.random.Generator:
     """The generator an operator gets for one message: the same numbers wherever and whenever it runs."""
-    return np.random.default_rng([seed, *operator.encode(), node, step, shard])
+    key = (zlib.crc32(operator.encode()), node, step, shard)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
 def _declared(cls: type, kind: type) -> dict[str, Any]:
@@ -122,8 +124,8 @@ class Operator(BaseModel):
     def open(self, node: NodeContext) -> None:
         """Prepare on `node` before the job starts: open data, compile kernels. May take long."""
 
-    def process(self, *args: Any, **kwargs: Any) -> Emissions:
-        """Handle one message; see the class's own parameters."""
+    def process(self, *args: Any, **kwargs: Any) -> Any:
+        """Handle one message and yield effects; subclasses give it its parameters."""
         what = f"operator {type(self).__name__} does not define process"
         raise OperatorError(what, fix="define process(self, message) and yield its emissions")
 
@@ -173,7 +175,7 @@ class Gather(Operator):
         what = f"operator {type(self).__name__} does not define process"
         raise OperatorError(what, fix="define process(self, message) and return the part")
 
-    def merge(self, parts: Sequence[Any], **kwargs: Any) -> Emissions:
-        """Handle the parts of one step, in shard order."""
+    def merge(self, *args: Any, **kwargs: Any) -> Any:
+        """Handle the list of parts of one step, in shard order, and yield effects."""
         what = f"operator {type(self).__name__} does not define merge"
         raise OperatorError(what, fix="define merge(self, parts) and yield its emissions")

@@ -103,7 +103,8 @@ class NodeEngine:
         self._chains: dict[str, _ChainState] = {}
         self._outgoing: dict[StreamId, Outgoing] = {}
         self._chain_of: dict[str, str] = {}
-        for chain_plan in plan.chains_on(node):
+        # Sources come last, or those of a busy pool would leave no task to anybody else.
+        for chain_plan in sorted(plan.chains_on(node), key=lambda chain: plan.graph.operator(chain.head).source):
             chain = Chain(plan, chain_plan, loaded.operators, loaded.contexts, loaded.states)
             self._chains[chain_plan.head] = _ChainState(chain, self._inputs(chain), self._out_edges(chain))
             self._chain_of.update(dict.fromkeys(chain_plan.operators, chain_plan.head))

@@ -19,7 +19,8 @@ class StopRules(_Data):
         metric: numeric field of its messages; higher is better.
         target: stop once `metric` is at least this much `hold` times in a row.
         hold: see `target`.
-        patience: stop after so many reports in a row without a new best.
+        patience: stop after so many reports in a row without a new best of `patience_metric`.
+        patience_metric: numeric field that patience watches; `metric` if empty.
         time_s: stop so many seconds after the start.
     """
 
@@ -28,6 +29,7 @@ class StopRules(_Data):
     target: float | None = None
     hold: int = Field(default=1, ge=1)
     patience: int | None = Field(default=None, ge=1)
+    patience_metric: str = ""
     time_s: float | None = Field(default=None, gt=0)
 
 

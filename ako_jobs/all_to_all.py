@@ -1,0 +1,58 @@
+"""All-to-all: every worker sends every gradient whole to every other worker (ako.txt 2 and 5)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from ako_jobs.config import TrainingConfig
+from ako_jobs.worker import Setting, add_worker, finish_after
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.routes import Route
+from operators.apply import Apply, ApplyMean
+from operators.barrier import Barrier
+from operators.clocks import Clocks
+from operators.receive import ReceiveFragments
+from operators.send import SendGradients
+
+
+class Config(TrainingConfig):
+    """Settings of an all-to-all job.
+
+    Args:
+        consistency: bsp (all wait for all; the mean is applied), ssp (bounded staleness) or async.
+        tau: with ssp, gradients that a worker may be ahead of the slowest.
+    """
+
+    consistency: Literal["bsp", "ssp", "async"] = "ssp"
+    tau: int = Field(default=8, ge=0)
+
+
+def build(config: Config) -> LogicalGraph:
+    """The graph: Ako's without accumulate and partition; with a barrier if bulk-synchronous."""
+    setting = Setting.of(config)
+    layout, bsp = setting.layout, config.consistency == "bsp"
+    graph = add_worker(
+        LogicalGraph(name="all_to_all").with_role("worker"),
+        setting,
+        clocks=Clocks(cells=layout.cells, origins="worker", own=bsp),
+        local=not bsp,
+        emits="gradient" if bsp else "update",
+        slack={"bsp": 0, "ssp": config.tau, "async": None}[config.consistency],
+    )
+    if bsp:
+        graph = graph.with_state("barrier", Barrier(contributors="worker"), role="worker")
+    graph = (
+        graph.with_operator("send", SendGradients(layout=layout), role="worker")
+        .with_operator("receive", ReceiveFragments(), role="worker")
+        .with_operator(
+            "apply",
+            ApplyMean(layout=layout, schedule=setting.schedule) if bsp else Apply(layout=layout),
+            role="worker",
+        )
+        .connect("compute.gradients", "send")
+        .connect("send", "receive", route=Route.ONE_TO_ALL, loopback=bsp)
+        .connect("receive", "apply")
+    )
+    return finish_after(graph, "apply")

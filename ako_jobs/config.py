@@ -1,0 +1,113 @@
+"""What every training job can be told, with its defaults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from ako_jobs.models import network
+from dataflow.errors import ConfigError, suggest
+from dataflow.plan.job import StopRules
+from operators.dnn import ModelSpec
+
+C = TypeVar("C", bound="TrainingConfig")
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+
+
+class TrainingConfig(BaseModel):
+    """Settings of a training job. A topology's own `Config` adds to them.
+
+    Args:
+        data: data set: digits (in the package), mnist, fashion-mnist or cifar10.
+        data_dir: folder of the data set's files; the per-user cache if left out.
+        model: network: paper, small, cifar, mlp, or auto for the data set's own.
+        init: initial weights: uniform, he or glorot.
+        lr: learning rate per gradient.
+        batch: images of a mini-batch on one node.
+        epochs: passes over the training data.
+        target: stop once the test accuracy is at least this.
+        hold: validations in a row that must reach the target.
+        patience: stop after so many validations without a better validation accuracy.
+        time: stop after so many seconds.
+        seed: root of every random number.
+        holdout: fraction of the training images kept for validation.
+        validate_every: images between two validations; an epoch if left out.
+        checkpoint_every: images between two checkpoints of every node; none if left out.
+        warm_start: fraction of an epoch that one replica trains before all start from its weights.
+        warmup: epochs over which the learning rate rises from lr/n.
+        normalise: whether pixels get zero mean and unit variance.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: Literal["digits", "mnist", "fashion-mnist", "cifar10"] = "digits"
+    data_dir: str | None = None
+    model: str = "auto"
+    init: Literal["uniform", "he", "glorot"] = "uniform"
+    lr: float = Field(default=0.05, gt=0)
+    batch: int = Field(default=16, ge=1)
+    epochs: float = Field(default=10, gt=0)
+    target: float | None = Field(default=None, gt=0, le=1)
+    hold: int = Field(default=1, ge=1)
+    patience: int | None = Field(default=None, ge=1)
+    time: float | None = Field(default=None, gt=0)
+    seed: int = Field(default=0, ge=0)
+    holdout: float = Field(default=0.1, ge=0, lt=1)
+    validate_every: int | None = Field(default=None, ge=1)
+    checkpoint_every: int | None = Field(default=None, ge=1)
+    warm_start: float = Field(default=0.1, ge=0, le=1)
+    warmup: float = Field(default=0.0, ge=0)
+    normalise: bool = True
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        return None if value is None else str(Path(value).expanduser().resolve())
+
+    @classmethod
+    def parse(cls, settings: dict[str, Any]) -> Self:
+        """A configuration from settings, such as those of a command line.
+
+        Raises:
+            ConfigError: an unknown key, with the nearest known one, or a value that does not fit.
+        """
+        try:
+            return cls.model_validate(settings)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            if first["type"] == "extra_forbidden":
+                raise ConfigError(what="unknown key", got=key, fix=suggest(key, cls.model_fields)) from None
+            raise ConfigError(what=f"{key}: {first['msg']}", got=first["input"]) from None
+
+    def network(self) -> ModelSpec:
+        """The network to train."""
+        return network(self.model, self.data, self.init)
+
+    def stop_rules(self) -> StopRules:
+        """When the coordinator stops the job."""
+        return StopRules(
+            report="validate.results",
+            metric="accuracy",
+            target=self.target,
+            hold=self.hold,
+            patience=self.patience,
+            patience_metric="validation_accuracy" if self.holdout else "accuracy",
+            time_s=self.time,
+        )
+
+
+def bytes_per_second(text: str) -> float:
+    """Bytes per second of a rate such as ``100mbit`` or ``1gbit``.
+
+    Raises:
+        ConfigError: not a rate, or zero.
+    """
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([kmg]?)bit", text.strip().lower())
+    if not match or float(match[1]) <= 0:
+        raise ConfigError(what="not a bandwidth", got=text, fix="write it like 100mbit or 1gbit")
+    return float(match[1]) * _UNITS[match[2]] / 8

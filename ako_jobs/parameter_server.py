@@ -1,0 +1,109 @@
+"""Parameter servers: workers push gradients to the owners of ranges of the model and pull weights (ako.txt 2)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from ako_jobs.config import TrainingConfig
+from ako_jobs.worker import Setting, add_worker, finish_after
+from dataflow.errors import ConfigError
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.routes import Route
+from operators.accumulate import Accumulate
+from operators.apply import Load
+from operators.barrier import Barrier
+from operators.clocks import Clocks
+from operators.partition import PartitionByOwner
+from operators.receive import ReceiveFragments, ReceiveWeights
+from operators.send import SendIntervals, SendWeights
+from operators.serve import Pulls, Serve, ServeMean
+from operators.vector_state import Shard
+from operators.window import Window
+
+
+class Config(TrainingConfig):
+    """Settings of a parameter-server job.
+
+    Args:
+        servers: nodes that are servers; the others are workers. "all" puts a server and a worker on every node.
+        shard: what a server owns: a range of the model, or whole layers.
+        consistency: bsp (all wait for all; the mean is applied), ssp (bounded staleness) or async.
+        tau: with ssp, gradients that a worker may be ahead of the slowest.
+        n_push: mini-batches between two pushes (Downpour).
+        n_fetch: mini-batches between two pulls; above 1 the worker also updates its own replica.
+    """
+
+    servers: int | Literal["all"] = 1
+    shard: Literal["range", "layer"] = "range"
+    consistency: Literal["bsp", "ssp", "async"] = "async"
+    tau: int = Field(default=8, ge=0)
+    n_push: int = Field(default=1, ge=1)
+    n_fetch: int = Field(default=1, ge=1)
+
+
+def build(config: Config) -> LogicalGraph:
+    """The graph: Ako's worker with partitions by owner, and a server role that answers with weights."""
+    _check(config)
+    setting = Setting.of(config)
+    layout, schedule, bsp = setting.layout, setting.schedule, config.consistency == "bsp"
+    sharding = setting.sharding(config.shard)
+    colocated = config.servers == "all"
+    graph = LogicalGraph(name="parameter_server").with_role("worker", "all" if colocated else "rest")
+    graph = graph.with_role("server", config.servers)
+    graph = add_worker(
+        graph,
+        setting,
+        clocks=Clocks(cells=layout.cells, origins="server", sharding=sharding),
+        local=config.n_fetch > 1,
+        emits="gradient",
+        slack=config.n_fetch - 1,
+    )
+    graph = graph.with_state(
+        "shard", Shard(model=setting.model, sharding=sharding, warm_start=setting.warm_start), role="server"
+    )
+    if bsp:
+        graph = graph.with_state("barrier", Barrier(contributors="worker"), role="server")
+        serve: Serve | ServeMean = ServeMean(layout=layout, schedule=schedule)
+    else:
+        graph = graph.with_state("pulls", Pulls(workers="worker"), role="server")
+        tau = config.tau if config.consistency == "ssp" else None
+        serve = Serve(layout=layout, schedule=schedule, tau=tau, fetch_every=config.n_fetch)
+    graph = (
+        graph.with_state("window", Window(layout=layout, receivers="server", sharding=sharding), role="worker")
+        .with_operator("accumulate", Accumulate(), role="worker")
+        .with_operator("partition", PartitionByOwner(sharding=sharding, every=config.n_push), role="worker")
+        .with_operator("send", SendIntervals(layout=layout), role="worker")
+        .with_operator("receive", ReceiveFragments(), role="server")
+        .with_operator("serve", serve, role="server")
+        .with_operator("answer", SendWeights(), role="server")
+        .with_operator("pull", ReceiveWeights(), role="worker")
+        .with_operator("load", Load(layout=layout), role="worker")
+        .connect("compute.gradients", "accumulate")
+        .connect("accumulate", "partition")
+        .connect("partition", "send")
+        .connect("send", "receive", route=Route.BY_DESTINATION, loopback=colocated)
+        .connect("receive", "serve")
+        .connect("serve", "answer")
+        .connect("answer", "pull", route=Route.BY_DESTINATION, loopback=colocated)
+        .connect("pull", "load")
+    )
+    return finish_after(graph, "load")
+
+
+def _check(config: Config) -> None:
+    if config.n_fetch % config.n_push:
+        raise ConfigError(
+            what="n_fetch must be a multiple of n_push: a pull is answered when a push is applied",
+            got=(config.n_push, config.n_fetch),
+            fix=f"use n_fetch={config.n_push}",
+        )
+    if config.consistency != "async" and config.n_fetch > 1:
+        raise ConfigError(
+            what=f"consistency={config.consistency} needs a push and a pull per mini-batch",
+            got=(config.n_push, config.n_fetch),
+            fix="use n_push=1 n_fetch=1, or consistency=async",
+        )
+    if isinstance(config.servers, int) and config.servers < 1:
+        raise ConfigError(what="a parameter-server job needs servers", got=config.servers, fix="use servers=1 or more")

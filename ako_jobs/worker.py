@@ -1,0 +1,149 @@
+"""What the workers of every topology have in common: data in, gradients out, a replica that is validated and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ako_jobs.config import TrainingConfig
+from ako_jobs.datasets import DataSet, load
+from dataflow.graph.logical import LogicalGraph
+from operators.checkpoint import Checkpoint
+from operators.clocks import Clocks
+from operators.compute import Compute
+from operators.data import DataRef
+from operators.dnn import Model, ModelSpec
+from operators.layout import Layout, Sharding
+from operators.preprocess import Normalise
+from operators.schedule import Schedule
+from operators.source import Source, steps_per_epoch
+from operators.validate import Newest, Validate
+from operators.vector_state import Replica
+from operators.warm_start import WarmStart
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a configuration means for graphs: the network, its layout, the data and their normalisation.
+
+    Args:
+        config: the job's configuration.
+        model: the network.
+        layout: its cells, none of which lies in two layers.
+        layers: offset at which each layer begins.
+        data: how nodes open the data set.
+        train_images: images that are trained on.
+        normalise: the normalising operator; None if pixels stay in [0, 1].
+    """
+
+    config: TrainingConfig
+    model: ModelSpec
+    layout: Layout
+    layers: tuple[int, ...]
+    data: DataRef
+    train_images: int
+    normalise: Normalise | None
+
+    @classmethod
+    def of(cls, config: TrainingConfig) -> Setting:
+        """The setting of a configuration; opens the data set.
+
+        Raises:
+            ConfigError: the network does not fit the images.
+            DataError: the data set cannot be read.
+        """
+        model, data = config.network(), load(config.data, config.data_dir)
+        ranges = Model(model).ranges
+        layers = tuple(weights.start for weights in ranges if weights.name.endswith(".weight"))
+        return cls(
+            config=config,
+            model=model,
+            layout=Layout.of(ranges[-1].stop, align=layers),
+            layers=layers,
+            data=DataRef(loader="ako_jobs.datasets:load", name=config.data, data_dir=config.data_dir),
+            train_images=_train_images(data, config),
+            normalise=Normalise(mean=data.mean, std=data.std) if config.normalise else None,
+        )
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate of each gradient."""
+        steps = steps_per_epoch(self.train_images, 1, self.config.batch)
+        return Schedule(lr=self.config.lr, warmup_steps=round(self.config.warmup * steps))
+
+    @property
+    def warm_start(self) -> WarmStart | None:
+        """Training before the start."""
+        config = self.config
+        if not config.warm_start:
+            return None
+        return WarmStart(
+            fraction=config.warm_start,
+            lr=config.lr,
+            batch=config.batch,
+            data=self.data,
+            holdout=config.holdout,
+            normalise=self.normalise,
+        )
+
+    def sharding(self, by: str) -> Sharding:
+        """The division of the model over servers, by ``range`` or by ``layer``."""
+        return Sharding.model_validate({"layout": self.layout, "by": by, "layers": self.layers})
+
+
+def add_worker(
+    graph: LogicalGraph,
+    setting: Setting,
+    *,
+    clocks: Clocks,
+    local: bool,
+    emits: Literal["gradient", "update"],
+    slack: int | None,
+) -> LogicalGraph:
+    """`graph` with the operators and state elements of role ``worker`` up to the gradients.
+
+    Args:
+        graph: has the role.
+        setting: of the job.
+        clocks: whom the workers wait for.
+        local: whether a worker updates its replica with its own gradients.
+        emits: whether gradients leave the workers, or updates.
+        slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
+    """
+    config, data = setting.config, setting.data
+    every = config.validate_every or setting.train_images
+    graph = (
+        graph.with_state("replica", Replica(model=setting.model, warm_start=setting.warm_start), role="worker")
+        .with_state("clocks", clocks, role="worker")
+        .with_state("newest", Newest(), role="worker")
+        .with_operator(
+            "source",
+            Source(data=data, batch=config.batch, epochs=config.epochs, holdout=config.holdout),
+            role="worker",
+        )
+        .with_operator(
+            "compute",
+            Compute(model=setting.model, schedule=setting.schedule, local=local, emits=emits, slack=slack),
+            role="worker",
+        )
+        .with_operator(
+            "validate",
+            Validate(model=setting.model, data=data, every=every, holdout=config.holdout, normalise=setting.normalise),
+            role="worker",
+        )
+        .with_operator("checkpoint", Checkpoint(model=setting.model, every=config.checkpoint_every), role="worker")
+        .connect("source", "compute")
+        .connect("compute.progress", "validate")
+        .connect("compute.progress", "checkpoint")
+    )
+    return graph.insert_after("source", setting.normalise) if setting.normalise else graph
+
+
+def finish_after(graph: LogicalGraph, operator: str) -> LogicalGraph:
+    """`graph` whose last validation and final model come after `operator` has ended."""
+    return graph.connect(f"{operator}.finished", "validate").connect(f"{operator}.finished", "checkpoint")
+
+
+def _train_images(data: DataSet, config: TrainingConfig) -> int:
+    images = len(data.train_images)
+    return images - round(images * config.holdout)

@@ -1,0 +1,115 @@
+"""Apply: other nodes' updates to this node's replica."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, Operator, Sample
+from dataflow.ports import In, Out
+from dataflow.state import Writes
+from operators.barrier import BarrierState, Mean
+from operators.clocks import ClocksState
+from operators.layout import Layout
+from operators.messages import Fragment, Progress, Weights
+from operators.schedule import Schedule
+from operators.vector_state import VectorState
+
+
+class Apply(Operator):
+    """Subtracts every fragment from the replica as it comes (ako.txt, algorithm 1, lines 12 to 14).
+
+    Args:
+        layout: the model's cells.
+    """
+
+    pool = "network"
+    layout: Layout
+    fragments = In(Fragment)
+    finished = Out(Progress)
+    replica = Writes()
+    clocks = Writes()
+
+    def process(self, fragment: Fragment, replica: VectorState, clocks: ClocksState) -> Emissions:
+        """Apply a fragment, unless its interval does not follow what was applied before."""
+        cells = slice(fragment.start, fragment.stop)
+        fits = clocks.advance(
+            fragment.origin, cells, fragment.low, fragment.high, span=fragment.span, skips=fragment.skips
+        )
+        if fits:
+            replica.values[self.layout.weights(fragment.start, fragment.stop)] -= fragment.values
+        else:
+            yield Sample("rejected_fragments", float(clocks.rejected))
+
+    def on_left(self, origin: int, clocks: ClocksState) -> Emissions:
+        """Wait for a node that has ended no more."""
+        clocks.leave(origin)
+        yield from ()
+
+
+class ApplyMean(Operator):
+    """Takes a step along the mean of all nodes' gradients once all have come: bulk-synchronous all-to-all.
+
+    Args:
+        layout: the model's cells.
+        schedule: learning rate of the mean gradient, by the step's number.
+    """
+
+    pool = "network"
+    layout: Layout
+    schedule: Schedule
+    fragments = In(Fragment)
+    finished = Out(Progress)
+    replica = Writes()
+    clocks = Writes()
+    barrier = Writes()
+
+    def process(
+        self,
+        fragment: Fragment,
+        replica: VectorState,
+        clocks: ClocksState,
+        barrier: BarrierState,
+        node: NodeContext,
+    ) -> Emissions:
+        """Take in a contribution and apply the mean if it was the last."""
+        mean = barrier.add(fragment)
+        if mean is not None:
+            self._apply(mean, replica, clocks, node)
+        yield from ()
+
+    def on_left(
+        self, origin: int, replica: VectorState, clocks: ClocksState, barrier: BarrierState, node: NodeContext
+    ) -> Emissions:
+        """Go on without a node that has ended."""
+        for mean in barrier.leave(origin):
+            self._apply(mean, replica, clocks, node)
+        clocks.leave(origin)
+        yield from ()
+
+    def _apply(self, mean: Mean, replica: VectorState, clocks: ClocksState, node: NodeContext) -> None:
+        rate = np.float32(self.schedule.at(mean.number, node.size))
+        replica.values[self.layout.weights(mean.start, mean.stop)] -= mean.values * rate
+        for origin in mean.contributors:
+            clocks.reach(origin, slice(mean.start, mean.stop), mean.number)
+
+
+class Load(Operator):
+    """Takes over the weights that parameter servers send.
+
+    Args:
+        layout: the model's cells.
+    """
+
+    pool = "network"
+    layout: Layout
+    weights = In(Weights)
+    finished = Out(Progress)
+    replica = Writes()
+    clocks = Writes()
+
+    def process(self, weights: Weights, replica: VectorState, clocks: ClocksState) -> Emissions:
+        """Overwrite the cells sent."""
+        replica.values[self.layout.weights(weights.start, weights.stop)] = weights.values
+        clocks.reach(weights.origin, slice(weights.start, weights.stop), weights.clock)
+        yield from ()

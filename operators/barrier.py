@@ -1,0 +1,100 @@
+"""Barrier: the mean of everybody's contribution to a step, over one run of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from dataflow.node_context import NodeContext
+from dataflow.state import State, StateElement, StateKind
+from operators.messages import Fragment, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A complete contribution to cells `start` to `stop` of step `number`.
+
+    Args:
+        start, stop: cells.
+        number: gradient number.
+        values: (weights of the cells,) mean over the contributors.
+        contributors: their node numbers, in order.
+    """
+
+    start: int
+    stop: int
+    number: int
+    values: Vector
+    contributors: tuple[int, ...]
+
+
+@dataclass
+class BarrierState(State):
+    """Contributions that wait for the others'.
+
+    Args:
+        expected: nodes that contribute to every step.
+    """
+
+    expected: set[int]
+    _waiting: dict[tuple[int, int, int], dict[int, Vector]] = field(default_factory=dict)
+
+    def add(self, fragment: Fragment) -> Mean | None:
+        """Take in a contribution; the mean, if it was the last one missing."""
+        key = (fragment.start, fragment.stop, fragment.high)
+        self._waiting.setdefault(key, {})[fragment.origin] = fragment.values
+        return self._complete(key)
+
+    def leave(self, node: int) -> Iterator[Mean]:
+        """Wait for `node` no more; the means that only it was missing from, oldest first."""
+        self.expected.discard(node)
+        for key in sorted(self._waiting, key=lambda key: (key[2], key[0])):
+            mean = self._complete(key)
+            if mean is not None:
+                yield mean
+
+    def snapshot(self) -> BarrierState:
+        """A copy of who is expected; contributions under way are not part of a checkpoint."""
+        return BarrierState(set(self.expected))
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """``expected``."""
+        return {"expected": np.array(sorted(self.expected), np.int64)}
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over who is expected."""
+        self.expected = {int(node) for node in tensors["expected"]}
+        self._waiting.clear()
+
+    def _complete(self, key: tuple[int, int, int]) -> Mean | None:
+        parts = self._waiting[key]
+        if not self.expected <= parts.keys():
+            return None
+        del self._waiting[key]
+        origins = sorted(parts)
+        return Mean(*key, mean([parts[origin] for origin in origins]), tuple(origins))
+
+
+class Barrier(StateElement):
+    """A barrier over the members of role `contributors`."""
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+    contributors: str
+
+    def create(self, node: NodeContext) -> BarrierState:
+        """An empty barrier."""
+        return BarrierState(set(node.members[self.contributors]))
+
+
+def mean(parts: Sequence[Vector]) -> Vector:
+    """The mean of vectors, added in order; a single one is returned as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    total = np.add(parts[0], parts[1])
+    for part in parts[2:]:
+        total += part
+    total /= np.float32(len(parts))
+    return total

@@ -1,0 +1,144 @@
+"""Staleness clocks: how many gradients this node has made, and up to which it has applied every other node's.
+
+Kept per origin and cell, so that intervals of gradients over any run of cells can be checked: what is applied of an
+origin is a prefix of its gradients, without gap or duplicate (ako.txt 3.3; the paper counts messages instead).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dataflow.node_context import NodeContext
+from dataflow.state import State, StateElement, StateKind
+from operators.layout import Sharding
+
+FAR = np.iinfo(np.int64).max // 2
+"""Gradient number of cells that a node does not answer for: later than any."""
+
+
+class ClocksState(State):
+    """Live clocks of one node."""
+
+    def __init__(self, cells: int, owned: Mapping[int, npt.NDArray[np.bool_]], *, span: int = 0) -> None:
+        """All clocks at 0.
+
+        Args:
+            cells: number of cells.
+            owned: by origin, the cells it answers for.
+            span: gradients between two sendings of a cell, until an origin has said otherwise.
+        """
+        self.made = 0
+        self.images = 0
+        self.rejected = 0
+        self._cells = cells
+        self._applied = {
+            origin: np.where(mask, np.int64(0), np.int64(FAR)).astype(np.int64) for origin, mask in owned.items()
+        }
+        self._lowest = dict.fromkeys(self._applied, 0)
+        self._span = dict.fromkeys(self._applied, span)
+
+    def slowest(self) -> float:
+        """The least gradient number applied of any origin, each with its span added; infinite for nobody."""
+        return min((self._lowest[origin] + self._span[origin] for origin in self._applied), default=math.inf)
+
+    def lag(self) -> int:
+        """Gradients made here beyond those applied of the slowest origin; 0 with nobody else."""
+        return max(0, self.made - min(self._lowest.values(), default=self.made))
+
+    def applied(self, origin: int) -> npt.NDArray[np.int64]:
+        """Up to which gradient each cell of `origin` is applied."""
+        return self._applied[origin]
+
+    def advance(self, origin: int, cells: slice, low: int, high: int, *, span: int = 0, skips: bool = False) -> bool:
+        """Note that gradients (low, high] of `origin` are applied to `cells`; False if they must not be.
+
+        They must not when some were applied before, or when some before them were not and `skips` is not set.
+        """
+        if origin not in self._applied:
+            return False
+        applied = self._applied[origin][cells]
+        fits = (applied <= low).all() if skips else (applied == low).all()
+        if not fits or high <= low:
+            self.rejected += 1
+            return False
+        applied[:] = high
+        self._lowest[origin] = int(self._applied[origin].min())
+        self._span[origin] = span
+        return True
+
+    def reach(self, origin: int, cells: slice, number: int) -> None:
+        """Note that `cells` of `origin` answer for gradients up to `number`, whatever lies between."""
+        applied = self._applied[origin][cells]
+        np.maximum(applied, number, out=applied)
+        self._lowest[origin] = int(self._applied[origin].min())
+
+    def leave(self, origin: int) -> None:
+        """Wait for `origin` no more."""
+        for table in (self._applied, self._lowest, self._span):
+            table.pop(origin, None)
+
+    def snapshot(self) -> ClocksState:
+        """A copy."""
+        copy = ClocksState(self._cells, {})
+        copy.restore({name: tensor.copy() for name, tensor in self.tensors().items()})
+        return copy
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """``made`` (gradients, images), ``origins``, ``span`` and ``applied`` (origins, cells)."""
+        origins = sorted(self._applied)
+        applied = [self._applied[origin] for origin in origins]
+        return {
+            "made": np.array([self.made, self.images], np.int64),
+            "origins": np.array(origins, np.int64),
+            "span": np.array([self._span[origin] for origin in origins], np.int64),
+            "applied": np.stack(applied) if applied else np.zeros((0, self._cells), np.int64),
+        }
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over clocks from `tensors`."""
+        if tensors["applied"].shape[1:] != (self._cells,):
+            what = f"clocks have {tensors['applied'].shape[1:]} cells, not {self._cells}"
+            raise ValueError(what)
+        origins = [int(origin) for origin in tensors["origins"]]
+        self.made, self.images = (int(value) for value in tensors["made"])
+        self._applied = {origin: np.array(row) for origin, row in zip(origins, tensors["applied"], strict=True)}
+        self._lowest = {origin: int(row.min()) for origin, row in self._applied.items()}
+        self._span = {origin: int(span) for origin, span in zip(origins, tensors["span"], strict=True)}
+
+
+class Clocks(StateElement):
+    """Clocks over the members of role `origins`.
+
+    Args:
+        cells: number of cells of the model's layout.
+        origins: role whose nodes are followed.
+        sharding: the cells that each origin answers for; if None, every origin answers for every cell.
+        span: gradients between two sendings of a cell, until an origin has said otherwise.
+        own: without sharding, whether this node is one of its origins.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+    cells: int
+    origins: str
+    sharding: Sharding | None = None
+    span: int = 0
+    own: bool = False
+
+    def create(self, node: NodeContext) -> ClocksState:
+        """The clocks at 0."""
+        members = node.members[self.origins]
+        if self.sharding:
+            owned = self.sharding.owned(members)
+        else:
+            owned = everything(members, self.cells, without=None if self.own else node.index)
+        return ClocksState(self.cells, {origin: mask for origin, mask in owned.items() if mask.any()}, span=self.span)
+
+
+def everything(members: Sequence[int], cells: int, *, without: int | None) -> dict[int, npt.NDArray[np.bool_]]:
+    """By member but `without`, a mask of all cells."""
+    return {member: np.ones(cells, np.bool_) for member in members if member != without}

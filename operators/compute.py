@@ -1,0 +1,120 @@
+"""Compute: the gradient of a mini-batch, shard by shard on the node's compute tasks."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import PrivateAttr
+
+from dataflow.errors import OperatorError
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, Gather, Sample
+from dataflow.ports import In, Out
+from dataflow.state import Writes
+from operators.clocks import ClocksState
+from operators.dnn import Model, ModelSpec, Workspace
+from operators.messages import Batch, Gradient, Progress, Vector
+from operators.schedule import Schedule
+from operators.vector_state import VectorState
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one shard gives: its share of the mean gradient, and its share of the loss.
+
+    Args:
+        gradient: (weights,) float32, divided by the size of the whole mini-batch.
+        loss: sum over the shard's images.
+        size: images in the whole mini-batch.
+        epoch: see `Batch`.
+    """
+
+    gradient: Vector
+    loss: float
+    size: int
+    epoch: float
+
+
+class Compute(Gather):
+    """Computes gradients of the softmax cross-entropy (ako.txt, algorithm 1, lines 3 to 5).
+
+    The parts are added in shard order.
+
+    Args:
+        model: the network.
+        schedule: learning rate of each gradient.
+        local: whether the replica here is updated.
+        emits: what leaves: the gradient, or the update, which is the learning rate times the gradient.
+        slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
+    """
+
+    model: ModelSpec
+    schedule: Schedule
+    local: bool = True
+    emits: Literal["gradient", "update"] = "update"
+    slack: int | None = None
+    batches = In(Batch)
+    gradients = Out(Gradient)
+    progress = Out(Progress)
+    replica = Writes()
+    clocks = Writes()
+
+    _model: Model = PrivateAttr()
+    _workspaces: deque[Workspace] = PrivateAttr(default_factory=deque)
+
+    def open(self, node: NodeContext) -> None:
+        """Compile the kernels."""
+        self._model = Model(self.model)
+        self._model.compile()
+
+    def ready(self, clocks: ClocksState) -> bool:
+        """Whether the staleness bound allows another gradient: c <= min(s + span) + slack (algorithm 1, line 3)."""
+        return self.slack is None or clocks.made <= clocks.slowest() + self.slack
+
+    def process(self, batch: Batch, replica: Vector) -> Part:
+        """The part of one shard, on the step's snapshot of the replica."""
+        gradient = np.empty_like(replica)
+        workspace = self._workspace(len(batch.images))
+        loss, _ = self._model.gradient(
+            replica, batch.images, batch.labels, gradient, workspace, 1.0 / max(1, batch.size)
+        )
+        self._workspaces.append(workspace)
+        return Part(gradient, loss, batch.size, batch.epoch)
+
+    def merge(self, parts: Sequence[Part], replica: VectorState, clocks: ClocksState, node: NodeContext) -> Emissions:
+        """Add up the parts, update the replica, count the gradient and emit it."""
+        total = parts[0].gradient
+        for part in parts[1:]:
+            total += part.gradient
+        size = parts[0].size
+        loss = sum(part.loss for part in parts) / max(1, size)
+        number = clocks.made + 1
+        if not math.isfinite(loss):
+            raise OperatorError(
+                what=f"the loss is {loss} at step {number}",
+                where=f"node {node.name}, operator compute",
+                fix="lower lr, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
+            )
+        rate = np.float32(self.schedule.at(number, node.size))
+        if self.emits == "update":
+            total *= rate
+        if self.local:
+            replica.values -= total if self.emits == "update" else total * rate
+        yield Sample("staleness", float(clocks.lag()))
+        clocks.made = number
+        clocks.images += size
+        yield self.gradients(Gradient(number, total))
+        yield self.progress(Progress(number, clocks.images * node.size, size * node.size, parts[0].epoch, loss))
+
+    def _workspace(self, images: int) -> Workspace:
+        """A workspace that no other task uses, large enough for `images`."""
+        try:
+            workspace = self._workspaces.pop()
+        except IndexError:
+            return self._model.workspace(max(1, images))
+        return workspace if workspace.batch >= images else self._model.workspace(images)

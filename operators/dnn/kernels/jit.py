@@ -1,0 +1,49 @@
+"""The two decorators of compiled code, typed.
+
+Both release the GIL, follow IEEE division (no ZeroDivisionError for a NaN), and allow only the
+re-association of sums and contraction to fused multiply-adds: NaN and infinity still propagate.
+
+numba's on-disk cache notices a change of the file that holds an entry, not of the kernels it calls.
+An entry's cache therefore lies in a folder named after the content of every file of this package.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+from numba import config
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_FAST_MATH = {"contract", "reassoc", "nsz", "arcp"}
+
+
+def kernel(function: F) -> F:
+    """Compile a function that only compiled functions call."""
+    compiled = numba.njit(nogil=True, error_model="numpy", fastmath=_FAST_MATH)
+    return cast("F", compiled(function))
+
+
+def entry(function: F) -> F:
+    """Compile a function that Python calls, and keep the result on disk.
+
+    Compilation happens on the first call with arguments of new types. The cache is under NUMBA_CACHE_DIR
+    where that is set, else under this package's __pycache__; numba picks a user folder where it may write to neither.
+    """
+    compiled = numba.njit(nogil=True, error_model="numpy", fastmath=_FAST_MATH, cache=True)
+    settings = cast("Any", config)
+    previous = settings.CACHE_DIR
+    settings.CACHE_DIR = str(Path(previous or Path(__file__).parent / "__pycache__") / f"kernels-{_source_digest()}")
+    try:
+        return cast("F", compiled(function))
+    finally:
+        settings.CACHE_DIR = previous
+
+
+def _source_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

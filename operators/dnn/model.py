@@ -1,0 +1,177 @@
+"""A network whose weights are one flat float32 vector, and its compiled gradient.
+
+The functions release the GIL. Weights and images are only read; `out` and the workspace are written, so two
+threads may share a model but never a workspace. Equal inputs give bit-identical results on one machine,
+whatever the workspace held or how large it is.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from operators.dnn.init import initial_weights
+from operators.dnn.kernels import network
+from operators.dnn.program import compile_program
+from operators.dnn.spec import ModelSpec, WeightRange, weight_ranges
+
+__all__ = ["Model", "ModelSpec", "WeightRange", "Workspace"]
+
+_ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector register."""
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """Memory for one thread's computations on batches of up to `batch` images.
+
+    program: the network's program table, int64. buffer: flat float32, aligned to 64 bytes; its content never matters.
+    """
+
+    spec: ModelSpec
+    batch: int
+    program: npt.NDArray[np.int64]
+    buffer: npt.NDArray[np.float32]
+
+
+class Model:
+    """The functions of a network: initialise, differentiate, evaluate and predict, on a vector the caller owns."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.ranges = weight_ranges(spec)
+        self.n_weights = self.ranges[-1].stop
+        self.n_classes = spec.shapes()[-1][0]
+
+    def views(self, vector: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
+        """View a vector (n_weights,) as named arrays, without copying: {"conv1.weight": (10, 1, 5, 5), ...}."""
+        self._check("vector", vector, np.float32, (self.n_weights,))
+        return {name: vector[start:stop].reshape(shape) for name, start, stop, shape in self.ranges}
+
+    def initial(self, rng: np.random.Generator) -> npt.NDArray[np.float32]:
+        """Draw initial weights (n_weights,) float32 as `spec.init` says; see `operators.dnn.init`."""
+        return initial_weights(self.spec, rng)
+
+    def workspace(self, batch: int) -> Workspace:
+        """Allocate a workspace for batches of up to `batch` images; one per thread."""
+        if batch < 1:
+            msg = f"a workspace holds at least one image, got batch={batch}"
+            raise ValueError(msg)
+        program, size = compile_program(self.spec, batch)
+        memory = np.empty(size * 4 + _ALIGNMENT, np.uint8)
+        begin = -memory.ctypes.data % _ALIGNMENT
+        return Workspace(self.spec, batch, program, memory[begin : begin + size * 4].view(np.float32))
+
+    def gradient(
+        self,
+        weights: npt.NDArray[np.float32],
+        images: npt.NDArray[np.float32],
+        labels: npt.NDArray[np.int64],
+        out: npt.NDArray[np.float32],
+        workspace: Workspace,
+        scale: float,
+    ) -> tuple[float, int]:
+        """Differentiate the softmax cross-entropy of a batch by the weights.
+
+        Args:
+            weights: (n_weights,) float32.
+            images: (batch, channels, height, width) float32; the batch may be smaller than the workspace's, even 0.
+            labels: (batch,) int64 in 0 <= label < n_classes.
+            out: (n_weights,) float32, overwritten with scale * the sum over images of d loss_i / d weights.
+            workspace: from `workspace`, used by no other thread meanwhile.
+            scale: 1 / (images of the whole batch) makes `out` this shard's share of the mean gradient.
+
+        Returns:
+            The summed loss in nats (unscaled), and how many images were classified correctly. A NaN among weights
+            or images gives a NaN loss and does not raise.
+
+        Raises:
+            ValueError: an array of another shape, dtype or layout, a label out of range, another model's workspace.
+        """
+        self._check_inputs(weights, images, workspace)
+        self._check_labels(labels, len(images))
+        self._check("out", out, np.float32, (self.n_weights,))
+        if not out.flags.writeable:
+            msg = "out is read-only: pass a writable array"
+            raise ValueError(msg)
+        rows = images.reshape(len(images), -1)
+        loss_sum, correct = network.gradient(
+            workspace.program, _read(weights), _read(rows), _read(labels), out, workspace.buffer, float(scale)
+        )
+        return loss_sum, correct
+
+    def evaluate(
+        self,
+        weights: npt.NDArray[np.float32],
+        images: npt.NDArray[np.float32],
+        labels: npt.NDArray[np.int64],
+        workspace: Workspace,
+    ) -> tuple[float, int, npt.NDArray[np.int64]]:
+        """Classify a batch and compare with its labels.
+
+        Arguments and errors as for `gradient`. Returns the summed loss in nats, the number of correct predictions,
+        and the predictions (batch,) int64; the lowest class wins a tie.
+        """
+        self._check_inputs(weights, images, workspace)
+        self._check_labels(labels, len(images))
+        predictions = np.empty(len(images), np.int64)
+        rows = images.reshape(len(images), -1)
+        loss_sum, correct = network.evaluate(
+            workspace.program, _read(weights), _read(rows), _read(labels), predictions, workspace.buffer
+        )
+        return loss_sum, correct, predictions
+
+    def predict(
+        self, weights: npt.NDArray[np.float32], images: npt.NDArray[np.float32], workspace: Workspace
+    ) -> npt.NDArray[np.float32]:
+        """Return the probability of each class, (batch, n_classes) float32; arguments and errors as for `gradient`."""
+        self._check_inputs(weights, images, workspace)
+        probabilities = np.empty((self.n_classes, len(images)), np.float32)
+        rows = images.reshape(len(images), -1)
+        network.predict(workspace.program, _read(weights), _read(rows), probabilities, workspace.buffer)
+        return np.ascontiguousarray(probabilities.T)
+
+    def compile(self) -> None:
+        """Compile the kernels, or load them from disk, so that no training step waits for it (seconds when cold)."""
+        workspace = self.workspace(1)
+        weights = np.zeros(self.n_weights, np.float32)
+        images = np.zeros((1, *self.spec.input), np.float32)
+        labels = np.zeros(1, np.int64)
+        self.gradient(weights, images, labels, np.empty_like(weights), workspace, 1.0)
+        self.evaluate(weights, images, labels, workspace)
+        self.predict(weights, images, workspace)
+
+    def _check_inputs(
+        self, weights: npt.NDArray[np.float32], images: npt.NDArray[np.float32], workspace: Workspace
+    ) -> None:
+        if workspace.spec is not self.spec and workspace.spec != self.spec:
+            msg = "the workspace belongs to another network: make one with this model's workspace()"
+            raise ValueError(msg)
+        if len(images) > workspace.batch:
+            msg = f"{len(images)} images exceed the workspace's {workspace.batch}: split them or make a larger one"
+            raise ValueError(msg)
+        self._check("weights", weights, np.float32, (self.n_weights,))
+        self._check("images", images, np.float32, (len(images), *self.spec.input))
+
+    def _check_labels(self, labels: npt.NDArray[np.int64], batch: int) -> None:
+        self._check("labels", labels, np.int64, (batch,))
+        if batch and (labels.min() < 0 or labels.max() >= self.n_classes):
+            msg = f"labels must be in 0 <= label < {self.n_classes}, got {labels.min()} to {labels.max()}"
+            raise ValueError(msg)
+
+    @staticmethod
+    def _check(name: str, array: npt.NDArray[Any], dtype: type, shape: tuple[int, ...]) -> None:
+        if array.shape != shape or array.dtype != dtype:
+            msg = f"{name} must be {dtype.__name__} of shape {shape}, got {array.dtype} of shape {array.shape}"
+            raise ValueError(msg)
+        if not (array.flags.c_contiguous and array.flags.aligned):
+            msg = f"{name} must be C-contiguous and aligned: pass np.require({name}, requirements='CA')"
+            raise ValueError(msg)
+
+
+def _read(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """View an array as read-only, so that every caller's arrays have the one type that is compiled."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,170 @@
+"""The messages that DNN operators exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dataflow.message import Message, Sharded
+
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Sharded):
+    """One shard of a mini-batch.
+
+    Args:
+        images: (images, channels, height, width) float32.
+        labels: (images,) int64.
+        size: images in the whole mini-batch, over all its shards.
+        epoch: passes over its data that the node has made once this mini-batch is done, with fraction.
+    """
+
+    images: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.int64]
+    size: int
+    epoch: float
+
+    def with_images(self, images: npt.NDArray[np.float32]) -> Self:
+        """This shard with other images of the same number."""
+        return replace(self, images=images)
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient(Message):
+    """What one mini-batch teaches, as a vector over the model.
+
+    Args:
+        number: the node's gradients are numbered from 1.
+        values: (weights,) float32; gradient, or gradient times learning rate where peers exchange updates.
+    """
+
+    number: int
+    values: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulated(Message):
+    """The window holds gradient `number`."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer(Message):
+    """Node `to` is due what the window holds for cells `start` to `stop`; summed once there is credit for it.
+
+    Args:
+        to: number of the receiving node.
+        start, stop: cells of the model's `Layout`.
+        span: gradients computed here at most until every cell is offered again.
+    """
+
+    to: int
+    start: int
+    stop: int
+    span: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment(Message):
+    """The sum of the gradients numbered (low, high] of node `origin`, over cells `start` to `stop`.
+
+    Args:
+        origin: number of the node that computed them.
+        start, stop: cells of the model's `Layout`.
+        low, high: gradient numbers; `low` is excluded, `high` included.
+        span: gradients that `origin` computes at most until every cell has been sent again.
+        skips: gradients before `low` may be missing for good.
+        values: (weights of the cells,) float32.
+    """
+
+    origin: int
+    start: int
+    stop: int
+    low: int
+    high: int
+    span: int
+    skips: bool
+    values: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Weights(Message):
+    """A server's weights of cells `start` to `stop`, once node `to`'s gradient number `clock` was applied.
+
+    Args:
+        to: number of the worker's node.
+        origin: number of the server's node.
+        start, stop: cells of the model's `Layout`.
+        clock: number of the last of the worker's gradients in these weights.
+        values: (weights of the cells,) float32.
+    """
+
+    to: int
+    origin: int
+    start: int
+    stop: int
+    clock: int
+    values: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(Message):
+    """A node has done a step.
+
+    Args:
+        step: gradients computed by the node.
+        images: images that the whole role has seen by then, at equal pace.
+        new_images: those of them in this step.
+        epoch: passes over the training data, with fraction.
+        loss: mean loss of the node's last mini-batch.
+    """
+
+    step: int
+    images: int
+    new_images: int
+    epoch: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Validation(Message):
+    """Result of a validation.
+
+    Args:
+        step: gradients the validating node had computed.
+        images: images seen by the whole role.
+        epoch: passes over the training data.
+        accuracy, loss: on the test images; accuracy in [0, 1].
+        validation_accuracy, validation_loss: on the images held out of training; None if none are.
+        training_loss: mean loss of the last mini-batch.
+    """
+
+    step: int
+    images: int
+    epoch: float
+    accuracy: float
+    loss: float
+    validation_accuracy: float | None
+    validation_loss: float | None
+    training_loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions(Message):
+    """What the model says about every test image.
+
+    Args:
+        images: images seen by the whole role when it said so.
+        labels: (images,) int64, what they are.
+        predicted: (images,) int64, what the model says.
+    """
+
+    images: int
+    labels: npt.NDArray[np.int64]
+    predicted: npt.NDArray[np.int64]

@@ -1,0 +1,80 @@
+"""Send: the operators whose messages cross to other nodes."""
+
+from __future__ import annotations
+
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, Operator
+from dataflow.ports import In, Out
+from dataflow.state import Writes
+from operators.layout import Layout
+from operators.messages import Fragment, Gradient, Offer, Weights
+from operators.window import WindowState
+
+
+class SendIntervals(Operator):
+    """Sends each receiver what it is offered: the sum of all gradients it has not been sent, over the offered cells.
+
+    The sum is made when there is credit for it (late binding): offers to a slow receiver wait without growing, and
+    what they stand for grows into longer intervals.
+
+    Args:
+        layout: the model's cells.
+    """
+
+    pool = "network"
+    sends = True
+    layout: Layout
+    offers = In(Offer, key="to", latest=("to", "start", "stop"))
+    fragments = Out(Fragment)
+    window = Writes()
+
+    def process(self, offer: Offer, window: WindowState, node: NodeContext) -> Emissions:
+        """The fragments of one offer, each at most a frame."""
+        for start, stop in self.layout.frames(offer.start, offer.stop):
+            for interval in window.take(offer.to, start, stop):
+                fragment = Fragment(
+                    origin=node.index,
+                    start=interval.start,
+                    stop=interval.stop,
+                    low=interval.low,
+                    high=interval.high,
+                    span=offer.span,
+                    skips=window.skips,
+                    values=interval.values,
+                )
+                yield self.fragments(fragment, to=offer.to)
+
+
+class SendGradients(Operator):
+    """Sends every gradient whole to everybody: all-to-all.
+
+    Args:
+        layout: the model's cells.
+    """
+
+    pool = "network"
+    sends = True
+    layout: Layout
+    gradients = In(Gradient)
+    fragments = Out(Fragment)
+
+    def process(self, gradient: Gradient, node: NodeContext) -> Emissions:
+        """The gradient in fragments of at most a frame."""
+        for start, stop in self.layout.frames(0, self.layout.cells):
+            values = gradient.values[self.layout.weights(start, stop)]
+            yield self.fragments(
+                Fragment(node.index, start, stop, gradient.number - 1, gradient.number, 0, skips=False, values=values)
+            )
+
+
+class SendWeights(Operator):
+    """Sends a server's weights to the worker they are for."""
+
+    pool = "network"
+    sends = True
+    weights = In(Weights, key="to", capacity=1024)
+    sent = Out(Weights)
+
+    def process(self, weights: Weights) -> Emissions:
+        """The weights, as they are."""
+        yield self.sent(weights, to=weights.to)

@@ -1,0 +1,179 @@
+"""Serve: a parameter server's part. Gradients come in by range, weights go out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, Operator
+from dataflow.ports import In, Out
+from dataflow.state import State, StateElement, StateKind, Writes
+from operators.barrier import BarrierState, Mean
+from operators.layout import Layout
+from operators.messages import Fragment, Weights
+from operators.schedule import Schedule
+from operators.vector_state import VectorState
+
+Cells = tuple[int, int]
+
+
+@dataclass
+class PullsState(State):
+    """What every worker has pushed to each run of cells, and which workers wait for an answer.
+
+    Args:
+        workers: node numbers of the workers that are there.
+        pushed: by run of cells and worker, the number of the last gradient applied.
+        waiting: by run of cells, workers that are answered once the slowest has caught up.
+    """
+
+    workers: set[int]
+    pushed: dict[Cells, dict[int, int]] = field(default_factory=dict)
+    waiting: dict[Cells, list[int]] = field(default_factory=dict)
+
+    def push(self, cells: Cells, worker: int, number: int) -> None:
+        """Note that a worker's gradient `number` is applied."""
+        self.pushed.setdefault(cells, {})[worker] = number
+
+    def slowest(self, cells: Cells) -> int:
+        """The least gradient number applied of any worker that is there."""
+        pushed = self.pushed.get(cells, {})
+        return min((pushed.get(worker, 0) for worker in self.workers), default=np.iinfo(np.int64).max)
+
+    def release(self, cells: Cells, bound: float) -> Iterator[int]:
+        """Workers that waited and are at most `bound` gradients ahead of the slowest; they wait no more."""
+        limit = self.slowest(cells) + bound
+        waiting = self.waiting.get(cells, [])
+        self.waiting[cells] = [worker for worker in waiting if self.pushed[cells][worker] > limit]
+        yield from (worker for worker in waiting if self.pushed[cells][worker] <= limit)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What was pushed, as arrays."""
+        return self.tensors()
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """``workers`` and ``pushed``: rows of start, stop, worker, number."""
+        rows = [(*cells, *entry) for cells, pushed in self.pushed.items() for entry in pushed.items()]
+        return {
+            "workers": np.array(sorted(self.workers), np.int64),
+            "pushed": np.array(rows, np.int64).reshape(-1, 4),
+        }
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over what was pushed; nobody waits."""
+        self.workers = {int(worker) for worker in tensors["workers"]}
+        self.pushed, self.waiting = {}, {}
+        for start, stop, worker, number in tensors["pushed"].tolist():
+            self.push((start, stop), worker, number)
+
+
+class Pulls(StateElement):
+    """The pushes and pulls of role `workers`."""
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+    workers: str
+
+    def create(self, node: NodeContext) -> PullsState:
+        """Nothing pushed yet."""
+        return PullsState(set(node.members[self.workers]))
+
+
+class Serve(Operator):
+    """Applies each gradient to the shard as it comes and answers with the shard's weights.
+
+    The answer waits until the slowest worker is at most `tau` gradients behind (stale synchronous parallel), or not
+    at all.
+
+    Args:
+        layout: the model's cells.
+        schedule: learning rate of a worker's gradients, by their number.
+        workers: role of the workers.
+        tau: staleness bound; None for asynchronous.
+        fetch_every: answer every so many gradients (Downpour's n_fetch).
+    """
+
+    pool = "network"
+    layout: Layout
+    schedule: Schedule
+    workers: str = "worker"
+    tau: int | None = None
+    fetch_every: int = Field(default=1, ge=1)
+    fragments = In(Fragment)
+    weights = Out(Weights)
+    shard = Writes()
+    pulls = Writes()
+
+    def process(self, fragment: Fragment, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
+        """Apply a gradient fragment; answer everybody who need not wait."""
+        cells = (fragment.start, fragment.stop)
+        rate = self.schedule.at(fragment.high, len(node.members[self.workers]))
+        shard.values[self.layout.weights(*cells)] -= fragment.values * np.float32(rate)
+        pulls.push(cells, fragment.origin, fragment.high)
+        if fragment.high // self.fetch_every > fragment.low // self.fetch_every:
+            pulls.waiting.setdefault(cells, []).append(fragment.origin)
+        yield from self._answer(cells, shard, pulls, node)
+
+    def on_left(self, worker: int, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
+        """Go on without a worker that has ended."""
+        pulls.workers.discard(worker)
+        for cells in list(pulls.waiting):
+            yield from self._answer(cells, shard, pulls, node)
+
+    def on_end(self, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
+        """Send every worker the final weights."""
+        for cells, pushed in pulls.pushed.items():
+            for worker, number in pushed.items():
+                yield self.weights(answer(self.layout, cells, shard, worker, number, node))
+
+    def _answer(self, cells: Cells, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
+        bound = float("inf") if self.tau is None else self.tau
+        for worker in pulls.release(cells, bound):
+            yield self.weights(answer(self.layout, cells, shard, worker, pulls.pushed[cells][worker], node))
+
+
+class ServeMean(Operator):
+    """Applies the mean of all workers' gradients once all have come, then answers all: bulk-synchronous.
+
+    Args:
+        layout: the model's cells.
+        schedule: learning rate of the mean gradient, by the step's number.
+        workers: role of the workers.
+    """
+
+    pool = "network"
+    layout: Layout
+    schedule: Schedule
+    workers: str = "worker"
+    fragments = In(Fragment)
+    weights = Out(Weights)
+    shard = Writes()
+    barrier = Writes()
+
+    def process(self, fragment: Fragment, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
+        """Take in a contribution; apply the mean and answer if it was the last."""
+        mean = barrier.add(fragment)
+        if mean is not None:
+            yield from self._apply(mean, shard, node)
+
+    def on_left(self, worker: int, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
+        """Go on without a worker that has ended."""
+        for mean in barrier.leave(worker):
+            yield from self._apply(mean, shard, node)
+
+    def _apply(self, mean: Mean, shard: VectorState, node: NodeContext) -> Emissions:
+        where = self.layout.weights(mean.start, mean.stop)
+        rate = self.schedule.at(mean.number, len(node.members[self.workers]))
+        shard.values[where] -= mean.values * np.float32(rate)
+        for worker in mean.contributors:
+            yield self.weights(answer(self.layout, (mean.start, mean.stop), shard, worker, mean.number, node))
+
+
+def answer(layout: Layout, cells: Cells, shard: VectorState, worker: int, number: int, node: NodeContext) -> Weights:
+    """The shard's weights now, for a worker whose gradient `number` is in them."""
+    values = shard.values[layout.weights(*cells)].copy()
+    return Weights(to=worker, origin=node.index, start=cells[0], stop=cells[1], clock=number, values=values)

@@ -1,0 +1,146 @@
+"""Validate: accuracy and loss of a node's replica, on a schedule in images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, PrivateAttr
+
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, Operator
+from dataflow.ports import In, Out
+from dataflow.state import Reads, State, StateElement, StateKind, Writes
+from operators.data import DataRef, open_data, pixels
+from operators.dnn import Model, ModelSpec, Workspace
+from operators.messages import Predictions, Progress, Validation, Vector
+from operators.preprocess import Normalise
+from operators.sampling import split_validation
+
+
+@dataclass
+class NewestState(State):
+    """The newest progress message."""
+
+    progress: Progress
+
+    def snapshot(self) -> Progress:
+        """The message."""
+        return self.progress
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """``progress``: its fields in order."""
+        p = self.progress
+        return {"progress": np.array([p.step, p.images, p.new_images, p.epoch, p.loss], np.float64)}
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over the message."""
+        step, images, new_images, epoch, loss = tensors["progress"].tolist()
+        self.progress = Progress(int(step), int(images), int(new_images), epoch, loss)
+
+
+class Newest(StateElement):
+    """The newest progress message of a node."""
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+
+    def create(self, node: NodeContext) -> NewestState:
+        """Nothing done yet."""
+        return NewestState(Progress(0, 0, 0, 0.0, float("nan")))
+
+
+@dataclass(frozen=True)
+class _Part:
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+
+
+class Validate(Operator):
+    """Measures one node's replica on the test images, and on those held out of training.
+
+    Args:
+        model: the network.
+        data: the data set.
+        every: images that the whole role sees between two validations.
+        holdout: fraction of the training images held out, as in `Source`.
+        normalise: what the training batches are normalised with; None if they are not.
+        rank: the node that validates.
+        batch: images evaluated at once.
+    """
+
+    model: ModelSpec
+    data: DataRef
+    every: int = Field(ge=1)
+    holdout: float = 0.0
+    normalise: Normalise | None = None
+    rank: int = 0
+    batch: int = 256
+    progress = In(Progress, capacity=64)
+    results = Out(Validation, reported=True)
+    predictions = Out(Predictions)
+    replica = Reads()
+    newest = Writes()
+
+    _model: Model = PrivateAttr()
+    _workspace: Workspace = PrivateAttr()
+    _test: _Part = PrivateAttr()
+    _held_out: _Part | None = PrivateAttr(default=None)
+    _scale: float = PrivateAttr()
+
+    def open(self, node: NodeContext) -> None:
+        """Open the data, on the validating node only."""
+        if node.rank != self.rank:
+            return
+        data = open_data(self.data)
+        self._model = Model(self.model)
+        self._model.compile()
+        self._workspace = self._model.workspace(self.batch)
+        self._test = _Part(data.test_images, data.test_labels)
+        self._scale = data.scale
+        if self.holdout:
+            rows = split_validation(len(data.train_images), self.holdout, node.seed)[1]
+            self._held_out = _Part(data.train_images[rows], data.train_labels[rows])
+
+    def process(self, progress: Progress, replica: Vector, newest: NewestState, node: NodeContext) -> Emissions:
+        """A validation, if one is due."""
+        newest.progress = progress
+        before = progress.images - progress.new_images
+        if node.rank == self.rank and progress.images // self.every > before // self.every:
+            yield from self._validate(progress, replica)
+
+    def on_end(self, replica: Vector, newest: NewestState, node: NodeContext) -> Emissions:
+        """The last validation, of the final weights."""
+        if node.rank == self.rank:
+            yield from self._validate(newest.progress, replica)
+
+    def _validate(self, progress: Progress, replica: Vector) -> Emissions:
+        accuracy, loss, predicted = self._evaluate(self._test, replica)
+        held_out = self._evaluate(self._held_out, replica)[:2] if self._held_out else (None, None)
+        yield self.results(
+            Validation(
+                step=progress.step,
+                images=progress.images,
+                epoch=progress.epoch,
+                accuracy=accuracy,
+                loss=loss,
+                validation_accuracy=held_out[0],
+                validation_loss=held_out[1],
+                training_loss=progress.loss,
+            )
+        )
+        yield self.predictions(Predictions(progress.images, self._test.labels, predicted))
+
+    def _evaluate(self, part: _Part, weights: Vector) -> tuple[float, float, npt.NDArray[np.int64]]:
+        loss, correct = 0.0, 0
+        predicted = []
+        for begin in range(0, len(part.labels), self.batch):
+            labels = part.labels[begin : begin + self.batch]
+            images = pixels(part.images[begin : begin + self.batch], self._scale)
+            images = images if self.normalise is None else self.normalise.apply(images)
+            more_loss, more_correct, more = self._model.evaluate(weights, images, labels, self._workspace)
+            loss, correct = loss + more_loss, correct + more_correct
+            predicted.append(more)
+        return correct / len(part.labels), loss / len(part.labels), np.concatenate(predicted)

@@ -1,0 +1,83 @@
+"""The model on a node: a replica on workers, a shard on parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from dataflow.node_context import NodeContext
+from dataflow.state import State, StateElement, StateKind
+from operators.dnn import ModelSpec
+from operators.layout import Sharding, runs
+from operators.messages import Vector
+from operators.warm_start import WarmStart, initial_weights
+
+
+class VectorState(State):
+    """A vector that operators read as snapshots and write in place.
+
+    Args:
+        values: (weights,) float32.
+    """
+
+    def __init__(self, values: Vector) -> None:
+        self.values = values
+
+    def snapshot(self) -> Vector:
+        """A copy of the vector."""
+        return self.values.copy()
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """``values``."""
+        return {"values": self.values}
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over `values`."""
+        if tensors["values"].shape != self.values.shape or tensors["values"].dtype != self.values.dtype:
+            what = f"the model is {self.values.shape} {self.values.dtype}, got {tensors['values'].shape}"
+            raise ValueError(what)
+        self.values[:] = tensors["values"]
+
+
+class Replica(StateElement):
+    """A whole model on every node, all equal at the start.
+
+    Args:
+        model: the network.
+        warm_start: training before the start; none if None.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.PARTIAL
+    model: ModelSpec
+    warm_start: WarmStart | None = None
+
+    def create(self, node: NodeContext) -> VectorState:
+        """The initial weights, by the job's seed."""
+        return VectorState(initial_weights(self.model, self.warm_start, node.seed).copy())
+
+
+class Shard(StateElement):
+    """The cells of a model that this node owns; the memory of the others is never touched.
+
+    Args:
+        model: the network.
+        sharding: its division over the nodes of the element's role.
+        warm_start: training before the start; none if None.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.PARTITIONED
+    model: ModelSpec
+    sharding: Sharding
+    warm_start: WarmStart | None = None
+
+    def create(self, node: NodeContext) -> VectorState:
+        """The initial weights of the cells owned, by the job's seed; zeros elsewhere."""
+        initial = initial_weights(self.model, self.warm_start, node.seed)
+        values = np.zeros_like(initial)
+        for start, stop, owner in runs(self.sharding.owners(node.size)):
+            if owner == node.rank:
+                where = self.sharding.layout.weights(start, stop)
+                values[where] = initial[where]
+        return VectorState(values)

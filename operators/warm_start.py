@@ -1,0 +1,67 @@
+"""Warm start: the weights that all replicas begin with, after one has trained alone for a while.
+
+Every node computes them for itself from the job's seed, bit for bit alike, so nothing has to be sent and nobody waits
+longer than for one replica's training (docs/decisions).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from operators.data import DataRef, open_data, pixels
+from operators.dnn import Model, ModelSpec
+from operators.messages import Vector
+from operators.preprocess import Normalise
+from operators.sampling import epoch_order
+from operators.source import training_rows
+
+_RANK = 1 << 20
+"""Rank whose order of samples the warm start uses: no worker's."""
+
+
+class WarmStart(BaseModel):
+    """Plain SGD on a fraction of one epoch.
+
+    Args:
+        fraction: of the training images.
+        lr: learning rate.
+        batch: mini-batch size.
+        data: the data set.
+        holdout: fraction kept out for validation, as in `Source`.
+        normalise: what the training batches are normalised with; None if they are not.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    fraction: float = Field(gt=0, le=1)
+    lr: float = Field(gt=0)
+    batch: int = Field(ge=1)
+    data: DataRef
+    holdout: float = 0.0
+    normalise: Normalise | None = None
+
+
+@lru_cache(maxsize=1)
+def initial_weights(spec: ModelSpec, warm_start: WarmStart | None, seed: int) -> Vector:
+    """The weights that every node begins with, (weights,) float32; read-only."""
+    model = Model(spec)
+    weights = model.initial(np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,))))
+    if warm_start is not None:
+        _train(model, weights, warm_start, seed)
+    weights.flags.writeable = False
+    return weights
+
+
+def _train(model: Model, weights: Vector, warm: WarmStart, seed: int) -> None:
+    data = open_data(warm.data)
+    rows = training_rows(len(data.train_images), warm.holdout, seed)
+    rows = rows[epoch_order(len(rows), seed, 0, _RANK)][: round(warm.fraction * len(rows))]
+    workspace, gradient = model.workspace(warm.batch), np.empty_like(weights)
+    for begin in range(0, len(rows), warm.batch):
+        batch = rows[begin : begin + warm.batch]
+        images = pixels(data.train_images[batch], data.scale)
+        images = images if warm.normalise is None else warm.normalise.apply(images)
+        model.gradient(weights, images, data.train_labels[batch], gradient, workspace, 1.0 / len(batch))
+        weights -= np.float32(warm.lr) * gradient

@@ -1,0 +1,200 @@
+"""The window: recent gradients by number, and what of them each receiver has been sent.
+
+A fragment is the sum of an interval of gradients over a run of cells, made when it is sent. Nothing is ever
+subtracted, so there is no drift, and a slow receiver costs longer intervals, not a queue. With nobody late this is the
+accumulation over the last p gradients of ako.txt 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dataflow.node_context import NodeContext
+from dataflow.state import State, StateElement, StateKind
+from operators.clocks import FAR, everything
+from operators.layout import Layout, Sharding
+from operators.messages import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Gradients (low, high] summed over cells `start` to `stop`."""
+
+    start: int
+    stop: int
+    low: int
+    high: int
+    values: Vector
+
+
+@dataclass(slots=True)
+class _Block:
+    """The sum of gradients (low, high] over all cells."""
+
+    low: int
+    high: int
+    values: Vector
+
+
+class WindowState(State):
+    """Live window of one node. `dropped` counts gradients that some receiver will never get."""
+
+    def __init__(
+        self, layout: Layout, wanted: Mapping[int, npt.NDArray[np.bool_]], *, cap_nbytes: int, newest_only: bool
+    ) -> None:
+        """An empty window.
+
+        Args:
+            layout: the model's cells.
+            wanted: by receiver, the cells it is sent.
+            cap_nbytes: memory for gradients at most; beyond it the oldest are dropped.
+            newest_only: keep no gradient but the newest: no accumulation.
+        """
+        self.newest = 0
+        self.dropped = 0
+        self.skips = newest_only
+        self._layout, self._newest_only = layout, newest_only
+        self._cap = max(2, cap_nbytes // (4 * layout.n_weights))
+        self._blocks: list[_Block] = []
+        self._row = {receiver: row for row, receiver in enumerate(wanted)}
+        self._sent_to = np.zeros((len(wanted), layout.cells), np.int64)
+        for row, mask in enumerate(wanted.values()):
+            self._sent_to[row, ~mask] = FAR
+        self._sums: dict[tuple[int, int, int], Vector] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held by gradients, in bytes."""
+        return sum(block.values.nbytes for block in self._blocks)
+
+    def append(self, number: int, values: Vector) -> None:
+        """Take in gradient `number`, the next one; `values` is never written."""
+        if number != self.newest + 1:
+            what = f"gradient {self.newest + 1} is next, got {number}"
+            raise ValueError(what)
+        self.newest = number
+        self._sums.clear()
+        if self._newest_only:
+            self._skip_to(number - 1)
+        self._blocks.append(_Block(number - 1, number, values))
+        self._free()
+        if len(self._blocks) > self._cap:
+            self._merge()
+        while len(self._blocks) > self._cap:
+            self.skips = True
+            self._skip_to(self._blocks[0].high)
+            self._free()
+
+    def take(self, receiver: int, start: int, stop: int) -> list[Interval]:
+        """Everything that `receiver` has not been sent of cells `start` to `stop`; it counts as sent from now on.
+
+        Cells that differ in what was sent give separate intervals.
+        """
+        row = self._row.get(receiver)
+        if row is None:
+            return []
+        sent = self._sent_to[row, start:stop]
+        cuts = [0, *(np.flatnonzero(np.diff(sent)) + 1).tolist(), len(sent)]
+        intervals = []
+        for begin, end in pairwise(cuts):
+            low = int(sent[begin])
+            if low < self.newest:
+                first, last = start + begin, start + end
+                intervals.append(Interval(first, last, low, self.newest, self._sum(first, last, low)))
+                sent[begin:end] = self.newest
+        if intervals:
+            self._free()
+        return intervals
+
+    def leave(self, receiver: int) -> None:
+        """Send nothing to `receiver` any more."""
+        row = self._row.pop(receiver, None)
+        if row is not None:
+            self._sent_to[row] = FAR
+            self._free()
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What was sent to whom, as arrays; gradients under way are not part of a checkpoint (ako.txt 4.3)."""
+        return {name: tensor.copy() for name, tensor in self.tensors().items()}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """``newest`` and ``sent_to`` (receivers, cells)."""
+        return {"newest": np.array([self.newest], np.int64), "sent_to": self._sent_to}
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over the numbers; the gradients themselves are gone, so everything counts as sent."""
+        if tensors["sent_to"].shape != self._sent_to.shape:
+            what = f"window has shape {tensors['sent_to'].shape}, not {self._sent_to.shape}"
+            raise ValueError(what)
+        self.newest = int(tensors["newest"][0])
+        self._blocks.clear()
+        self._sent_to[self._sent_to < FAR] = self.newest
+
+    def _sum(self, start: int, stop: int, low: int) -> Vector:
+        """Sum of gradients (low, newest] over cells; receivers with the same interval share one."""
+        key = (start, stop, low)
+        known = self._sums.get(key)
+        if known is None:
+            where = self._layout.weights(start, stop)
+            parts = [block.values[where] for block in self._blocks if block.high > low]
+            known = parts[0] if len(parts) == 1 else np.add(parts[0], parts[1])
+            for part in parts[2:]:
+                known += part
+            self._sums[key] = known
+        return known
+
+    def _free(self) -> None:
+        """Let go of gradients that everybody has been sent."""
+        everywhere = int(self._sent_to.min(initial=FAR))
+        self._blocks = [block for block in self._blocks if block.high > everywhere]
+
+    def _merge(self) -> None:
+        """Add up neighbouring gradients that no receiver's place lies between."""
+        places = set(np.unique(self._sent_to).tolist())
+        merged: list[_Block] = []
+        for block in self._blocks:
+            if merged and merged[-1].high not in places:
+                merged[-1] = _Block(merged[-1].low, block.high, merged[-1].values + block.values)
+            else:
+                merged.append(block)
+        self._blocks = merged
+
+    def _skip_to(self, number: int) -> None:
+        behind = self._sent_to < number
+        if behind.any():
+            self.dropped += int((number - self._sent_to[behind]).max())
+            self._sent_to[behind] = number
+
+
+class Window(StateElement):
+    """The window towards the members of role `receivers`.
+
+    Args:
+        layout: the model's cells.
+        receivers: role whose nodes are sent to.
+        sharding: the cells that each receiver is sent; if None, every other node is sent all cells.
+        cap_nbytes: memory for gradients at most.
+        newest_only: no accumulation (the ablation of ako.txt 5.7).
+    """
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+    layout: Layout
+    receivers: str
+    sharding: Sharding | None = None
+    cap_nbytes: int = 256 << 20
+    newest_only: bool = False
+
+    def create(self, node: NodeContext) -> WindowState:
+        """An empty window."""
+        members = node.members[self.receivers]
+        if self.sharding:
+            wanted = self.sharding.owned(members)
+        else:
+            wanted = everything(members, self.layout.cells, without=node.index)
+        return WindowState(self.layout, wanted, cap_nbytes=self.cap_nbytes, newest_only=self.newest_only)
