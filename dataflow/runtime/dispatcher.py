@@ -190,7 +190,8 @@ class Dispatcher:
                 run.statistics(message.ended.statistics, final=True)
                 run.feed(co.NodeEnded(node, statistics_from_wire(message.ended.statistics)))
             case "failed":
-                run.feed(co.NodeFailed(node, message.failed.text, message.failed.where))
+                failed = message.failed
+                run.feed(co.NodeFailed(node, failed.text, failed.where, link=failed.link))
 
     def _log_lines(self, session: AgentSession, message: pb.LogLines) -> None:
         run, node = self._runs.get(message.job), session.jobs.get(message.job)
