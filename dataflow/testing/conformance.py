@@ -89,7 +89,15 @@ def run_check(check: Check, make: Callable[[], Subject]) -> None:
 
 
 class Node:
-    """A node of the checks: its links, and everything they told."""
+    """A node of the checks: its links, and everything they told.
+
+    Args:
+        subject: the network under test.
+        number: the node's number.
+        edges: how many edges there are, numbered from 0.
+        incarnation: the node's incarnation.
+        settings: further arguments of `Links`, in place of those of the checks.
+    """
 
     def __init__(self, subject: Subject, number: int, *, edges: int = 1, incarnation: int = 0, **settings: Any) -> None:
         self.number = number
@@ -99,16 +107,20 @@ class Node:
         self.lost: list[tuple[int, str]] = []
         self.changed = asyncio.Event()
         self.window_nbytes = 0
-        arguments: dict[str, Any] = {"job": "job", "plan_hash": "hash", "options": OPTIONS}
+        arguments: dict[str, Any] = {
+            "job": "job",
+            "plan_hash": "hash",
+            "on_message": self._on_message,
+            "on_end": lambda source, edge: self._note(source, edge, None),
+            "on_credit": self._on_credit,
+            "on_lost": self._on_lost,
+            "options": OPTIONS,
+        }
         self.links = Links(
             subject.at(number),
             node=number,
             incarnation=incarnation,
             edge_types=dict.fromkeys(range(edges), Numbered),
-            on_message=self._on_message,
-            on_end=lambda source, edge: self._note(source, edge, None),
-            on_credit=self._on_credit,
-            on_lost=self._on_lost,
             rng=np.random.default_rng(number),
             **(arguments | settings),
         )
