@@ -100,6 +100,7 @@ class JobRelay:
         """Run the node; returns whether it ended well, and has told the master either way."""
         try:
             statistics = await self._run(deploy)
+        # The one boundary between the user's code, which may raise anything, and the master, which must be told.
         except Exception as error:
             text, where = self._explain(error)
             self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where)))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.dnn.init import initial_weights
-from operators.dnn.kernels import network
+from operators.dnn.kernels import loss, network
 from operators.dnn.program import compile_program
 from operators.dnn.spec import ModelSpec, WeightRange, weight_ranges
 
@@ -95,6 +95,9 @@ class Model:
         if not out.flags.writeable:
             msg = "out is read-only: pass a writable array"
             raise ValueError(msg)
+        if not len(images):
+            out[:] = 0
+            return 0.0, 0
         rows = images.reshape(len(images), -1)
         loss_sum, correct = network.gradient(
             workspace.program, _read(weights), _read(rows), _read(labels), out, workspace.buffer, float(scale)
@@ -116,10 +119,10 @@ class Model:
         self._check_inputs(weights, images, workspace)
         self._check_labels(labels, len(images))
         predictions = np.empty(len(images), np.int64)
-        rows = images.reshape(len(images), -1)
-        loss_sum, correct = network.evaluate(
-            workspace.program, _read(weights), _read(rows), _read(labels), predictions, workspace.buffer
-        )
+        if not len(images):
+            return 0.0, 0, predictions
+        logits = self._logits(weights, images, workspace)
+        loss_sum, correct = loss.cross_entropy(logits, _read(labels), predictions)
         return loss_sum, correct, predictions
 
     def predict(
@@ -128,8 +131,8 @@ class Model:
         """Return the probability of each class, (batch, n_classes) float32; arguments and errors as for `gradient`."""
         self._check_inputs(weights, images, workspace)
         probabilities = np.empty((self.n_classes, len(images)), np.float32)
-        rows = images.reshape(len(images), -1)
-        network.predict(workspace.program, _read(weights), _read(rows), probabilities, workspace.buffer)
+        if len(images):
+            loss.softmax(self._logits(weights, images, workspace), probabilities)
         return np.ascontiguousarray(probabilities.T)
 
     def compile(self) -> None:
@@ -141,6 +144,13 @@ class Model:
         self.gradient(weights, images, labels, np.empty_like(weights), workspace, 1.0)
         self.evaluate(weights, images, labels, workspace)
         self.predict(weights, images, workspace)
+
+    @staticmethod
+    def _logits(
+        weights: npt.NDArray[np.float32], images: npt.NDArray[np.float32], workspace: Workspace
+    ) -> npt.NDArray[np.float32]:
+        rows = images.reshape(len(images), -1)
+        return network.forward(workspace.program, _read(weights), _read(rows), workspace.buffer)
 
     def _check_inputs(
         self, weights: npt.NDArray[np.float32], images: npt.NDArray[np.float32], workspace: Workspace

@@ -137,8 +137,11 @@ def _activate(layer: Activation, x: Floats) -> Floats:
 
 def _derivative(layer: Activation, y: Floats) -> Floats:
     """Derivative of the activation, as a function of its output."""
+    slope: Floats
     if layer.function == "relu":
-        return np.where(y > 0, np.ones_like(y), 0)
-    if layer.function == "tanh":
-        return np.subtract(1, y * y)
-    return np.subtract(y, y * y)
+        slope = (y > 0).astype(y.dtype)
+    elif layer.function == "tanh":
+        slope = 1 - y * y
+    else:
+        slope = y * (1 - y)
+    return slope

@@ -21,24 +21,23 @@ from operators.dnn.kernels.table import (
 
 
 @kernel
-def activate(function: int, bias: Floats, source: Floats, target: Floats) -> None:
-    """Write function(source + bias[0]) to `target`; all are one-dimensional. NaN stays NaN, under relu as well."""
-    b = bias[0]
+def activate(function: int, bias: float, source: Floats, target: Floats) -> None:
+    """Write function(source + bias) to `target`; both are one-dimensional. NaN stays NaN, under relu as well."""
     zero = target.dtype.type(0)
     one = target.dtype.type(1)
     if function == RELU:
         for t in range(target.size):
-            value = source[t] + b
+            value = source[t] + bias
             target[t] = zero if value <= zero else value
     elif function == SIGMOID:
         for t in range(target.size):
-            target[t] = one / (one + math.exp(-(source[t] + b)))
+            target[t] = one / (one + math.exp(-(source[t] + bias)))
     elif function == TANH:
         for t in range(target.size):
-            target[t] = math.tanh(source[t] + b)
+            target[t] = math.tanh(source[t] + bias)
     else:
         for t in range(target.size):
-            target[t] = source[t] + b
+            target[t] = source[t] + bias
 
 
 @kernel
@@ -61,11 +60,11 @@ def differentiate(function: int, output: Floats, gradient: Floats, target: Float
 
 
 @kernel
-def activation_forward(row: Row, buffer: Floats, no_bias: Floats, batch: int) -> None:
-    """Apply a stand-alone activation; `no_bias` is one zero."""
+def activation_forward(row: Row, buffer: Floats, batch: int) -> None:
+    """Apply a stand-alone activation."""
     size = row[CHANNELS] * row[HEIGHT] * row[WIDTH] * batch
     source = buffer[row[INPUT] : row[INPUT] + size]
-    activate(row[FUNCTION], no_bias, source, buffer[row[OUTPUT] : row[OUTPUT] + size])
+    activate(row[FUNCTION], buffer.dtype.type(0), source, buffer[row[OUTPUT] : row[OUTPUT] + size])
 
 
 @kernel

@@ -131,7 +131,7 @@ def conv_forward(row: Row, weights: Floats, buffer: Floats, batch: int) -> None:
         _gather(row, image, columns, top, bottom, batch)
         np.dot(weight, columns, tile)
         for f in range(filters):
-            activate(row[FUNCTION], weights[bias + f : bias + f + 1], tile[f], output[f][top * run : top * run + size])
+            activate(row[FUNCTION], weights[bias + f], tile[f], output[f][top * run : top * run + size])
 
 
 @kernel
@@ -167,7 +167,8 @@ def conv_backward(row: Row, weights: Floats, buffer: Floats, out: Floats, batch:
         _gather(row, image, columns, top, bottom, batch)
         np.dot(tile, columns.T, product)
         for f in range(filters):
-            _add(weight_gradient[f], 0, product[f], 0, patch)
+            for k in range(patch):
+                weight_gradient[f, k] += product[f, k]
         if to_input:
             np.dot(weight.T, tile, columns)
             _scatter(row, columns, input_gradient, top, bottom, batch)

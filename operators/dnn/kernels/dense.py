@@ -32,7 +32,7 @@ def dense_forward(row: Row, weights: Floats, buffer: Floats, batch: int) -> None
     np.dot(matrix(weights, row[WEIGHTS], units, inputs), matrix(buffer, row[INPUT], inputs, batch), tile)
     output = matrix(buffer, row[OUTPUT], units, batch)
     for unit in range(units):
-        activate(row[FUNCTION], weights[bias + unit : bias + unit + 1], tile[unit], output[unit])
+        activate(row[FUNCTION], weights[bias + unit], tile[unit], output[unit])
 
 
 @kernel

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from operators.dnn.kernels.jit import kernel
+from operators.dnn.kernels.jit import entry, kernel
 from operators.dnn.kernels.table import Floats
 
 Labels = npt.NDArray[np.int64]
 
 
-@kernel
+@entry
 def softmax(logits: Floats, probabilities: Floats) -> None:
     """Write exp(logit - max) / sum to `probabilities` (classes, batch), stable for any finite logits."""
     classes, batch = logits.shape
@@ -26,7 +26,7 @@ def softmax(logits: Floats, probabilities: Floats) -> None:
             probabilities[c, n] /= total
 
 
-@kernel
+@entry
 def cross_entropy(logits: Floats, labels: Labels, predictions: Labels) -> tuple[float, int]:
     """Sum -log softmax(logits)[label] over the batch, in nats and float64, and count the correct predictions."""
     classes, batch = logits.shape

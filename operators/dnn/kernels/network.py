@@ -1,7 +1,7 @@
 """The compiled entries: they interpret a program table over one flat workspace buffer.
 
 One compilation serves every network. Nothing is checked here: `operators.dnn.model` does that.
-Read-only types are declared by the caller, so that there is one compilation per dtype.
+Weights, images and labels come as read-only arrays, so that there is one compilation per dtype.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from operators.dnn.kernels.activation import activation_backward, activation_for
 from operators.dnn.kernels.conv import conv_backward, conv_forward
 from operators.dnn.kernels.dense import dense_backward, dense_forward
 from operators.dnn.kernels.jit import entry, kernel
-from operators.dnn.kernels.loss import Labels, cross_entropy, cross_entropy_gradient, softmax
+from operators.dnn.kernels.loss import Labels, cross_entropy, cross_entropy_gradient
 from operators.dnn.kernels.pool import pool_backward, pool_forward
 from operators.dnn.kernels.table import (
     CONV,
@@ -39,12 +39,11 @@ def _load(images: Floats, target: Floats) -> None:
                 target[pixel, n] = images[n, pixel]
 
 
-@kernel
-def _forward(program: Row, weights: Floats, images: Floats, buffer: Floats) -> Floats:
-    """Run the network; return the logits (classes, batch)."""
+@entry
+def forward(program: Row, weights: Floats, images: Floats, buffer: Floats) -> Floats:
+    """Run images (batch, pixels), at least one, through the network; return the logits (classes, batch) in `buffer`."""
     batch, pixels = images.shape
     _load(images, matrix(buffer, program[0, INPUT], pixels, batch))
-    no_bias = np.zeros(1, buffer.dtype)
     for index in range(program.shape[0]):
         row = program[index]
         if row[OPCODE] == CONV:
@@ -54,13 +53,24 @@ def _forward(program: Row, weights: Floats, images: Floats, buffer: Floats) -> F
         elif row[OPCODE] == DENSE:
             dense_forward(row, weights, buffer, batch)
         else:
-            activation_forward(row, buffer, no_bias, batch)
+            activation_forward(row, buffer, batch)
     return matrix(buffer, program[-1, OUTPUT], program[-1, OUT_CHANNELS], batch)
 
 
-@kernel
-def _backward(program: Row, weights: Floats, buffer: Floats, out: Floats, batch: int) -> None:
-    """Propagate the logits' gradient down to the first layer that has weights."""
+@entry
+def gradient(
+    program: Row, weights: Floats, images: Floats, labels: Labels, out: Floats, buffer: Floats, scale: float
+) -> tuple[float, int]:
+    """Write scale * d loss_sum / d weights to `out`; return the summed loss and the number of correct predictions.
+
+    images: (batch, pixels), at least one. labels: (batch,) int64.
+    """
+    batch = images.shape[0]
+    logits = forward(program, weights, images, buffer)
+    loss_sum, correct = cross_entropy(logits, labels, np.empty(batch, np.int64))
+    delta = matrix(buffer, program[-1, OUTPUT_GRADIENT], logits.shape[0], batch)
+    cross_entropy_gradient(logits, labels, scale, delta)
+    # nothing below the first layer that has weights needs a gradient
     first = 0
     while program[first, WEIGHTS] < 0:
         first += 1
@@ -74,40 +84,4 @@ def _backward(program: Row, weights: Floats, buffer: Floats, out: Floats, batch:
             dense_backward(row, weights, buffer, out, batch, index > first)
         else:
             activation_backward(row, buffer, batch)
-
-
-@entry
-def gradient(
-    program: Row, weights: Floats, images: Floats, labels: Labels, out: Floats, buffer: Floats, scale: float
-) -> tuple[float, int]:
-    """Write scale * d loss_sum / d weights to `out`; return the summed loss and the number of correct predictions.
-
-    images: (batch, pixels). labels: (batch,) int64. A batch of none has gradient and loss 0.
-    """
-    batch = images.shape[0]
-    if batch == 0:
-        out[:] = 0
-        return 0.0, 0
-    logits = _forward(program, weights, images, buffer)
-    loss_sum, correct = cross_entropy(logits, labels, np.empty(batch, np.int64))
-    delta = matrix(buffer, program[-1, OUTPUT_GRADIENT], logits.shape[0], batch)
-    cross_entropy_gradient(logits, labels, scale, delta)
-    _backward(program, weights, buffer, out, batch)
     return loss_sum, correct
-
-
-@entry
-def evaluate(
-    program: Row, weights: Floats, images: Floats, labels: Labels, predictions: Labels, buffer: Floats
-) -> tuple[float, int]:
-    """Write the predicted classes to `predictions` (batch,); return the summed loss and the number correct."""
-    if images.shape[0] == 0:
-        return 0.0, 0
-    return cross_entropy(_forward(program, weights, images, buffer), labels, predictions)
-
-
-@entry
-def predict(program: Row, weights: Floats, images: Floats, probabilities: Floats, buffer: Floats) -> None:
-    """Write the softmax of the logits to `probabilities` (classes, batch)."""
-    if images.shape[0] > 0:
-        softmax(_forward(program, weights, images, buffer), probabilities)

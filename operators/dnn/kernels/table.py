@@ -45,8 +45,8 @@ OUTPUT_GRADIENT = 15
 SCRATCH = 16  # conv: columns, tile, product; dense: tile; max-pool: the winners' positions, kept until backward
 COLUMNS = 17  # of the table
 
-TILE_ELEMENTS = 65536
-"""Size aimed at for a tile of im2col columns: 256 KiB of float32, which stays in the level-2 cache."""
+TILE_ELEMENTS = 32768
+"""Size aimed at for a tile of im2col columns: 128 KiB of float32, which stays in the level-2 cache."""
 
 
 @kernel

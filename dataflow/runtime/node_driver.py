@@ -1,0 +1,197 @@
+"""The cluster's driver of one node: a `NodeEngine` on an event loop, with task pools and links.
+
+Invariant: the engine is only touched on the event loop; tasks run on the pools' threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from dataflow.clock import Clock
+from dataflow.engine.events import (
+    Command,
+    CreditGranted,
+    Ended,
+    Event,
+    Failed,
+    GrantCredit,
+    MessageArrived,
+    Report,
+    RunTask,
+    SendEnd,
+    SendMessage,
+    Started,
+    StopAsked,
+    StreamEnded,
+    TaskFinished,
+)
+from dataflow.engine.loading import LoadedNode, load_node, message_types
+from dataflow.engine.node_engine import NodeEngine
+from dataflow.engine.reports import NodeStatistics, OperatorReport
+from dataflow.errors import AkoError, WireError
+from dataflow.message import Message
+from dataflow.operators_api import Artifact
+from dataflow.plan.physical import PhysicalPlan, StreamId
+from dataflow.runtime.pools import TaskPool
+from dataflow.transport.base import Network
+from dataflow.transport.links import Links
+
+
+class NodeDriver:
+    """Runs one node of a job: `prepare`, `connect`, `start`, `wait`, `close`, in this order, all on one event loop.
+
+    Args:
+        plan: the physical plan.
+        node: this node's number.
+        job: the job's id; peers of another job are refused.
+        incarnation: how often this node has been started for the job, from 0.
+        network: connects nodes.
+        clock: for measurements.
+        report: told of reports and artifacts, on the event loop.
+        progress: told whenever anything happened.
+    """
+
+    def __init__(
+        self,
+        plan: PhysicalPlan,
+        node: int,
+        *,
+        job: str,
+        incarnation: int,
+        network: Network,
+        clock: Clock,
+        report: Callable[[OperatorReport | Artifact], None],
+        progress: Callable[[], None],
+    ) -> None:
+        self._plan, self._node, self._job, self._incarnation = plan, node, job, incarnation
+        self._network, self._clock, self._report, self._progress = network, clock, report, progress
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._pools: dict[str, TaskPool] = {}
+        self._links: Links | None = None
+        self._engine: NodeEngine | None = None
+        self.loaded: LoadedNode | None = None
+
+    async def prepare(self) -> str:
+        """Import and open the operators, then listen; returns the address at which peers reach this node.
+
+        Raises:
+            AkoError: an operator cannot be made or opened.
+        """
+        self.loaded = await self._loop.run_in_executor(None, self._load)
+        plan = self._plan.nodes[self._node]
+        for name, size in (("compute", plan.compute_tasks), ("network", plan.network_tasks)):
+            self._pools[name] = TaskPool(name, size, self._clock, self._task_done)
+        self._engine = NodeEngine(self._plan, self._node, self.loaded)
+        self._links = Links(
+            self._network,
+            node=self._node,
+            job=self._job,
+            plan_hash=self._plan.digest(),
+            incarnation=self._incarnation,
+            edge_types=message_types(self._plan),
+            on_message=self._message,
+            on_end=lambda source, edge: self._handle(StreamEnded(StreamId(edge, source, self._node))),
+            on_credit=lambda peer, edge, size: self._handle(CreditGranted(StreamId(edge, self._node, peer), size)),
+            on_lost=self._lost,
+            rng=np.random.default_rng(np.random.SeedSequence(self._plan.seed, spawn_key=(1, self._node))),
+            clock=self._clock,
+        )
+        return await self._links.listen()
+
+    async def connect(self, addresses: Mapping[int, str]) -> None:
+        """Connect to every node that this one sends to.
+
+        Args:
+            addresses: of all nodes, by number.
+
+        Raises:
+            WireError: a node cannot be reached or refuses.
+        """
+        assert self._links is not None
+        await self._links.connect({peer: addresses[peer] for peer in self._plan.links_from(self._node)})
+
+    def start(self) -> None:
+        """Begin: every node is ready."""
+        self._handle(Started())
+
+    def stop(self) -> None:
+        """Let the sources end; everything under way is finished."""
+        self._handle(StopAsked())
+
+    async def wait(self) -> NodeStatistics:
+        """Return once every operator has ended and all that was sent has arrived.
+
+        Raises:
+            AkoError: what failed the node.
+        """
+        await self._ended
+        assert self._links is not None
+        await self._links.drain()
+        return self.statistics()
+
+    def statistics(self) -> NodeStatistics:
+        """What the engine has counted so far."""
+        return self._engine.statistics() if self._engine else NodeStatistics(self._node)
+
+    async def close(self) -> None:
+        """Free threads and links. The network is its owner's to close."""
+        for pool in self._pools.values():
+            pool.close()
+        if self._links is not None:
+            await self._links.close()
+        if self._ended.done() and not self._ended.cancelled():
+            self._ended.exception()
+
+    def _load(self) -> LoadedNode:
+        loaded = load_node(self._plan, self._node, incarnation=self._incarnation)
+        loaded.open()
+        return loaded
+
+    def _message(self, source: int, edge: int, message: Message, nbytes: int) -> None:
+        self._handle(MessageArrived(StreamId(edge, source, self._node), message, nbytes))
+
+    def _lost(self, peer: int, reason: str) -> None:
+        self._fail(
+            WireError(
+                what=f"the link to node {self._plan.nodes[peer].name} is lost: {reason}",
+                where=f"node {self._plan.nodes[self._node].name}",
+            )
+        )
+
+    def _task_done(self, event: TaskFinished) -> None:
+        """Hand an outcome to the loop; called on a pool's thread, perhaps after the loop has ended."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._handle, event)
+
+    def _handle(self, event: Event) -> None:
+        if self._engine is None or self._ended.done():
+            return
+        self._progress()
+        for command in self._engine.handle(event, self._clock.now()):
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        assert self._links is not None
+        match command:
+            case RunTask(task):
+                self._pools[task.pool].submit(task)
+            case SendMessage(stream, message):
+                self._links.send(stream.target, stream.edge, message)
+            case SendEnd(stream):
+                self._links.send_end(stream.target, stream.edge)
+            case GrantCredit(stream, nbytes):
+                self._links.grant(stream.source, stream.edge, nbytes)
+            case Report(what):
+                self._report(what)
+            case Failed(error):
+                self._fail(error)
+            case Ended():
+                self._ended.set_result(None)
+
+    def _fail(self, error: AkoError) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(error)

@@ -1,0 +1,57 @@
+"""Task pools: threads that run tasks and hand the outcome back to the event loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from dataflow.clock import Clock
+from dataflow.engine.events import Outcome, Task, TaskFinished
+from dataflow.errors import AkoError, OperatorError
+
+
+class TaskPool:
+    """A fixed number of threads; the engine never gives it more tasks than it has threads.
+
+    Args:
+        name: of the threads, for people.
+        size: number of threads.
+        clock: measures how long tasks take.
+        done: called with the outcome, on the pool's thread.
+    """
+
+    def __init__(self, name: str, size: int, clock: Clock, done: Callable[[TaskFinished], None]) -> None:
+        self._clock, self._done = clock, done
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(size)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, task: Task) -> None:
+        """Have a task run."""
+        self._tasks.put(task)
+
+    def close(self) -> None:
+        """Let the threads end after the tasks they were given; does not wait for them."""
+        for _ in self._threads:
+            self._tasks.put(None)
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            self._done(run_task(task, self._clock))
+
+
+def run_task(task: Task, clock: Clock) -> TaskFinished:
+    """Run a task and say how it went and how long it took."""
+    started_s = clock.now()
+    try:
+        outcome, error = task.run(), None
+    except AkoError as raised:
+        outcome, error = Outcome(), raised
+    except BaseException as raised:
+        outcome, error = Outcome(), OperatorError(what=f"chain {task.chain!r} broke: {raised!r}")
+        error.__cause__ = raised
+    return TaskFinished(task, outcome, clock.now() - started_s, error)

@@ -1,0 +1,79 @@
+"""Networks and batches that the DNN tests share."""
+
+import numpy as np
+
+from operators.dnn import Activation, Conv, Dense, MaxPool, ModelSpec
+from operators.dnn.spec import weight_ranges
+
+RELU = Activation(function="relu")
+SIGMOID = Activation(function="sigmoid")
+TANH = Activation(function="tanh")
+
+# The Ako paper's MNIST network: convolutions of 10, 20 and 100 filters, dense 200; 59,590 weights.
+MNIST = ModelSpec(
+    input=(1, 28, 28),
+    layers=(
+        Conv(filters=10, kernel=5),
+        RELU,
+        MaxPool(size=2),
+        Conv(filters=20, kernel=5),
+        RELU,
+        MaxPool(size=2),
+        Conv(filters=100, kernel=4),
+        RELU,
+        Dense(units=200),
+        RELU,
+        Dense(units=10),
+    ),
+)
+
+# One network per thing that can go wrong: every layer, activation, stride, padding, and order of fused operations.
+SMALL = {
+    "dense_only": ModelSpec(input=(3, 2, 2), layers=(Dense(units=4),)),
+    "one_pixel": ModelSpec(input=(1, 1, 1), layers=(Conv(filters=2, kernel=1), RELU, Dense(units=2))),
+    "one_class": ModelSpec(input=(2, 3, 3), layers=(Dense(units=1),)),
+    "two_dense_sigmoid": ModelSpec(input=(1, 3, 5), layers=(Dense(units=7), SIGMOID, Dense(units=3))),
+    "conv_relu_non_square": ModelSpec(
+        input=(2, 5, 8), layers=(Conv(filters=3, kernel=3), RELU, Conv(filters=4, kernel=2), TANH, Dense(units=3))
+    ),
+    "conv_padded": ModelSpec(
+        input=(2, 4, 3),
+        layers=(Conv(filters=3, kernel=3, padding=1), SIGMOID, Conv(filters=2, kernel=3, padding=2), Dense(units=3)),
+    ),
+    "conv_strided": ModelSpec(
+        input=(1, 9, 7),
+        layers=(
+            Conv(filters=3, kernel=3, stride=2, padding=1),
+            TANH,
+            Conv(filters=2, kernel=2, stride=3),
+            Dense(units=2),
+        ),
+    ),
+    "conv_wide_padding": ModelSpec(
+        input=(1, 1, 2), layers=(Conv(filters=2, kernel=5, padding=4, stride=3), RELU, Dense(units=3))
+    ),
+    "pool_drops_edge": ModelSpec(
+        input=(2, 7, 5), layers=(Conv(filters=3, kernel=2), RELU, MaxPool(size=2), Dense(units=3))
+    ),
+    "pool_overlapping": ModelSpec(
+        input=(1, 8, 6), layers=(Conv(filters=2, kernel=2), MaxPool(size=3, stride=2), TANH, Dense(units=3))
+    ),
+    "pool_with_gaps": ModelSpec(
+        input=(1, 7, 7), layers=(Conv(filters=2, kernel=1), MaxPool(size=2, stride=3), Dense(units=2))
+    ),
+    "starts_without_weights": ModelSpec(
+        input=(2, 6, 6),
+        layers=(TANH, MaxPool(size=2), SIGMOID, TANH, Conv(filters=3, kernel=2), RELU, SIGMOID, Dense(units=4)),
+    ),
+}
+
+
+def batch_of(
+    spec: ModelSpec, size: int, dtype: type = np.float32, seed: int = 1
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw weights, images and labels, the same for the same arguments."""
+    rng = np.random.default_rng(seed)
+    weights = rng.uniform(-0.7, 0.7, weight_ranges(spec)[-1].stop).astype(dtype)
+    images = rng.normal(size=(size, *spec.input)).astype(dtype)
+    labels = rng.integers(0, spec.shapes()[-1][0], size)
+    return weights, images, labels
