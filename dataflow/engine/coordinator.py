@@ -138,11 +138,19 @@ class NodeEnded:
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed:
-    """A node's job process failed. `where`: operator and the user's ``file:line``, as far as known."""
+    """A node's job process failed.
+
+    Args:
+        node: its number.
+        text: the error.
+        where: operator and the user's ``file:line``, as far as known.
+        link: what failed is a link to another node, perhaps because that one failed first.
+    """
 
     node: int
     text: str
     where: str = ""
+    link: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +270,13 @@ class Deadlines:
         preflight_s: from placing a job until every node is ready.
         grace_s: from asking nodes to stop for a cancellation until they are killed.
         drain_s: from asking nodes to stop for a stop rule until they are killed; the job is finished all the same.
+        blame_s: from a failed link until it counts as the cause, and not as the effect of a node's failure.
     """
 
     preflight_s: float = 120.0
     grace_s: float = 2.0
     drain_s: float = 60.0
+    blame_s: float = 1.0
 
 
 @dataclass(slots=True)
@@ -318,6 +328,7 @@ class JobCoordinator:
         self._gone: set[int] = set()
         self._series: dict[int, _Series] = {}
         self._deadline_s: float | None = None
+        self._suspicion = ""
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """What to do about an event.
@@ -342,9 +353,8 @@ class JobCoordinator:
                 commands = self._on_report(node, report, now)
             case NodeEnded(node):
                 commands = self._on_gone(node, now)
-            case NodeFailed(node, text, where):
-                at = f" at {where}" if where and where not in text else ""
-                commands = self._on_broken(Trigger.NODE_FAILED, node, f"node {self._names[node]}: {text}{at}", now)
+            case NodeFailed():
+                commands = self._on_failed(event, now)
             case NodeLost(node, reason):
                 commands = self._on_broken(Trigger.NODE_LOST, node, f"node {self._names[node]} was lost: {reason}", now)
             case CancelAsked():
@@ -371,7 +381,13 @@ class JobCoordinator:
 
     def _on_report(self, node: int, report: OperatorReport, now: float) -> list[Command]:
         rules = self._rules
-        if self.state is not JobState.RUNNING or self.stopped_by or report.port != rules.report or not rules.report:
+        if (
+            self.state is not JobState.RUNNING
+            or self.stopped_by
+            or self._suspicion
+            or report.port != rules.report
+            or not rules.report
+        ):
             return []
         value = report.fields.get(rules.metric)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -392,6 +408,13 @@ class JobCoordinator:
         self._gone.add(node)
         return self._go(Trigger.ALL_ENDED, now) if len(self._gone) == len(self._names) else []
 
+    def _on_failed(self, event: NodeFailed, now: float) -> list[Command]:
+        node, where = event.node, event.where
+        reason = f"node {self._names[node]}: {event.text}" + (f" at {where}" if where not in event.text else "")
+        if event.link and self.state in (JobState.DEPLOYING, JobState.RUNNING) and node not in self._gone:
+            return self._suspect(reason, now)
+        return self._on_broken(Trigger.NODE_FAILED, node, reason, now)
+
     def _on_broken(self, trigger: Trigger, node: int, reason: str, now: float) -> list[Command]:
         if self.state is JobState.CANCELLING:
             return self._on_gone(node, now)
@@ -403,6 +426,8 @@ class JobCoordinator:
             return []
         if now < self._deadline_s:
             return [SetTimer(self._deadline_s)]
+        if self._suspicion:
+            return self._go(Trigger.NODE_FAILED, now, self._suspicion)
         if self.state is JobState.DEPLOYING:
             late = ", ".join(name for node, name in enumerate(self._names) if node not in self._ready)
             seconds = self._deadlines.preflight_s
@@ -413,6 +438,13 @@ class JobCoordinator:
             return self._stop("time", now)
         late = ", ".join(name for node, name in enumerate(self._names) if node not in self._gone)
         return self._go(Trigger.DRAINING_TOOK_TOO_LONG, now, f"killed nodes that did not drain: {late}")
+
+    def _suspect(self, reason: str, now: float) -> list[Command]:
+        """A link has failed: if no node fails by itself within a moment, that was the cause."""
+        if self._suspicion:
+            return []
+        self._suspicion = reason
+        return [self._timer(now + self._deadlines.blame_s)]
 
     def _stop(self, stopped_by: StoppedBy, now: float) -> list[Command]:
         """A stop rule holds: the job keeps RUNNING until its nodes have drained."""
@@ -425,7 +457,7 @@ class JobCoordinator:
         if target is None:
             return []
         source, self.state, self._deadline_s = self.state, target, None
-        self._names = names or self._names
+        self._names, self._suspicion = names or self._names, ""
         return self._enter(target, source, trigger, now, reason)
 
     def _enter(self, target: JobState, source: JobState, trigger: Trigger, now: float, reason: str) -> list[Command]:

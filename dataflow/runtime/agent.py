@@ -22,12 +22,13 @@ import grpc
 
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import AkoError, AuthError, MasterError
-from dataflow.runtime.auth import call_metadata, check_host, find_token
+from dataflow.runtime.auth import check_host, find_token
 from dataflow.runtime.job_supervisor import JobSupervisor
 from dataflow.runtime.process import die_with_parent
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
 from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import MESSAGE_NBYTES
+from dataflow.transport.authorization import token_metadata
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.generated.control_pb2_grpc import MasterStub
 
@@ -113,7 +114,7 @@ class _Agent:
             await self._say(pb.AgentMessage(hello=self._hello()))
             beats = asyncio.create_task(self._heartbeat())
             try:
-                async for message in stub.Attach(self._messages(), metadata=call_metadata(token)):
+                async for message in stub.Attach(self._messages(), metadata=token_metadata(token)):
                     if message.WhichOneof("body") == "welcome":
                         print(f"node {self._config.name} is attached to {address}", flush=True)
                         attached = True

@@ -1,19 +1,14 @@
-"""The shared token: who has it may use the cluster, everybody else is refused before their request is read.
+"""Where the cluster's shared token is kept, and which addresses a server may listen on without encryption.
 
-Invariant: no call of any service reaches its servicer without the token, and the token is never logged.
+Who has the token may use the cluster; `dataflow.transport.authorization` refuses everybody else. It is never logged.
 """
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
-
-import grpc
 
 from dataflow.errors import AuthError, ConfigError
 
@@ -22,8 +17,6 @@ TOKEN_FILE = "token"
 
 TOKEN_VARIABLE = "AKO_TOKEN"
 """Environment variable that clients and agents take the token from."""
-
-HEADER = "authorization"
 
 
 def make_token(state_dir: Path) -> str:
@@ -77,11 +70,6 @@ def find_token(token: str = "", state_dir: Path | None = None) -> str:
     return read_token(state_dir)
 
 
-def call_metadata(token: str) -> tuple[tuple[str, str], ...]:
-    """What a call must carry."""
-    return ((HEADER, f"Bearer {token}"),)
-
-
 def check_host(host: str, *, insecure: bool) -> None:
     """Refuse to listen beyond this machine unless that was asked for.
 
@@ -100,31 +88,3 @@ def check_host(host: str, *, insecure: bool) -> None:
             got=host,
             fix="listen on 127.0.0.1 and tunnel, or say --insecure on a network that you trust",
         )
-
-
-class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses every call without the token, whatever service it is for, before its body is read."""
-
-    def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
-        # A streaming handler is given no request, so none is received.
-        self._refusal: Any = grpc.stream_stream_rpc_method_handler(_refuse)
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """The method's own handler if the token is right, else one that refuses."""
-        if self._holds(handler_call_details.invocation_metadata or ()):
-            return await continuation(handler_call_details)
-        return self._refusal
-
-    def _holds(self, metadata: Iterable[Any]) -> bool:
-        given = [value for key, value in metadata if key == HEADER]
-        found = given[0] if len(given) == 1 else ""
-        return hmac.compare_digest(found if isinstance(found, bytes) else found.encode(), self._expected)
-
-
-async def _refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from dataflow.engine.reports import NodeStatistics, OperatorReport
+from dataflow.errors import WireError
 from dataflow.operators_api import Artifact
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.wire import CHUNK_NBYTES, report_to_wire, statistics_to_wire
@@ -23,8 +24,8 @@ STATISTICS_S = 1.0
 class Driver(Protocol):
     """Runs one node of a job; `dataflow.runtime.node_driver.NodeDriver` is the one."""
 
-    async def prepare(self, host: str = ...) -> str:
-        """Import and open the operators, listen; returns ``host:port``."""
+    async def prepare(self) -> str:
+        """Import and open the operators, then listen; returns ``host:port``."""
 
     async def connect(self, addresses: Mapping[int, str]) -> None:
         """Connect to the nodes that this one sends to."""
@@ -74,7 +75,7 @@ class JobRelay:
         self._start = asyncio.Event()
 
     async def run(self) -> bool:
-        """Serve until the agent closes the connection or the node fails; returns whether all went well."""
+        """Serve until the agent closes the connection; returns whether the node did not fail."""
         first = await self._next()
         if first is None:
             return True
@@ -84,9 +85,8 @@ class JobRelay:
             await asyncio.wait([life, asked_to_leave], return_when=asyncio.FIRST_COMPLETED)
             if not life.done():
                 return True
-            if life.result():
-                # Others may still be sending here: the master says when everybody has ended.
-                await asked_to_leave
+            # Others may still be sending here, or would take a broken link for the cause: the master says when to go.
+            await asked_to_leave
             return life.result()
         finally:
             for task in (life, asked_to_leave):
@@ -103,14 +103,15 @@ class JobRelay:
         # The one boundary between the user's code, which may raise anything, and the master, which must be told.
         except Exception as error:
             text, where = self._explain(error)
-            self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where)))
+            link = isinstance(error, WireError)
+            self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where, link=link)))
             return False
         self._send(pb.ProcessMessage(ended=pb.Ended(statistics=statistics_to_wire(statistics))))
         return True
 
     async def _run(self, deploy: pb.Deploy) -> NodeStatistics:
         driver = self._driver = self._make_driver(deploy, self._report)
-        address = await driver.prepare(deploy.host)
+        address = await driver.prepare()
         self._send(pb.ProcessMessage(prepared=pb.Prepared(address=address)))
         await driver.connect(await self._addresses)
         self._send(pb.ProcessMessage(ready=pb.Ready()))

@@ -19,7 +19,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from dataflow.clock import Clock, SystemClock
 from dataflow.engine.coordinator import Deadlines
 from dataflow.errors import AkoError, MasterError
-from dataflow.runtime.auth import TokenInterceptor, check_host, make_token
+from dataflow.runtime.auth import check_host, make_token
 from dataflow.runtime.bundle import MAX_NBYTES
 from dataflow.runtime.dispatcher import Dispatcher
 from dataflow.runtime.master_service import MasterService
@@ -28,6 +28,7 @@ from dataflow.runtime.state_dir import DEFAULT_ADDRESS, StateDirLock, default_st
 from dataflow.runtime.store import Store
 from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import MESSAGE_NBYTES
+from dataflow.transport.authorization import TokenInterceptor
 from dataflow.transport.generated.control_pb2_grpc import add_MasterServicer_to_server
 
 _STOP_S = 1.0

@@ -449,9 +449,11 @@ class Ended(_message.Message):
     def __init__(self, statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("text", "where")
+    __slots__ = ("text", "where", "link")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
     text: str
     where: str
-    def __init__(self, text: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...
+    link: bool
+    def __init__(self, text: _Optional[str] = ..., where: _Optional[str] = ..., link: _Optional[bool] = ...) -> None: ...

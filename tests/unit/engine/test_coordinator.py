@@ -133,6 +133,19 @@ def test_failure_of_a_node_that_has_ended_changes_nothing() -> None:
     assert job.state is JobState.RUNNING
 
 
+def test_failed_link_is_the_cause_only_if_no_node_fails_by_itself_within_a_moment() -> None:
+    job = running()
+    link = co.NodeFailed(0, "the link to node right is lost", link=True)
+    assert job.handle(link, 20.0) == [co.SetTimer(21.0)]
+    assert job.handle(link, 20.5) == []
+    finish = job.handle(co.NodeFailed(1, "its job process ended by SIGKILL"), 20.9)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node right: its job process ended by SIGKILL", "")
+    job = running()
+    job.handle(link, 20.0)
+    finish = job.handle(co.Tick(), 21.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node left: the link to node right is lost", "")
+
+
 def test_lost_node_fails_the_job() -> None:
     job = deploying()
     finish = job.handle(co.NodeLost(0, "no heartbeat for 5.0 s"), 20.0)[-1]
@@ -217,6 +230,7 @@ events = st.one_of(
     st.builds(report, st.sampled_from([0.1, 0.95, float("nan"), None, True]), nodes),
     nodes.map(ended),
     nodes.map(lambda node: co.NodeFailed(node, "failed")),
+    nodes.map(lambda node: co.NodeFailed(node, "link", link=True)),
     nodes.map(co.NodeLost),
     st.just(co.CancelAsked()),
     st.just(co.MasterRestarted()),
