@@ -160,11 +160,12 @@ def _ports(graph: LogicalGraph) -> Iterator[Problem]:
                 yield Problem(f"input {operator.id}.{port.name} has capacity {port.capacity}", where, "give 1 or more")
             if (operator.id, port.name) not in entered and not operator.source:
                 what = f"input {operator.id}.{port.name} ({_short(port.type)}) is not connected"
-                yield Problem(what, where, _offer(graph, port))
+                yield Problem(what, where, _offer(graph, operator, port))
 
 
-def _offer(graph: LogicalGraph, port: InputSpec) -> str:
-    fitting = [f"{o.id}.{out.name}" for o in graph.operators for out in o.outputs if port.type in out.types]
+def _offer(graph: LogicalGraph, operator: OperatorSpec, port: InputSpec) -> str:
+    others = (other for other in graph.operators if other is not operator)
+    fitting = [f"{other.id}.{out.name}" for other in others for out in other.outputs if port.type in out.types]
     return f"connect it; outputs of that type: {_ids(fitting)}" if fitting else "connect it; no output has that type"
 
 

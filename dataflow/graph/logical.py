@@ -208,7 +208,9 @@ class LogicalGraph(_Data):
         out_id, out_port = self._output(source)
         in_id, in_port = self._input(target)
         if route is not None and route not in list(Route):
-            raise _error(what="there is no such route", got=route, fix=suggest(str(route), list(Route)))
+            raise _error(
+                what="there is no such route", got=route, fix=suggest(str(route), [known.value for known in Route])
+            )
         edge = Edge(
             source=out_id, output=out_port, target=in_id, input=in_port, route=route, loopback=loopback, key=key
         )
@@ -429,9 +431,9 @@ def _port(ports: tuple[_HasName, ...], name: str, what: str) -> str:
 
 def _check_new(name: str, known: list[str], what: str) -> None:
     if not re.fullmatch(NAME, name):
-        raise _error(what=f"a {what}'s name is {NAME_RULE}", got=name)
+        raise _error(what=f"the name of a role, state element or operator is {NAME_RULE}", got=name)
     if name in known:
-        raise _error(what=f"there is a {what} of that name already", got=name, fix="give another name")
+        raise _error(what=f"another {what} has that name already", got=name, fix="give another name")
 
 
 def _error(what: str, *, got: object = None, where: str = "", fix: str = "") -> GraphError:

@@ -42,12 +42,12 @@ class InProcessRun:
             self.reports.append((node, report))
 
 
-def run_in_process(plan: PhysicalPlan, make_network: Callable[[], Network]) -> InProcessRun:
+def run_in_process(plan: PhysicalPlan, make_network: Callable[[int], Network]) -> InProcessRun:
     """Run a plan to its end.
 
     Args:
         plan: the physical plan.
-        make_network: makes each node's network; it may return the same one every time.
+        make_network: the network as a node sees it, by the node's number; may be the same one for all.
 
     Raises:
         AkoError: what failed a node.
@@ -55,9 +55,9 @@ def run_in_process(plan: PhysicalPlan, make_network: Callable[[], Network]) -> I
     return asyncio.run(_run(plan, make_network))
 
 
-async def _run(plan: PhysicalPlan, make_network: Callable[[], Network]) -> InProcessRun:
+async def _run(plan: PhysicalPlan, make_network: Callable[[int], Network]) -> InProcessRun:
     run = InProcessRun()
-    networks = [make_network() for _ in plan.nodes]
+    networks = [make_network(node.index) for node in plan.nodes]
     drivers = [
         NodeDriver(
             plan,
@@ -71,14 +71,19 @@ async def _run(plan: PhysicalPlan, make_network: Callable[[], Network]) -> InPro
         )
         for node in plan.nodes
     ]
+    tasks: list[asyncio.Task[NodeStatistics]] = []
     try:
         addresses = dict(enumerate([await driver.prepare() for driver in drivers]))
         await asyncio.gather(*(driver.connect(addresses) for driver in drivers))
         for driver in drivers:
             driver.start()
-        run.statistics = list(await asyncio.gather(*(driver.wait() for driver in drivers)))
+        tasks = [asyncio.create_task(driver.wait()) for driver in drivers]
+        run.statistics = list(await asyncio.gather(*tasks))
         run.nodes = [driver.loaded for driver in drivers if driver.loaded is not None]
     finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(driver.close() for driver in drivers))
         for network in {id(network): network for network in networks}.values():
             await network.close()
