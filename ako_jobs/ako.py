@@ -14,6 +14,7 @@ from operators.accumulate import Accumulate
 from operators.apply import Apply
 from operators.clocks import Clocks
 from operators.cost_model import CostModel
+from operators.layout import Layout
 from operators.partition import Partition, Rotation
 from operators.receive import ReceiveFragments
 from operators.send import SendIntervals
@@ -35,36 +36,51 @@ class Config(TrainingConfig):
     p: int | Literal["auto"] = "auto"
     tau: int = Field(default=8, ge=0)
     every: int = Field(default=1, ge=1)
-    bandwidth: str = "1gbit"
-    gradients_per_s: float = Field(default=500, gt=0)
+    bandwidth: str = "250mbit"
+    gradients_per_s: float = Field(default=200, gt=0)
     accumulate: bool = True
 
 
 def build(config: Config) -> LogicalGraph:
     """The graph: every worker sends every other one partition of its accumulated gradients per round."""
     setting = Setting.of(config)
-    layout = setting.layout
-    p = None if config.p == "auto" else config.p
     cost = CostModel(
         gradients_per_s=config.gradients_per_s,
-        model_nbytes=4 * layout.n_weights,
+        model_nbytes=4 * setting.layout.n_weights,
         bandwidth=bytes_per_second(config.bandwidth),
     )
+    p = None if config.p == "auto" else config.p
     graph = add_worker(
         LogicalGraph(name="ako").with_role("worker"),
         setting,
-        clocks=Clocks(cells=layout.cells, origins="worker", span=(p or 1) * config.every),
+        clocks=Clocks(cells=setting.layout.cells, origins="worker", span=(p or 1) * config.every),
         local=True,
         emits="update",
         slack=config.tau,
     )
-    graph = (
-        graph.with_state(
-            "window", Window(layout=layout, receivers="worker", newest_only=not config.accumulate), role="worker"
-        )
-        .with_state("rotation", Rotation(partitions=p, receivers="worker", cost=cost), role="worker")
+    rotation = Rotation(partitions=p, receivers="worker", cost=cost)
+    graph = add_exchange(graph, setting.layout, rotation, every=config.every, accumulate=config.accumulate)
+    return finish_after(graph, "apply")
+
+
+def add_exchange(
+    graph: LogicalGraph, layout: Layout, rotation: Rotation, *, every: int = 1, accumulate: bool = True
+) -> LogicalGraph:
+    """`graph` with partial gradient exchange between its workers.
+
+    Args:
+        graph: role ``worker`` has an operator ``compute`` that emits updates, and state ``replica`` and ``clocks``.
+        layout: the model's cells.
+        rotation: the number of partitions.
+        every: gradients in a round.
+        accumulate: whether gradients are kept until everybody has been sent them.
+    """
+    window = Window(layout=layout, receivers="worker", newest_only=not accumulate)
+    return (
+        graph.with_state("window", window, role="worker")
+        .with_state("rotation", rotation, role="worker")
         .with_operator("accumulate", Accumulate(), role="worker")
-        .with_operator("partition", Partition(layout=layout, every=config.every), role="worker")
+        .with_operator("partition", Partition(layout=layout, every=every), role="worker")
         .with_operator("send", SendIntervals(layout=layout), role="worker")
         .with_operator("receive", ReceiveFragments(), role="worker")
         .with_operator("apply", Apply(layout=layout), role="worker")
@@ -74,4 +90,3 @@ def build(config: Config) -> LogicalGraph:
         .connect("send", "receive", route=Route.BY_DESTINATION)
         .connect("receive", "apply")
     )
-    return finish_after(graph, "apply")

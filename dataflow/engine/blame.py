@@ -6,6 +6,7 @@ import os
 import sysconfig
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from dataflow.errors import AkoError, OperatorError
 from dataflow.operators_api import declared_at
@@ -18,25 +19,26 @@ _OTHERS = (
 """What the files of frames that are not the user's begin with."""
 
 
-def blamed(error: Exception, what: str, cls: type, node: str) -> AkoError:
-    """The error to report for one that user code raised.
+def reraise(error: Exception, what: str, cls: type, node: str) -> NoReturn:
+    """Raise what a user's error is reported as.
 
     Args:
-        error: what was raised; an `AkoError` that says where it happened is reported as it is.
-        what: who raised it, as in ``operator 'blur'``.
+        error: what user code raised; an `AkoError` that says where it happened is raised as it is.
+        what: whose code, as in ``operator 'blur'``.
         cls: the user's class.
         node: name of the node.
+
+    Raises:
+        AkoError: with operator or state element, node, and the user's line.
     """
+    if isinstance(error, AkoError) and error.where:
+        raise error
     where = f"node {node}, {_raised_at(error) or declared_at(cls)}"
-    if not isinstance(error, AkoError):
-        return OperatorError(
-            what=f"{what} raised {type(error).__name__}: {error}",
-            where=where,
-            fix="see the job's log for the traceback",
-        )
-    if error.where:
-        return error
-    return type(error)(f"{what}: {error.what}", got=error.got, where=where, fix=error.fix)
+    if isinstance(error, AkoError):
+        raise type(error)(f"{what}: {error.what}", got=error.got, where=where, fix=error.fix) from error
+    raise OperatorError(
+        what=f"{what} raised {type(error).__name__}: {error}", where=where, fix="see the job's log for the traceback"
+    ) from error
 
 
 def _raised_at(error: Exception) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dataflow.engine.blame import blamed
+from dataflow.engine.blame import reraise
 from dataflow.engine.events import Outcome
 from dataflow.engine.reports import OperatorReport
 from dataflow.errors import OperatorError
@@ -127,10 +127,7 @@ class Member:
             result = getattr(self.operator, hook)(*positional, **arguments)
             return list(result) if inspect.isgenerator(result) else result
         except Exception as error:
-            blame = blamed(error, f"operator {self.name!r}", type(self.operator), self.context.name)
-            if blame is error:
-                raise
-            raise blame from error
+            reraise(error, f"operator {self.name!r}", type(self.operator), self.context.name)
 
     def refuse(self, what: str, got: object, fix: str) -> NoReturn:
         """Raise an error about what this operator gave.

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dataflow.engine.blame import blamed
+from dataflow.engine.blame import reraise
 from dataflow.errors import OperatorError, PlanError
 from dataflow.graph.logical import ElementSpec
 from dataflow.message import Message
@@ -44,7 +44,7 @@ class LoadedNode:
             try:
                 operator.open(context)
             except Exception as error:
-                raise blamed(error, f"operator {name!r}", type(operator), context.name) from error
+                reraise(error, f"operator {name!r}", type(operator), context.name)
 
 
 def load_node(plan: PhysicalPlan, node: int, *, incarnation: int = 0) -> LoadedNode:
@@ -109,7 +109,7 @@ def _create(spec: ElementSpec, context: NodeContext) -> State:
     try:
         created: State = element.create(context)
     except Exception as error:
-        raise blamed(error, f"state element {spec.name!r}", type(element), context.name) from error
+        reraise(error, f"state element {spec.name!r}", type(element), context.name)
     return created
 
 

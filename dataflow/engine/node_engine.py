@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dataflow.engine.blame import blamed
+from dataflow.engine.blame import reraise
 from dataflow.engine.chain import Chain, Given, Needs
 from dataflow.engine.chain_state import ChainState, Role, Running, Source, Step
 from dataflow.engine.events import (
@@ -297,7 +297,7 @@ class NodeEngine:
         try:
             return state.snapshot()
         except Exception as error:
-            raise blamed(error, f"state element {name!r}", type(state), self._name) from error
+            reraise(error, f"state element {name!r}", type(state), self._name)
 
     def _gate_open(self, state: ChainState) -> bool:
         """Whether the chain's `ready` predicates hold; if not, they are asked again once their state has changed."""

@@ -6,20 +6,33 @@ only, so a master can check and compile a graph without importing the classes it
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from dataflow.errors import GraphError, suggest
 from dataflow.graph.routes import Route
-from dataflow.message import Message
+from dataflow.message import SCALARS, Message
 from dataflow.operators_api import Gather, Operator, Pool, declared_at, qualified_name
 from dataflow.state import StateElement, StateKind
 
 RoleSize = int | Literal["rest", "all"]
+
+NAME = r"[a-z][a-z0-9_]{0,63}"
+"""What names of roles, state elements and operators look like."""
+NAME_RULE = "a lower-case letter followed by at most 63 lower-case letters, digits and _"
+
+
+class _HasName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Named = TypeVar("_Named", bound=_HasName)
 
 
 class _Data(BaseModel):
@@ -149,6 +162,8 @@ class LogicalGraph(_Data):
     def with_role(self, name: str, size: RoleSize = "all") -> Self:
         """This graph with one more role."""
         _check_new(name, [role.name for role in self.roles], "role")
+        if size not in ("rest", "all") and (not isinstance(size, int) or size < 1):
+            raise _error(what=f"the size of role {name!r} is a number of nodes from 1, 'rest' or 'all'", got=size)
         return self._with(roles=(*self.roles, Role(name=name, size=size)))
 
     def with_state(self, name: str, element: StateElement, *, role: str) -> Self:
@@ -192,6 +207,10 @@ class LogicalGraph(_Data):
         """
         out_id, out_port = self._output(source)
         in_id, in_port = self._input(target)
+        if route is not None and route not in list(Route):
+            raise _error(
+                what="there is no such route", got=route, fix=suggest(str(route), [known.value for known in Route])
+            )
         edge = Edge(
             source=out_id, output=out_port, target=in_id, input=in_port, route=route, loopback=loopback, key=key
         )
@@ -203,25 +222,25 @@ class LogicalGraph(_Data):
         """This graph with `operator` spliced behind an output port: what left `place` goes through it.
 
         Args:
-            place: ``operator`` or ``operator.port``.
+            place: ``operator`` or ``operator.port``; its edges stay on their node.
             operator: must have one input and one output port.
             name: its id; the class's name in snake_case if left out.
         """
         source, port = self._output(place)
         cut = [edge for edge in self.edges if (edge.source, edge.output) == (source, port)]
-        return self._splice(cut, operator, name, role=self.operator(source).role, source=(source, port))
+        return self._splice(cut, operator, name, place=f"{source}.{port}", role=self.operator(source).role)
 
     def insert_before(self, place: str, operator: Operator, *, name: str = "") -> Self:
         """This graph with `operator` spliced before an input port: what reached `place` goes through it.
 
         Args:
-            place: ``operator`` or ``operator.port``.
+            place: ``operator`` or ``operator.port``; its edges stay on their node.
             operator: must have one input and one output port.
             name: its id; the class's name in snake_case if left out.
         """
         target, port = self._input(place)
         cut = [edge for edge in self.edges if (edge.target, edge.input) == (target, port)]
-        return self._splice(cut, operator, name, role=self.operator(target).role, target=(target, port))
+        return self._splice(cut, operator, name, place=f"{target}.{port}", role=self.operator(target).role)
 
     def replace(self, name: str, operator: Operator, *, bind: dict[str, str] | None = None) -> Self:
         """This graph with another operator in the place of `name`; its edges are kept, by port name."""
@@ -240,13 +259,19 @@ class LogicalGraph(_Data):
         Edges of an operator with no output or no input go with it.
         """
         operator = self.operator(name)
-        into = [edge for edge in self.edges if edge.target == name]
-        out = [edge for edge in self.edges if edge.source == name]
+        into = [edge for edge in self.edges if edge.target == name != edge.source]
+        out = [edge for edge in self.edges if edge.source == name != edge.target]
         joined: list[Edge] = []
         if into and out:
             if len(operator.inputs) != 1 or len(operator.outputs) != 1:
                 raise _error(
                     what="an operator with several ports cannot be removed from between others",
+                    got=name,
+                    fix="replace it, or build the graph without it",
+                )
+            if any(edge.route for edge in into) and any(edge.route for edge in out):
+                raise _error(
+                    what="an operator between two edges that cross nodes cannot be removed: two routes do not join",
                     got=name,
                     fix="replace it, or build the graph without it",
                 )
@@ -259,7 +284,8 @@ class LogicalGraph(_Data):
             ]
         kept = [edge for edge in self.edges if name not in (edge.source, edge.target)]
         return self._with(
-            operators=tuple(known for known in self.operators if known.id != name), edges=(*kept, *joined)
+            operators=tuple(known for known in self.operators if known.id != name),
+            edges=tuple(dict.fromkeys((*kept, *joined))),
         )
 
     def operator(self, name: str) -> OperatorSpec:
@@ -283,38 +309,28 @@ class LogicalGraph(_Data):
         name, _, port = place.partition(".")
         return name, _port(self.operator(name).inputs, port, f"input port of {name!r}")
 
-    def _splice(
-        self,
-        cut: list[Edge],
-        operator: Operator,
-        name: str,
-        *,
-        role: str,
-        source: tuple[str, str] | None = None,
-        target: tuple[str, str] | None = None,
-    ) -> Self:
-        name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(operator).__name__).lower()
+    def _splice(self, cut: list[Edge], operator: Operator, name: str, *, place: str, role: str) -> Self:
+        if not cut:
+            raise _error(what="nothing is connected there", got=place, fix="connect the two with connect")
+        for edge in cut:
+            if edge.route is not None:
+                raise _error(
+                    what=f"the edge {edge.name} crosses nodes: nothing fits between sending and receiving",
+                    fix=f"use insert_before({edge.source!r}, ...) or insert_after({edge.target!r}, ...)",
+                )
+        cls = type(operator)
+        if len(cls.inputs()) != 1 or len(cls.outputs()) != 1:
+            raise _error(
+                what=f"{cls.__name__} has {len(cls.inputs())} inputs and {len(cls.outputs())} outputs",
+                fix="insert an operator with one of each, or use with_operator and connect",
+            )
+        name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         graph = self.with_operator(name, operator, role=role)
         added = graph.operator(name)
-        input_port, output_port = (
-            _port(added.inputs, "", f"input port of {name!r}"),
-            _port(added.outputs, "", f"output port of {name!r}"),
-        )
-        new: list[Edge] = []
-        for edge in cut:
-            before = edge.model_copy(
-                update={"target": name, "input": input_port, "route": None, "loopback": False, "key": None}
-            )
-            after = edge.model_copy(update={"source": name, "output": output_port})
-            if source is not None:
-                new += [before, after]
-            else:
-                new += [before.model_copy(update={"route": edge.route}), after.model_copy(update={"route": None})]
-        if not cut:
-            place = source or target or ("", "")
-            raise _error(what="nothing is connected there", got=".".join(place))
+        before = [edge.model_copy(update={"target": name, "input": added.inputs[0].name}) for edge in cut]
+        after = [edge.model_copy(update={"source": name, "output": added.outputs[0].name}) for edge in cut]
         kept = [edge for edge in self.edges if edge not in cut]
-        return graph._with(edges=(*kept, *dict.fromkeys(new)))
+        return graph._with(edges=(*kept, *dict.fromkeys((*before, *after))))
 
 
 def describe(name: str, operator: Operator, role: str, bind: dict[str, str]) -> OperatorSpec:
@@ -330,6 +346,15 @@ def describe(name: str, operator: Operator, role: str, bind: dict[str, str]) -> 
             where=declared_at(cls),
             fix="move the class to the top level of its file",
         )
+    for port in cls.outputs().values():
+        arrays = [field.name for field in dataclasses.fields(port.kind) if not _is_scalar(field.type)]
+        if port.reported and arrays:
+            raise _error(
+                what=f"output {cls.__name__}.{port.name} is reported, but {port.kind.__name__} has fields that are not "
+                f"bool, int, float, str or None: {', '.join(arrays)}",
+                where=declared_at(cls),
+                fix="report a message of scalars",
+            )
     return OperatorSpec(
         id=name,
         role=role,
@@ -363,36 +388,52 @@ def describe(name: str, operator: Operator, role: str, bind: dict[str, str]) -> 
 
 
 def canonical_json(data: BaseModel) -> str:
-    """The one JSON text of a graph or plan: keys sorted, no spaces; what hashes are taken of."""
-    return json.dumps(data.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    """The one JSON text of a graph or plan: keys sorted, no spaces; what hashes are taken of.
+
+    The `where` of operators and state elements is left out: machines may hold the same job file at different paths.
+    """
+    return json.dumps(_without_where(data.model_dump(mode="json")), sort_keys=True, separators=(",", ":"))
+
+
+def _without_where(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_where(item) for key, item in value.items() if key != "where"}
+    if isinstance(value, list):
+        return [_without_where(item) for item in value]
+    return value
+
+
+def _is_scalar(annotation: Any) -> bool:
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return {part.strip() for part in text.split("|")} <= {"None", *(kind.__name__ for kind in SCALARS)}
 
 
 def _lineage(kind: type[Message]) -> tuple[str, ...]:
     return tuple(qualified_name(base) for base in kind.__mro__ if issubclass(base, Message))
 
 
-def _named(items: tuple[Any, ...], name: str, what: str) -> Any:
+def _named(items: tuple[_Named, ...], name: str, what: str) -> _Named:
     for item in items:
         if item.name == name:
             return item
     raise _error(what=f"there is no such {what}", got=name, fix=suggest(name, [item.name for item in items]))
 
 
-def _port(ports: tuple[Any, ...], name: str, what: str) -> str:
+def _port(ports: tuple[_HasName, ...], name: str, what: str) -> str:
     if name:
         _named(ports, name, what)
         return name
     if len(ports) == 1:
-        return str(ports[0].name)
+        return ports[0].name
     names = ", ".join(port.name for port in ports) or "none"
     raise _error(what=f"which {what}?", fix=f"write operator.port; ports: {names}")
 
 
 def _check_new(name: str, known: list[str], what: str) -> None:
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name):
-        raise _error(what=f"a {what}'s name is lower-case letters, digits and _, at most 64", got=name)
+    if not re.fullmatch(NAME, name):
+        raise _error(what=f"the name of a role, state element or operator is {NAME_RULE}", got=name)
     if name in known:
-        raise _error(what=f"there is a {what} of that name already", got=name, fix="give another name")
+        raise _error(what=f"another {what} has that name already", got=name, fix="give another name")
 
 
 def _error(what: str, *, got: object = None, where: str = "", fix: str = "") -> GraphError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import networkx as nx
 
+from dataflow.errors import PlanError
 from dataflow.graph.logical import LogicalGraph, OperatorSpec
-from dataflow.plan.physical import ChainPlan, NodePlan, PhysicalPlan
+from dataflow.plan.physical import ChainPlan, NodePlan, PhysicalPlan, check_size
 from dataflow.plan.placement import place
 
 
@@ -23,22 +24,35 @@ def compile_graph(
     Args:
         graph: a graph that passed `dataflow.graph.checks.check`.
         nodes: how many nodes.
-        compute_tasks: tasks of each node's compute pool.
-        network_tasks: tasks of each node's network pool.
-        seed: root of every random number of the job.
-        names: the nodes' names; ``node-0`` ... if left out.
+        compute_tasks: tasks of each node's compute pool, at least 1.
+        network_tasks: tasks of each node's network pool, at least 1.
+        seed: root of every random number of the job, at least 0.
+        names: the nodes' names, each once; ``node-0`` ... if left out.
 
     Raises:
-        PlanError: the roles do not fit the number of nodes.
+        PlanError: the roles do not fit the number of nodes, or a number or name is not as said above.
     """
-    placed = place(graph, nodes)
+    check_size(nodes, len(graph.operators))
+    for what, number, least in (
+        ("compute_tasks", compute_tasks, 1),
+        ("network_tasks", network_tasks, 1),
+        ("seed", seed, 0),
+    ):
+        if number < least:
+            raise PlanError(what=f"{what} is at least {least}", got=number)
+    if names and (len(names) != nodes or len(set(names)) != nodes):
+        raise PlanError(what=f"{nodes} nodes need {nodes} different names", got=names, fix="leave the names out")
+    roles: list[list[str]] = [[] for _ in range(nodes)]
+    for role, members in place(graph, nodes).items():
+        for index in members:
+            roles[index].append(role)
     return PhysicalPlan(
         graph=graph,
         nodes=tuple(
             NodePlan(
                 index=index,
                 name=names[index] if names else f"node-{index}",
-                roles=tuple(role for role, members in placed.items() if index in members),
+                roles=tuple(roles[index]),
                 compute_tasks=compute_tasks,
                 network_tasks=network_tasks,
             )
@@ -52,9 +66,19 @@ def compile_graph(
 def chains(graph: LogicalGraph) -> tuple[ChainPlan, ...]:
     """Runs of operators that become one task each.
 
-    An edge is fused when it stays on its node, is the only one at both its ports, joins operators of one pool, and
-    no state element is written by one operator of the chain and read by another: a task's snapshots are taken when
-    it starts.
+    An edge is fused when all of these hold:
+
+    - it stays on its node;
+    - it is the only edge into its target, and the only one out of its source;
+    - it joins operators of one pool;
+    - its source does not gather: parts are merged before anything follows;
+    - its target does not send, and its port has neither `key` nor `latest`: those wait in queues of their own;
+    - its target does not gather, if the chain before it uses state: the parts of a step run at the same time;
+    - no state element is written by one operator of the chain and read by another: a task's snapshots are taken
+      when it starts.
+
+    Raises:
+        PlanError: operators form a cycle on their node.
     """
     runs: dict[str, list[OperatorSpec]] = {}
     run_of: dict[str, list[OperatorSpec]] = {}
@@ -75,7 +99,11 @@ def _upstream_first(graph: LogicalGraph) -> list[OperatorSpec]:
     local: nx.DiGraph[str] = nx.DiGraph()
     local.add_nodes_from(operator.id for operator in graph.operators)
     local.add_edges_from((edge.source, edge.target) for edge in graph.edges if edge.route is None)
-    return [graph.operator(name) for name in nx.topological_sort(local)]
+    try:
+        return [graph.operator(name) for name in nx.topological_sort(local)]
+    except nx.NetworkXUnfeasible:
+        what = f"operators of {graph.name!r} form a cycle that stays on its node"
+        raise PlanError(what, fix="check(graph) names it") from None
 
 
 def _fusible(graph: LogicalGraph, run: list[OperatorSpec], operator: OperatorSpec) -> bool:
@@ -87,7 +115,7 @@ def _fusible(graph: LogicalGraph, run: list[OperatorSpec], operator: OperatorSpe
         return False
     uses = [use for member in run for use in member.uses]
     if operator.gather and uses:
-        return False  # the parts of a step run at the same time
+        return False
     return all(
         mine.writes == theirs.writes for mine in operator.uses for theirs in uses if mine.element == theirs.element
     )

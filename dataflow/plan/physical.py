@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
+from dataflow.errors import PlanError
 from dataflow.graph.logical import Edge, LogicalGraph, canonical_json
 from dataflow.operators_api import Pool
+
+MAX_NODES = 100_000
+MAX_OPERATORS = 10_000
+
+
+def check_size(nodes: int, operators: int) -> None:
+    """Nothing, if a plan of so many nodes and operators is within `MAX_NODES` and `MAX_OPERATORS`.
+
+    Raises:
+        PlanError: it is not.
+    """
+    for what, count, limit in (("nodes", nodes, MAX_NODES), ("operators", operators, MAX_OPERATORS)):
+        if count > limit:
+            raise PlanError(what=f"a plan has at most {limit} {what}", got=count, fix=f"use fewer {what}")
 
 
 class StreamId(NamedTuple):
@@ -72,6 +87,13 @@ class PhysicalPlan(_Data):
     window_nbytes: int = 4 << 20
     seed: int = 0
 
+    @model_validator(mode="after")
+    def _is_sound(self) -> Self:
+        check_size(len(self.nodes), len(self.graph.operators))
+        if [node.index for node in self.nodes] != list(range(len(self.nodes))):
+            raise PlanError(what="the nodes of a plan are not numbered from 0, in order")
+        return self
+
     def members(self) -> dict[str, tuple[int, ...]]:
         """Node numbers of every role, in rank order."""
         return {
@@ -98,8 +120,18 @@ class PhysicalPlan(_Data):
 
     def links_from(self, node: int) -> tuple[int, ...]:
         """Nodes that `node` sends to."""
-        return tuple(sorted({stream.target for stream in self.streams() if stream.source == node}))
+        members, roles = self.members(), self.nodes[node].roles
+        targets = {
+            target
+            for edge in self.stream_edges().values()
+            if self.graph.operator(edge.source).role in roles
+            for target in members[self.graph.operator(edge.target).role]
+        }
+        return tuple(sorted(targets - {node}))
 
     def digest(self) -> str:
-        """SHA-256 of the plan, in hex: two nodes with the same digest run the same job."""
+        """SHA-256 of the plan, in hex: two nodes with the same digest run the same job.
+
+        Where the user's files lie does not matter to it.
+        """
         return hashlib.sha256(canonical_json(self).encode()).hexdigest()

@@ -17,14 +17,19 @@ def place(graph: LogicalGraph, nodes: int) -> dict[str, tuple[int, ...]]:
         nodes: how many nodes there are.
 
     Raises:
-        PlanError: the sizes do not add up to `nodes`.
+        PlanError: a size is below 1, or the sizes do not add up to `nodes`.
     """
     if nodes < 1:
         raise PlanError(what="a job needs at least one node", got=nodes, fix="give --nodes 1 or more")
+    for role in graph.roles:
+        if isinstance(role.size, int) and role.size < 1:
+            raise PlanError(what=f"role {role.name!r} has no nodes", got=role.size, fix="give it at least 1")
     fixed = sum(role.size for role in graph.roles if isinstance(role.size, int))
     rests = [role.name for role in graph.roles if role.size == "rest"]
     if len(rests) > 1:
-        raise PlanError(what="only one role can take the rest of the nodes", got=rests)
+        raise PlanError(
+            what="only one role can take the rest of the nodes", got=rests, fix="give the others a number of nodes"
+        )
     rest = nodes - fixed
     if rest < (1 if rests else 0):
         sizes = ", ".join(f"{role.name}={role.size}" for role in graph.roles)

@@ -1,0 +1,297 @@
+"""Checks of a logical graph: everything that is wrong with it, in one error.
+
+The checks read the graph's data only: they import none of the classes it names, so that a master can run them on a
+graph that came as JSON. Each check gives its problems in graph order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import networkx as nx
+
+from dataflow.errors import GraphError, suggest
+from dataflow.graph.logical import NAME, NAME_RULE, Edge, InputSpec, LogicalGraph, OperatorSpec, OutputSpec
+from dataflow.graph.routes import Route
+from dataflow.message import Sharded
+from dataflow.operators_api import qualified_name
+
+SHARDED = qualified_name(Sharded)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a graph.
+
+    Args:
+        what: what is wrong, with operator ids, ports and types.
+        where: ``file:line`` of the user's code, one per operator concerned; empty where no line is to blame.
+        fix: what the user can do about it.
+    """
+
+    what: str
+    where: str = ""
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return self.what + (f" at {self.where}" if self.where else "") + (f"; {self.fix}" if self.fix else "")
+
+
+def check(graph: LogicalGraph) -> None:
+    """Nothing, if the graph can be compiled and run.
+
+    Raises:
+        GraphError: with every problem of the graph, numbered.
+    """
+    found = problems(graph)
+    if len(found) == 1:
+        raise GraphError(what=f"graph {graph.name!r}: {found[0].what}", where=found[0].where, fix=found[0].fix)
+    if found:
+        listed = "".join(f"\n  {number}. {problem}" for number, problem in enumerate(found, start=1))
+        raise GraphError(what=f"graph {graph.name!r} has {len(found)} problems:{listed}")
+
+
+def problems(graph: LogicalGraph) -> tuple[Problem, ...]:
+    """Everything that is wrong with the graph; empty if it can be compiled and run."""
+    broken = (*_names(graph), *_references(graph))
+    if broken:
+        return broken  # the other checks look operators, ports and roles up by name
+    return (
+        *_roles(graph),
+        *_ports(graph),
+        *_types(graph),
+        *_states(graph),
+        *_crossings(graph),
+        *_routes(graph),
+        *_reach(graph),
+        *_cycles(graph),
+    )
+
+
+def _names(graph: LogicalGraph) -> Iterator[Problem]:
+    """Names that are malformed or given twice; the builder refuses them, JSON may hold them."""
+    if not graph.name.isprintable() or not 1 <= len(graph.name) <= 100:
+        yield Problem(f"the graph's name {graph.name[:100]!r} is not 1 to 100 printable characters")
+    yield from _unique((role.name for role in graph.roles), "role")
+    yield from _unique((element.name for element in graph.elements), "state element")
+    yield from _unique((operator.id for operator in graph.operators), "operator")
+    for operator in graph.operators:
+        for what, names in (
+            ("input port", [port.name for port in operator.inputs]),
+            ("output port", [port.name for port in operator.outputs]),
+            ("state access", [use.name for use in operator.uses]),
+        ):
+            for name, count in Counter(names).items():
+                if not name.isidentifier():
+                    yield Problem(f"{what} {name!r} of {operator.id!r} is not a Python name", operator.where)
+                if count > 1:
+                    yield Problem(f"{operator.id!r} has {count} {what}s called {name!r}", operator.where)
+
+
+def _unique(names: Iterable[str], what: str) -> Iterator[Problem]:
+    for name, count in Counter(names).items():
+        if not re.fullmatch(NAME, name):
+            yield Problem(f"{what} name {name[:100]!r} is not {NAME_RULE}")
+        if count > 1:
+            yield Problem(f"{count} {what}s are called {name!r}", fix="give each a name of its own")
+
+
+def _references(graph: LogicalGraph) -> Iterator[Problem]:
+    """Names that name nothing: roles of operators and elements, ends of edges."""
+    roles = [role.name for role in graph.roles]
+    operators = {operator.id: operator for operator in graph.operators}
+    for name, role, where in (
+        *((f"operator {operator.id!r}", operator.role, operator.where) for operator in graph.operators),
+        *((f"state element {element.name!r}", element.role, element.where) for element in graph.elements),
+    ):
+        if role not in roles:
+            yield Problem(f"{name} is of role {role!r}, which the graph lacks", where, suggest(role, roles))
+    for edge in graph.edges:
+        source, target = operators.get(edge.source), operators.get(edge.target)
+        for end, operator in ((edge.source, source), (edge.target, target)):
+            if operator is None:
+                yield Problem(f"edge {edge.name} names no operator with {end!r}", fix=suggest(end, operators))
+        if source is not None:
+            yield from _known_port(edge, source, edge.output, source.outputs, "output")
+        if target is not None:
+            yield from _known_port(edge, target, edge.input, target.inputs, "input")
+
+
+def _known_port(
+    edge: Edge, operator: OperatorSpec, name: str, ports: tuple[InputSpec | OutputSpec, ...], kind: str
+) -> Iterator[Problem]:
+    known = [port.name for port in ports]
+    if name not in known:
+        what = f"edge {edge.name} names no {kind} port of {operator.id!r} with {name!r}"
+        yield Problem(what, operator.where, suggest(name, known))
+
+
+def _roles(graph: LogicalGraph) -> Iterator[Problem]:
+    if not graph.roles:
+        yield Problem("the graph has no roles", fix="begin with with_role")
+    for role in graph.roles:
+        if isinstance(role.size, int) and role.size < 1:
+            yield Problem(f"role {role.name!r} has size {role.size}", fix="give it at least one node, 'rest' or 'all'")
+        if not any(operator.role == role.name for operator in graph.operators):
+            yield Problem(f"role {role.name!r} has no operators", fix="add one with with_operator, or drop the role")
+    rests = [role.name for role in graph.roles if role.size == "rest"]
+    if len(rests) > 1:
+        yield Problem(f"roles {_ids(rests)} all take the rest of the nodes", fix="leave 'rest' to one of them")
+
+
+def _ports(graph: LogicalGraph) -> Iterator[Problem]:
+    """Each operator's ports by themselves: how many there are, and whether something arrives."""
+    entered = {(edge.target, edge.input) for edge in graph.edges}
+    for operator in graph.operators:
+        name, where = repr(operator.id), operator.where
+        if operator.source and operator.inputs:
+            ports = _ids(port.name for port in operator.inputs)
+            yield Problem(f"source {name} has input ports ({ports})", where, "drop them, or the source = True")
+        if operator.gather and len(operator.inputs) != 1:
+            what = f"gather operator {name} has {len(operator.inputs)} input ports"
+            yield Problem(what, where, "a Gather has exactly one: the parts of a step arrive there")
+        elif not operator.source and not operator.inputs:
+            yield Problem(f"operator {name} has no input port", where, "declare one, or source = True")
+        for port in operator.inputs:
+            if port.capacity < 1:
+                yield Problem(f"input {operator.id}.{port.name} has capacity {port.capacity}", where, "give 1 or more")
+            if (operator.id, port.name) not in entered and not operator.source:
+                what = f"input {operator.id}.{port.name} ({_short(port.type)}) is not connected"
+                yield Problem(what, where, _offer(graph, operator, port))
+
+
+def _offer(graph: LogicalGraph, operator: OperatorSpec, port: InputSpec) -> str:
+    others = (other for other in graph.operators if other is not operator)
+    fitting = [f"{other.id}.{out.name}" for other in others for out in other.outputs if port.type in out.types]
+    return f"connect it; outputs of that type: {_ids(fitting)}" if fitting else "connect it; no output has that type"
+
+
+def _types(graph: LogicalGraph) -> Iterator[Problem]:
+    for edge in graph.edges:
+        source, target = graph.operator(edge.source), graph.operator(edge.target)
+        types, wanted = source.output(edge.output).types, target.input(edge.input).type
+        emitted = types[0] if types else "nothing"
+        where = _lines(source, target)
+        if wanted not in types:
+            alike = _short(emitted) == _short(wanted)
+            sent, taken = (emitted, wanted) if alike else (_short(emitted), _short(wanted))
+            what = f"edge {edge.name} joins different types: {source.id} emits {sent}, {target.id} accepts {taken}"
+            yield Problem(what, where, f"put an operator between them that takes {sent} and emits {taken}")
+        elif target.gather and SHARDED not in types:
+            what = f"gather operator {target.id!r} is sent {_short(emitted)}, which carries no shard number"
+            yield Problem(what, where, f"derive {_short(emitted)} from dataflow.message.Sharded")
+
+
+def _states(graph: LogicalGraph) -> Iterator[Problem]:
+    elements = {element.name: element for element in graph.elements}
+    for operator in graph.operators:
+        for use in operator.uses:
+            verb = "writes" if use.writes else "reads"
+            element = elements.get(use.element)
+            if element is None:
+                what = f"operator {operator.id!r} {verb} state element {use.element!r}, which the graph lacks"
+                known = suggest(use.element, elements) if elements else "the graph has none"
+                yield Problem(what, operator.where, f"add it with with_state, or bind={{{use.name!r}: ...}}; {known}")
+            elif element.role != operator.role:
+                what = (
+                    f"operator {operator.id!r} of role {operator.role!r} {verb} state element {use.element!r} "
+                    f"of role {element.role!r}: state is not shared across nodes"
+                )
+                where = ", ".join(filter(None, (operator.where, element.where)))
+                fix = f"give role {operator.role!r} an element of its own, or send messages to {element.role!r}"
+                yield Problem(what, where, fix)
+
+
+def _crossings(graph: LogicalGraph) -> Iterator[Problem]:
+    """Edges that cross nodes and operators that say they do must agree."""
+    for edge in graph.edges:
+        source, target = graph.operator(edge.source), graph.operator(edge.target)
+        where = _lines(source, target)
+        if edge.route is None and source.role != target.role:
+            what = f"edge {edge.name} joins role {source.role!r} to role {target.role!r} without a route"
+            yield Problem(what, where, "connect with route=, as in route=Route.ONE_TO_ALL")
+        elif edge.route is None and (source.sends or target.receives):
+            which = f"{source.id!r} sends" if source.sends else f"{target.id!r} receives"
+            what = f"edge {edge.name} has no route, but {which}"
+            yield Problem(what, where, "connect with route=, or use operators that stay on their node")
+        elif edge.route is not None and not (source.sends and target.receives):
+            lacks = [
+                f"{operator.id!r} does not {verb}"
+                for operator, verb, has in ((source, "send", source.sends), (target, "receive", target.receives))
+                if not has
+            ]
+            what = f"edge {edge.name} crosses nodes ({edge.route}), but {' and '.join(lacks)}"
+            yield Problem(what, where, "put a Send before and a Receive behind the crossing")
+    for operator in graph.operators:
+        if operator.sends and not any(edge.source == operator.id for edge in graph.edges):
+            what = f"operator {operator.id!r} sends, but no edge leaves it"
+            yield Problem(what, operator.where, "connect it to a receiving operator with route=, or remove it")
+
+
+def _routes(graph: LogicalGraph) -> Iterator[Problem]:
+    """Each edge's route, loopback and key by themselves."""
+    sizes = {role.name: role.size for role in graph.roles}
+    ends = Counter((edge.source, edge.output, edge.target, edge.input) for edge in graph.edges)
+    for edge in dict.fromkeys(graph.edges):
+        source, target = graph.operator(edge.source), graph.operator(edge.target)
+        where = _lines(source, target)
+        if ends.pop((edge.source, edge.output, edge.target, edge.input), 1) > 1:
+            yield Problem(f"several edges {edge.name}", where, "connect the two ports once")
+        if edge.route is Route.BY_OWNER and not edge.key:
+            what = f"by-owner edge {edge.name} has no key"
+            yield Problem(what, where, "name the message's field that holds the partition number: key=...")
+        elif edge.key and edge.route is not Route.BY_OWNER:
+            what = f"edge {edge.name} has key {edge.key!r}, but is not by-owner"
+            yield Problem(what, where, "drop the key, or connect with route=Route.BY_OWNER")
+        if edge.loopback and edge.route is None:
+            yield Problem(f"edge {edge.name} loops back without a route", where, "drop loopback=True, or add route=")
+        shared = source.role == target.role or "all" in (sizes[source.role], sizes[target.role])
+        if edge.route in (Route.BY_OWNER, Route.ALL_TO_ONE) and shared and not edge.loopback:
+            what = f"{edge.route} edge {edge.name} leaves out its sender, which may be the one to receive"
+            yield Problem(what, where, "connect with loopback=True")
+
+
+def _reach(graph: LogicalGraph) -> Iterator[Problem]:
+    sources = [operator.id for operator in graph.operators if operator.source]
+    if not sources:
+        yield Problem("the graph has no source: nothing would ever run", fix="add an operator with source = True")
+        return
+    flow: nx.DiGraph[str] = nx.DiGraph((edge.source, edge.target) for edge in graph.edges)
+    flow.add_nodes_from(sources)
+    reached = set(sources).union(*(nx.descendants(flow, source) for source in sources))
+    lost = [operator for operator in graph.operators if operator.id not in reached]
+    if lost:
+        names = _ids(operator.id for operator in lost)
+        what = f"no source leads to {names}"
+        yield Problem(what, _lines(*lost), f"connect from a source ({_ids(sources)}), or remove what is not used")
+
+
+def _cycles(graph: LogicalGraph) -> Iterator[Problem]:
+    """One cycle of every knot of local edges; cycles over streams are what training is made of."""
+    local: nx.DiGraph[str] = nx.DiGraph()
+    local.add_nodes_from(operator.id for operator in graph.operators)
+    local.add_edges_from((edge.source, edge.target) for edge in graph.edges if edge.route is None)
+    for knot in nx.strongly_connected_components(local):
+        tied = nx.DiGraph((source, target) for source, target in local.edges if {source, target} <= knot)
+        if not tied:
+            continue
+        start = next(operator.id for operator in graph.operators if operator.id in knot)
+        cycle = [source for source, _ in nx.find_cycle(tied, start)]
+        what = f"the cycle {' -> '.join((*cycle, cycle[0]))} stays on its node: it would wait for itself"
+        where = _lines(*(graph.operator(name) for name in cycle))
+        yield Problem(what, where, "let it cross nodes by send and receive, or keep what goes round in a state element")
+
+
+def _short(type_name: str) -> str:
+    return type_name.rpartition(":")[2]
+
+
+def _ids(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _lines(*operators: OperatorSpec) -> str:
+    return ", ".join(dict.fromkeys(operator.where for operator in operators if operator.where))

@@ -1,0 +1,149 @@
+"""The record of a run: what was asked for, what came out and what it cost, as one JSON document."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+
+from pydantic import JsonValue
+
+from dataflow.engine.reports import NodeStatistics, SampleStatistics
+from dataflow.observe.events import JobEvent
+from dataflow.plan.job import JobSpec
+
+FORMAT = 1
+"""Version of the document's layout."""
+
+
+def make_record(
+    spec: JobSpec,
+    events: Iterable[JobEvent],
+    statistics: Sequence[NodeStatistics],
+    versions: Mapping[str, str],
+    node_names: Sequence[str] = (),
+) -> dict[str, JsonValue]:
+    """The record of a job that has ended.
+
+    Seconds are counted from the moment the job began to run; bytes are those of messages. Numbers that JSON does not
+    know (NaN, infinities) become null.
+
+    Args:
+        spec: what was submitted.
+        events: all that happened to it, in order; see `Client.watch`.
+        statistics: the last statistics of every node.
+        versions: versions of the programs that took part, by name; see `installed_versions`.
+        node_names: names of the nodes, by number.
+
+    Returns:
+        ``reports`` holds one entry per reported message, with the message's own fields beside ``time_s``, ``node``
+        and ``port``; ``nodes`` one entry per node; ``links`` one per pair of nodes that exchanged messages.
+    """
+    reports: list[JsonValue] = []
+    last: JobEvent | None = None
+    run_s = 0.0
+    for event in events:
+        run_s = max(run_s, event.elapsed_s)
+        if event.state:
+            last = event
+        if event.report is not None:
+            said = {name: _number(value) for name, value in event.report.fields.items()}
+            reports.append({**said, "time_s": event.elapsed_s, "node": event.node, "port": event.report.port})
+    by_node = sorted(statistics, key=lambda each: each.node)
+    record: dict[str, JsonValue] = {
+        "format": FORMAT,
+        "name": spec.name,
+        "seed": spec.seed,
+        "config": dict(spec.config),
+        "stop": spec.stop.model_dump(mode="json"),
+        "warnings": list(spec.warnings),
+        "versions": dict(versions),
+        "state": last.state if last else "",
+        "reason": last.reason if last else "",
+        "stopped_by": last.stopped_by if last else "",
+        "run_s": run_s,
+        "reports": reports,
+        "totals": _totals(by_node),
+        "nodes": [_node(each, node_names) for each in by_node],
+        "links": _links(by_node),
+    }
+    return record
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on."""
+    packages = ("ako-dataflow", "numpy", "numba", "scipy", "grpcio")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def _totals(statistics: Sequence[NodeStatistics]) -> JsonValue:
+    staleness = _merged(statistics, "staleness")
+    images = _merged(statistics, "images")
+    return {
+        "images": _number(images.total) if images else None,
+        "gradients": sum(each.steps for each in statistics),
+        "tasks": sum(each.tasks for each in statistics),
+        "sent_nbytes": sum(sum(each.sent_nbytes.values()) for each in statistics),
+        "received_nbytes": sum(sum(each.received_nbytes.values()) for each in statistics),
+        "staleness_max": _number(staleness.maximum) if staleness else None,
+        "staleness_mean": _number(staleness.total / staleness.count) if staleness else None,
+    }
+
+
+def _node(statistics: NodeStatistics, names: Sequence[str]) -> JsonValue:
+    node = statistics.node
+    return {
+        "node": node,
+        "name": names[node] if node < len(names) else f"node-{node}",
+        "steps": statistics.steps,
+        "tasks": statistics.tasks,
+        "computing_s": statistics.busy_s.get("compute", 0.0),
+        "waiting_s": statistics.waiting_s,
+        "sending_s": statistics.busy_s.get("network", 0.0),
+        "sent_nbytes": sum(statistics.sent_nbytes.values()),
+        "received_nbytes": sum(statistics.received_nbytes.values()),
+        "samples": {
+            name: {
+                "count": sample.count,
+                "mean": _number(sample.total / sample.count) if sample.count else None,
+                "maximum": _number(sample.maximum),
+                "last": _number(sample.last),
+            }
+            for name, sample in sorted(statistics.samples.items())
+        },
+    }
+
+
+def _links(statistics: Sequence[NodeStatistics]) -> list[JsonValue]:
+    """Bytes from one node to another, as each side counted them."""
+    sent = {(each.node, peer): nbytes for each in statistics for peer, nbytes in each.sent_nbytes.items()}
+    received = {(peer, each.node): nbytes for each in statistics for peer, nbytes in each.received_nbytes.items()}
+    return [
+        {
+            "source": source,
+            "target": target,
+            "sent_nbytes": sent.get((source, target), 0),
+            "received_nbytes": received.get((source, target), 0),
+        }
+        for source, target in sorted(sent.keys() | received.keys())
+    ]
+
+
+def _merged(statistics: Sequence[NodeStatistics], suffix: str) -> SampleStatistics | None:
+    """All samples whose name ends with `suffix`, over all nodes."""
+    samples = [
+        sample for each in statistics for name, sample in each.samples.items() if name.endswith(suffix) and sample.count
+    ]
+    if not samples:
+        return None
+    return SampleStatistics(
+        count=sum(sample.count for sample in samples),
+        total=sum(sample.total for sample in samples),
+        maximum=max(sample.maximum for sample in samples),
+        last=samples[-1].last,
+    )
+
+
+def _number(value: bool | float | str | None) -> JsonValue:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

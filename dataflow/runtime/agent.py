@@ -1,0 +1,248 @@
+"""The agent: one light process per machine that attaches to a master and starts job processes for it.
+
+It imports neither NumPy nor user code, so it stays responsive whatever a job does. Invariant: no job process outlives
+its agent (parent-death signal), nor the agent's connection to the master, which counts the node as lost then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dataflow.clock import Clock, SystemClock
+from dataflow.errors import AkoError, AuthError, MasterError
+from dataflow.runtime.auth import check_host, find_token
+from dataflow.runtime.job_supervisor import JobSupervisor
+from dataflow.runtime.process import die_with_parent
+from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
+from dataflow.runtime.version import VERSION
+from dataflow.runtime.wire import MESSAGE_NBYTES
+from dataflow.transport.authorization import token_metadata
+from dataflow.transport.generated import control_pb2 as pb
+from dataflow.transport.generated.control_pb2_grpc import MasterStub
+
+HEARTBEAT_S = 0.25
+"""Seconds between heartbeats."""
+
+_BACKOFF_S = (0.1, 5.0)
+_ENDPOINT_S = 0.02
+_QUEUED = 64
+"""Messages to the master that may wait; beyond, job processes are read no further."""
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Settings of an agent.
+
+    Args:
+        name: the node's name, unique in the cluster.
+        master: ``host:port`` of the master; if empty, taken from `state_dir`, waiting for the master to start.
+        token: the cluster's token; if empty, that of `AKO_TOKEN` or of `state_dir`.
+        state_dir: the master's state directory, where it is on this machine.
+        host: address at which the other nodes reach this one.
+        cores: cores it may use; all of the machine if None.
+        tasks: compute tasks a job gets on it; one per core if None.
+        insecure: allow a host that others can reach, without encryption.
+    """
+
+    name: str
+    master: str = ""
+    token: str = ""
+    state_dir: Path | None = None
+    host: str = "127.0.0.1"
+    cores: int | None = None
+    tasks: int | None = None
+    insecure: bool = False
+
+
+async def attach(config: AgentConfig, clock: Clock | None = None) -> None:
+    """Run an agent until this task is cancelled; it reconnects by itself.
+
+    Raises:
+        ConfigError: others could reach the host, and that was not allowed.
+        AuthError: the token is missing or wrong.
+        MasterError: the master refused the node at its first attempt: a name taken, another version.
+    """
+    check_host(config.host, insecure=config.insecure)
+    agent = _Agent(config, clock or SystemClock())
+    delay_s, attached_before = _BACKOFF_S[0], False
+    while True:
+        attached = await agent.session(patient=attached_before)
+        if attached:
+            delay_s, attached_before = _BACKOFF_S[0], True
+        # Jitter, so that the agents of a master that comes back do not all knock at once.
+        await asyncio.sleep(delay_s * random.uniform(0.5, 1.5))
+        delay_s = min(2 * delay_s, _BACKOFF_S[1])
+
+
+class _Agent:
+    def __init__(self, config: AgentConfig, clock: Clock) -> None:
+        self._config, self._clock = config, clock
+        self._outbox: asyncio.Queue[pb.AgentMessage] = asyncio.Queue(_QUEUED)
+        self._jobs: dict[str, JobSupervisor] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deployed: set[str] = set()
+
+    async def session(self, *, patient: bool) -> bool:
+        """Attach once; returns, when the connection has broken, whether it had been made.
+
+        Args:
+            patient: a refusal is no error but a reason to try again: the master may not yet have noticed that the
+                connection before this one broke.
+        """
+        address = await self._address()
+        token = find_token(self._config.token, self._config.state_dir)
+        size = [("grpc.max_receive_message_length", MESSAGE_NBYTES), ("grpc.max_send_message_length", MESSAGE_NBYTES)]
+        attached = False
+        # A pool of its own: bulk data to the same address must not delay heartbeats.
+        async with grpc.aio.insecure_channel(
+            address, options=[*size, ("grpc.use_local_subchannel_pool", 1)]
+        ) as channel:
+            stub: Any = MasterStub(channel)  # type: ignore[no-untyped-call]
+            self._outbox = asyncio.Queue(_QUEUED)
+            await self._say(pb.AgentMessage(hello=self._hello()))
+            beats = asyncio.create_task(self._heartbeat())
+            try:
+                async for message in stub.Attach(self._messages(), metadata=token_metadata(token)):
+                    if message.WhichOneof("body") == "welcome":
+                        print(f"node {self._config.name} is attached to {address}", flush=True)
+                        attached = True
+                    else:
+                        self._handle(message)
+            except grpc.aio.AioRpcError as error:
+                _check(error, address, patient=patient)
+            finally:
+                beats.cancel()
+                await self._end_jobs()
+        return attached
+
+    async def _address(self) -> str:
+        if self._config.master:
+            return self._config.master
+        if self._config.state_dir is None:
+            return DEFAULT_ADDRESS
+        while not (address := read_endpoint(self._config.state_dir)):
+            await asyncio.sleep(_ENDPOINT_S)
+        return address
+
+    def _hello(self) -> pb.Hello:
+        cores = self._config.cores or len(os.sched_getaffinity(0))
+        tasks = self._config.tasks or cores
+        return pb.Hello(name=self._config.name, host=self._config.host, cores=cores, tasks=tasks, version=VERSION)
+
+    async def _messages(self) -> AsyncIterator[pb.AgentMessage]:
+        while True:
+            yield await self._outbox.get()
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            progress = {job: supervisor.progress for job, supervisor in self._jobs.items()}
+            await self._say(pb.AgentMessage(heartbeat=pb.Heartbeat(progress=progress)))
+
+    def _handle(self, message: pb.MasterMessage) -> None:
+        body, job = message.WhichOneof("body"), message.job
+        if body == "deploy":
+            self._deploy(job, message.deploy)
+            return
+        supervisor = self._jobs.get(job)
+        if supervisor is None:
+            return
+        match body:
+            case "connect":
+                supervisor.tell(pb.ProcessCommand(connect=message.connect))
+            case "start":
+                supervisor.tell(pb.ProcessCommand(start=message.start))
+            case "stop":
+                supervisor.tell(pb.ProcessCommand(stop=message.stop))
+            case "kill":
+                supervisor.kill(message.kill.grace_s)
+
+    def _deploy(self, job: str, deploy: pb.Deploy) -> None:
+        if deploy.operation_id in self._deployed:
+            return
+        self._deployed.add(deploy.operation_id)
+        deploy.host, deploy.job = self._config.host, job
+        supervisor = self._jobs[job] = JobSupervisor(job, deploy, self._say, self._clock)
+        task = asyncio.create_task(self._supervise(supervisor))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _supervise(self, supervisor: JobSupervisor) -> None:
+        try:
+            await supervisor.run()
+        finally:
+            del self._jobs[supervisor.job]
+            supervisor.close()
+
+    async def _say(self, message: pb.AgentMessage) -> None:
+        await self._outbox.put(message)
+
+    async def _end_jobs(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _check(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> None:
+    """Raise what trying again will not mend; say the rest on standard error."""
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        raise AuthError(what="the master refuses this token", where=address) from error
+    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION) and not patient:
+        raise MasterError(what=f"the master refuses this node: {details}", where=address) from error
+    print(f"not attached to {address}: {code.name} {details}", file=sys.stderr, flush=True)
+
+
+async def _until_signal(config: AgentConfig) -> None:
+    running = asyncio.ensure_future(attach(config))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+def main() -> int:
+    """Run an agent from the command line; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m dataflow.runtime.agent", description=__doc__)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--master", default="")
+    parser.add_argument("--state-dir", type=Path, default=default_state_dir())
+    parser.add_argument("--host", default=AgentConfig.host)
+    parser.add_argument("--tasks", type=int, default=None)
+    parser.add_argument("--insecure", action="store_true")
+    parser.add_argument("--die-with", type=int, default=0, metavar="PID", help="end when this parent process ends")
+    options = parser.parse_args()
+    if options.die_with:
+        die_with_parent(options.die_with)
+    config = AgentConfig(
+        name=options.name,
+        master=options.master,
+        state_dir=options.state_dir,
+        host=options.host,
+        tasks=options.tasks,
+        insecure=options.insecure,
+    )
+    try:
+        asyncio.run(_until_signal(config))
+    except AkoError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

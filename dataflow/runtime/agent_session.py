@@ -1,0 +1,53 @@
+"""An attached agent as the master sees it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dataflow.transport.generated import control_pb2 as pb
+
+
+class AgentSession:
+    """What the master knows of one attached agent, and what it still has to tell it.
+
+    Args:
+        hello: how the agent introduced itself.
+        now: seconds on the master's clock.
+
+    Attributes:
+        jobs: number that the node has in each job whose process it holds, by job id.
+        heard_s: when the agent was last heard of, on the master's clock.
+        progress: progress counter of each job, by job id.
+    """
+
+    def __init__(self, hello: pb.Hello, now: float) -> None:
+        self.name, self.host, self.cores, self.tasks = hello.name, hello.host, hello.cores, max(1, hello.tasks)
+        self.jobs: dict[str, int] = {}
+        self.progress: dict[str, int] = {}
+        self.heard_s = now
+        self._outbox: asyncio.Queue[pb.MasterMessage | None] = asyncio.Queue()
+
+    def send(self, message: pb.MasterMessage) -> None:
+        """Queue a message for the agent."""
+        self._outbox.put_nowait(message)
+
+    def end(self) -> None:
+        """Close the connection once everything queued has been sent."""
+        self._outbox.put_nowait(None)
+
+    async def next(self) -> pb.MasterMessage | None:
+        """The next message to send; None when the connection is to be closed."""
+        return await self._outbox.get()
+
+    def status(self, now: float) -> pb.NodeStatus:
+        """What clients are told of the node."""
+        job = next(iter(self.jobs), "")
+        return pb.NodeStatus(
+            name=self.name,
+            host=self.host,
+            cores=self.cores,
+            tasks=self.tasks,
+            job=job,
+            silent_s=max(0.0, now - self.heard_s),
+            progress=self.progress.get(job, 0),
+        )

@@ -1,0 +1,275 @@
+"""The client: submit jobs to a master, follow them, fetch what they made. Synchronous; imports no NumPy.
+
+Every call answers or raises within `DEADLINE_S` while the master cannot be reached; streams last as long as they
+have something to give.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+
+from dataflow.engine.coordinator import ENDED, JobState
+from dataflow.engine.reports import NodeStatistics, OperatorReport
+from dataflow.errors import AkoError, AuthError, ConfigError, MasterError
+from dataflow.observe.events import JobEvent
+from dataflow.runtime.auth import TOKEN_VARIABLE
+from dataflow.runtime.bundle import Bundle
+from dataflow.runtime.wire import MESSAGE_NBYTES, event_from_wire, report_from_wire, statistics_from_wire
+from dataflow.transport.authorization import token_metadata
+from dataflow.transport.generated import control_pb2 as pb
+from dataflow.transport.generated.control_pb2_grpc import MasterStub
+
+if TYPE_CHECKING:
+    from dataflow.plan.job import JobSpec
+
+DEADLINE_S = 5.0
+"""Seconds within which the master must answer."""
+
+_UPLOAD_NBYTES_PER_S = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job as the master sees it.
+
+    Args:
+        id: its id.
+        name: the name its specification gives it.
+        state: where it is in its life.
+        reason: what it waits for, or what made it fail.
+        stopped_by: what made a finished job stop: target, patience, time, epochs or cancel.
+        nodes: number of nodes it wants.
+        submitted_s, started_s, ended_s: seconds since 1970-01-01 UTC; `None` before.
+        node_names: names of the nodes it was placed on, by node number.
+        last_report: its newest report.
+        statistics: newest statistics of each node; filled in by `Client.job` and `Client.wait`.
+    """
+
+    id: str
+    name: str
+    state: JobState
+    reason: str
+    stopped_by: str
+    nodes: int
+    submitted_s: float
+    started_s: float | None = None
+    ended_s: float | None = None
+    node_names: tuple[str, ...] = ()
+    last_report: OperatorReport | None = None
+    statistics: tuple[NodeStatistics, ...] = field(default=())
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that a job process printed.
+
+    Args:
+        node: number of the node.
+        wall_s: seconds since 1970-01-01 UTC, at the node.
+        text: the line, without its end.
+    """
+
+    node: int
+    wall_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """An attached node.
+
+    Args:
+        name: its name.
+        host: where other nodes reach it.
+        cores: cores it may use.
+        tasks: compute tasks a job gets on it.
+        job: id of the job that runs on it; empty if it is free.
+        silent_s: seconds since the master last heard of it.
+        progress: progress counter of the job's process.
+    """
+
+    name: str
+    host: str
+    cores: int
+    tasks: int
+    job: str
+    silent_s: float
+    progress: int
+
+
+class Client:
+    """A connection to a master. Use it in a ``with`` statement, or `close` it.
+
+    Args:
+        address: the master's ``host:port``.
+        token: the cluster's token; see `dataflow.runtime.auth.find_token`.
+
+    All methods raise `MasterError` if the master cannot be reached or refuses, and `AuthError` if the token is wrong.
+    Where a job is asked for by id, the beginning of exactly one id will do.
+    """
+
+    def __init__(self, address: str, token: str) -> None:
+        self.address = address
+        self._metadata = token_metadata(token)
+        size = [("grpc.max_receive_message_length", MESSAGE_NBYTES), ("grpc.max_send_message_length", MESSAGE_NBYTES)]
+        self._channel = grpc.insecure_channel(address, options=[*size, ("grpc.use_local_subchannel_pool", 1)])
+        self._stub: Any = MasterStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up the connection."""
+        self._channel.close()
+
+    def submit(self, spec: JobSpec, bundle: Bundle | None = None, operation_id: str = "") -> str:
+        """Put a job into the master's queue.
+
+        Args:
+            spec: the job.
+            bundle: the user's code that the graph names; None if it names installed modules only.
+            operation_id: submitting again with the same id gives the same job; a fresh one if left out.
+
+        Returns:
+            The job's id.
+
+        Raises:
+            ConfigError: the master refuses the job, and why.
+        """
+        request = pb.SubmitRequest(
+            operation_id=operation_id or secrets.token_hex(16),
+            spec_json=spec.model_dump_json().encode(),
+            bundle=bundle.data if bundle else b"",
+            bundle_digest=bundle.digest if bundle else "",
+        )
+        reply = self._call(self._stub.Submit, request, extra_s=request.ByteSize() / _UPLOAD_NBYTES_PER_S)
+        return str(reply.job)
+
+    def jobs(self) -> list[JobStatus]:
+        """Every job the master knows, oldest first; without statistics."""
+        return [_job_status(job) for job in self._call(self._stub.ListJobs, pb.ListJobsRequest()).jobs]
+
+    def job(self, job: str) -> JobStatus:
+        """One job, with the newest statistics of its nodes."""
+        reply = self._get(job)
+        return _job_status(reply.status, reply.statistics)
+
+    def spec_json(self, job: str) -> str:
+        """The `JobSpec` with which a job was submitted, as JSON text."""
+        return str(self._get(job).spec_json.decode())
+
+    def cancel(self, job: str, operation_id: str = "") -> None:
+        """Ask a job to stop. Returns before it has; a job that has ended is left as it is."""
+        operation_id = operation_id or secrets.token_hex(16)
+        self._call(self._stub.Cancel, pb.CancelRequest(operation_id=operation_id, job=job))
+
+    def watch(self, job: str, since: int = 0) -> Iterator[JobEvent]:
+        """A job's events in order; ends when the job has ended.
+
+        Args:
+            job: its id.
+            since: index of the first event wanted; after a break, one more than that of the last event seen.
+        """
+        request = pb.WatchRequest(job=self._resolve(job), since=since)
+        for message in self._stream(self._stub.Watch, request):
+            yield event_from_wire(message)
+
+    def wait(self, job: str) -> JobStatus:
+        """Return when a job has ended."""
+        for _event in self.watch(job):
+            pass
+        return self.job(job)
+
+    def logs(self, job: str, *, follow: bool = False) -> Iterator[LogLine]:
+        """What a job's processes printed: what the master has kept, and with `follow` all until the job has ended."""
+        for line in self._stream(self._stub.Logs, pb.LogsRequest(job=self._resolve(job), follow=follow)):
+            yield LogLine(line.node, line.wall_s, line.text)
+
+    def artifacts(self, job: str) -> Iterator[tuple[str, bytes]]:
+        """Name and content of every file that a job has produced so far, by name."""
+        parts: list[bytes] = []
+        for chunk in self._stream(self._stub.Artifacts, pb.ArtifactsRequest(job=self._resolve(job))):
+            parts.append(chunk.data)
+            if chunk.last:
+                yield chunk.name, b"".join(parts)
+                parts = []
+
+    def nodes(self) -> list[NodeStatus]:
+        """Every attached node, in the order in which they attached."""
+        return [
+            NodeStatus(node.name, node.host, node.cores, node.tasks, node.job, node.silent_s, node.progress)
+            for node in self._call(self._stub.ListNodes, pb.ListNodesRequest()).nodes
+        ]
+
+    def _get(self, job: str) -> pb.GetJobReply:
+        reply: pb.GetJobReply = self._call(self._stub.GetJob, pb.GetJobRequest(job=job))
+        return reply
+
+    def _resolve(self, job: str) -> str:
+        """The whole id. A stream has no deadline, so this is also what tells in time that the master is gone."""
+        return self._get(job).status.job
+
+    def _call(self, method: Any, request: object, extra_s: float = 0.0) -> Any:
+        with _errors(self.address):
+            return method(request, timeout=DEADLINE_S + extra_s, metadata=self._metadata)
+
+    def _stream(self, method: Any, request: object) -> Iterator[Any]:
+        call = method(request, metadata=self._metadata)
+        try:
+            with _errors(self.address):
+                yield from call
+        finally:
+            call.cancel()
+
+
+@contextmanager
+def _errors(address: str) -> Iterator[None]:
+    """Turn gRPC's errors into ours."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise _translated(error, address) from error
+
+
+def _translated(error: Any, address: str) -> AkoError:
+    code, details = error.code(), error.details()
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        fix = "start it with `ako master`, or check the address"
+        return MasterError(what="the master cannot be reached", where=address, fix=fix)
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        fix = f"set {TOKEN_VARIABLE} to what the master's token file holds"
+        return AuthError(what="the master refuses this token", where=address, fix=fix)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return ConfigError(what=details)
+    return MasterError(what=details or f"the master answered {code.name}", where=address)
+
+
+def _job_status(message: pb.JobStatus, statistics: Any = ()) -> JobStatus:
+    return JobStatus(
+        id=message.job,
+        name=message.name,
+        state=JobState(message.state),
+        reason=message.reason,
+        stopped_by=message.stopped_by,
+        nodes=message.nodes,
+        submitted_s=message.submitted_s,
+        started_s=message.started_s or None,
+        ended_s=message.ended_s or None,
+        node_names=tuple(message.node_names),
+        last_report=report_from_wire(message.last_report) if message.HasField("last_report") else None,
+        statistics=tuple(statistics_from_wire(each) for each in statistics),
+    )

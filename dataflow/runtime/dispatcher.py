@@ -1,0 +1,227 @@
+"""The master's jobs and agents: who runs what, and what happens when one of them speaks or falls silent."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import signal
+
+from pydantic import ValidationError
+
+from dataflow.clock import Clock
+from dataflow.engine import coordinator as co
+from dataflow.engine.scheduling import Waiting, place_jobs
+from dataflow.errors import ConfigError, MasterError, WireError
+from dataflow.plan.compile import compile_graph
+from dataflow.plan.job import JobSpec
+from dataflow.runtime.agent_session import AgentSession
+from dataflow.runtime.bundle import Bundle
+from dataflow.runtime.job_run import JobRun
+from dataflow.runtime.store import Store, StoredJob
+from dataflow.runtime.wire import report_from_wire, statistics_from_wire
+from dataflow.transport.generated import control_pb2 as pb
+
+_SWEEP_S = 0.5
+_LAST_LINES = 5
+
+
+class Dispatcher:
+    """All jobs that have not ended, and all attached agents.
+
+    Args:
+        store: where jobs are kept.
+        clock: the clock.
+        deadlines: see `Deadlines`.
+        lost_after_s: seconds of silence after which an agent counts as lost.
+    """
+
+    def __init__(self, store: Store, clock: Clock, deadlines: co.Deadlines, lost_after_s: float) -> None:
+        self._store, self._clock, self._deadlines, self._lost_after_s = store, clock, deadlines, lost_after_s
+        self._runs: dict[str, JobRun] = {}
+        self._sessions: dict[str, AgentSession] = {}
+
+    def recover(self) -> None:
+        """Take over the jobs of an earlier master: those that waited go on waiting, the others have failed."""
+        for status in self._store.statuses():
+            if co.JobState(status.state) not in co.ENDED:
+                job = self._store.job(status.job)
+                run = self._run(job, JobSpec.model_validate_json(job.spec_json))
+                run.feed(co.MasterRestarted())
+        self._settle()
+
+    def submit(self, operation_id: str, spec_json: bytes, bundle: Bundle) -> str:
+        """Queue a job; see `Client.submit`.
+
+        Raises:
+            ConfigError: the specification is no valid one.
+            PlanError: the graph cannot be placed on that many nodes.
+            MasterError: the operation id was used for another job.
+        """
+        try:
+            spec = JobSpec.model_validate_json(spec_json)
+        except ValidationError as error:
+            raise ConfigError(what=f"the job's specification is not valid: {error}") from error
+        compile_graph(spec.graph, spec.nodes)
+        status = pb.JobStatus(
+            job=secrets.token_hex(6),
+            name=spec.name,
+            state=co.JobState.SUBMITTED,
+            nodes=spec.nodes,
+            submitted_s=self._clock.wall(),
+        )
+        stored = StoredJob(status.job, spec_json, bundle, status)
+        job = self._store.add_job(operation_id, stored)
+        if job == status.job:
+            self._run(stored, spec).announce()
+            self._settle()
+        return job
+
+    def cancel(self, job: str) -> None:
+        """Ask a job to stop."""
+        if job in self._runs:
+            self._runs[job].feed(co.CancelAsked())
+            self._settle()
+
+    def run(self, job: str) -> JobRun | None:
+        """The job, unless it is over."""
+        return self._runs.get(job)
+
+    def nodes(self) -> list[pb.NodeStatus]:
+        """Every attached node."""
+        now = self._clock.now()
+        return [session.status(now) for session in self._sessions.values()]
+
+    def attach(self, hello: pb.Hello) -> AgentSession:
+        """Let an agent in.
+
+        Raises:
+            MasterError: one of that name is attached already.
+        """
+        if hello.name in self._sessions:
+            fix = "give it another --name"
+            raise MasterError(what="a node of this name is attached already", got=hello.name, fix=fix)
+        session = self._sessions[hello.name] = AgentSession(hello, self._clock.now())
+        self._settle()
+        return session
+
+    def detach(self, session: AgentSession, reason: str) -> None:
+        """An agent has gone, and why."""
+        if self._sessions.get(session.name) is not session:
+            return
+        del self._sessions[session.name]
+        session.end()
+        jobs, session.jobs = session.jobs, {}
+        for job, node in jobs.items():
+            self._runs[job].feed(co.NodeLost(node, reason))
+        self._settle()
+
+    def heard(self, session: AgentSession, message: pb.AgentMessage) -> None:
+        """An agent has said something."""
+        session.heard_s = self._clock.now()
+        match message.WhichOneof("body"):
+            case "heartbeat":
+                session.progress = dict(message.heartbeat.progress)
+            case "from_process":
+                self._from_process(session, message.from_process)
+            case "log_lines":
+                self._log_lines(session, message.log_lines)
+            case "exited":
+                self._exited(session, message.exited)
+
+    async def sweep(self) -> None:
+        """Detach agents that have fallen silent, for ever."""
+        while True:
+            before = self._clock.now()
+            await asyncio.sleep(_SWEEP_S)
+            now = self._clock.now()
+            for session in list(self._sessions.values()):
+                if now - before > 2 * _SWEEP_S:
+                    # It was this process that did not run: what the agents sent meanwhile has not been read yet.
+                    session.heard_s = now
+                elif now - session.heard_s > self._lost_after_s:
+                    self.detach(session, f"no heartbeat for {now - session.heard_s:.1f} s")
+
+    def _run(self, job: StoredJob, spec: JobSpec) -> JobRun:
+        run = JobRun(job.status, spec, job.bundle, self._store, self._clock, self._deadlines)
+        self._runs[job.job] = run
+        return run
+
+    def _settle(self) -> None:
+        """Forget jobs that are over, and place those that wait."""
+        for job, run in list(self._runs.items()):
+            if run.over:
+                del self._runs[job]
+                run.bell.ring()
+        waiting = [Waiting(run.id, run.spec.nodes) for run in self._runs.values() if run.waiting]
+        # By name, not by who attached first: a job that runs again gets the same nodes in the same order.
+        free = sorted((session.name for session in self._sessions.values() if not session.jobs), key=_in_order)
+        placements = place_jobs(waiting, free, len(self._sessions))
+        for job, names in placements.placed.items():
+            self._runs[job].place(tuple(self._sessions[name] for name in names))
+        for job, reason in placements.reasons.items():
+            self._runs[job].wait_because(reason)
+
+    def _from_process(self, session: AgentSession, message: pb.FromProcess) -> None:
+        run, node = self._runs.get(message.job), session.jobs.get(message.job)
+        if run is None or node is None:
+            return
+        try:
+            self._relay(run, node, message.message)
+        except WireError as error:
+            run.feed(co.NodeFailed(node, str(error)))
+        self._settle()
+
+    def _relay(self, run: JobRun, node: int, message: pb.ProcessMessage) -> None:
+        match message.WhichOneof("body"):
+            case "prepared":
+                run.feed(co.NodePrepared(node, message.prepared.address))
+            case "ready":
+                run.feed(co.NodeReady(node))
+            case "report" if not run.ended:
+                report = report_from_wire(message.report)
+                run.report(node, message.report)
+                run.feed(co.NodeReport(node, report))
+            case "artifact":
+                self._store.write_artifact(run.id, node, message.artifact)
+            case "statistics" if not run.ended:
+                message.statistics.node = node
+                run.statistics(message.statistics, final=False)
+            case "ended" if not run.ended:
+                message.ended.statistics.node = node
+                run.statistics(message.ended.statistics, final=True)
+                run.feed(co.NodeEnded(node, statistics_from_wire(message.ended.statistics)))
+            case "failed":
+                failed = message.failed
+                run.feed(co.NodeFailed(node, failed.text, failed.where, link=failed.link))
+
+    def _log_lines(self, session: AgentSession, message: pb.LogLines) -> None:
+        run, node = self._runs.get(message.job), session.jobs.get(message.job)
+        if run is not None and node is not None:
+            for line in message.lines:
+                line.node = node
+            self._store.add_log_lines(run.id, message.lines)
+            run.bell.ring()
+
+    def _exited(self, session: AgentSession, message: pb.ProcessExited) -> None:
+        node = session.jobs.pop(message.job, None)
+        run = self._runs.get(message.job)
+        if run is not None and node is not None:
+            last = "\n".join(message.last_lines[-_LAST_LINES:])
+            printed = f"; the last it printed:\n{last}" if last else ""
+            run.feed(co.NodeFailed(node, f"its job process ended {_how(message.status)}{printed}"))
+        self._settle()
+
+
+def _in_order(name: str) -> tuple[tuple[str, int], ...]:
+    """Sorts node-2 before node-10."""
+    return tuple((text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name))
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"with exit status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"

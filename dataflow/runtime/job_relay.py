@@ -1,0 +1,168 @@
+"""What a job process does with the commands of its master, from deployment to the end.
+
+Invariant: the process tells the master either `Ended` or `Failed`, once, unless it is asked to leave before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from dataflow.engine.reports import NodeStatistics, OperatorReport
+from dataflow.errors import WireError
+from dataflow.operators_api import Artifact
+from dataflow.runtime.frames import pack_frame, read_frame
+from dataflow.runtime.wire import CHUNK_NBYTES, report_to_wire, statistics_to_wire
+from dataflow.transport.generated import control_pb2 as pb
+
+STATISTICS_S = 1.0
+"""Seconds between a running node's statistics."""
+
+
+class Driver(Protocol):
+    """Runs one node of a job; `dataflow.runtime.node_driver.NodeDriver` is the one."""
+
+    async def prepare(self) -> str:
+        """Import and open the operators, then listen; returns ``host:port``."""
+
+    async def connect(self, addresses: Mapping[int, str]) -> None:
+        """Connect to the nodes that this one sends to."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """Have the sources end, so that everything drains."""
+
+    async def wait(self) -> NodeStatistics:
+        """Return when the node has ended; raises what failed it."""
+
+    def statistics(self) -> NodeStatistics:
+        """What was counted so far."""
+
+    async def close(self) -> None:
+        """Free everything."""
+
+
+Report = Callable[[OperatorReport | Artifact], None]
+MakeDriver = Callable[[pb.Deploy, Report], Driver]
+"""Makes the driver of a node; given what to deploy, and where it reports to, from any thread."""
+
+
+class JobRelay:
+    """Serves one control connection.
+
+    Args:
+        reader: commands come from here.
+        writer: messages go here.
+        make_driver: makes the node's driver.
+        explain: text and place (operator, ``file:line``) of an error.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        make_driver: MakeDriver,
+        explain: Callable[[Exception], tuple[str, str]],
+    ) -> None:
+        self._reader, self._writer, self._make_driver, self._explain = reader, writer, make_driver, explain
+        self._loop = asyncio.get_running_loop()
+        self._driver: Driver | None = None
+        self._addresses: asyncio.Future[dict[int, str]] = self._loop.create_future()
+        self._start = asyncio.Event()
+
+    async def run(self) -> bool:
+        """Serve until the agent closes the connection; returns whether the node did not fail."""
+        first = await self._next()
+        if first is None:
+            return True
+        life = asyncio.create_task(self._live(first.deploy))
+        asked_to_leave = asyncio.create_task(self._listen(life))
+        try:
+            await asyncio.wait([life, asked_to_leave], return_when=asyncio.FIRST_COMPLETED)
+            if not life.done():
+                return True
+            # Others may still be sending here, or would take a broken link for the cause: the master says when to go.
+            await asked_to_leave
+            return life.result()
+        finally:
+            for task in (life, asked_to_leave):
+                task.cancel()
+            await asyncio.gather(life, asked_to_leave, return_exceptions=True)
+            if self._driver is not None:
+                await self._driver.close()
+            await self._close()
+
+    async def _live(self, deploy: pb.Deploy) -> bool:
+        """Run the node; returns whether it ended well, and has told the master either way."""
+        try:
+            statistics = await self._run(deploy)
+        # The one boundary between the user's code, which may raise anything, and the master, which must be told.
+        except Exception as error:
+            text, where = self._explain(error)
+            link = isinstance(error, WireError)
+            self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where, link=link)))
+            return False
+        self._send(pb.ProcessMessage(ended=pb.Ended(statistics=statistics_to_wire(statistics))))
+        return True
+
+    async def _run(self, deploy: pb.Deploy) -> NodeStatistics:
+        driver = self._driver = self._make_driver(deploy, self._report)
+        address = await driver.prepare()
+        self._send(pb.ProcessMessage(prepared=pb.Prepared(address=address)))
+        await driver.connect(await self._addresses)
+        self._send(pb.ProcessMessage(ready=pb.Ready()))
+        await self._start.wait()
+        driver.start()
+        telling = asyncio.create_task(self._tell_statistics(driver))
+        try:
+            return await driver.wait()
+        finally:
+            telling.cancel()
+
+    async def _listen(self, life: asyncio.Task[bool]) -> None:
+        """Take commands; returns when the process is to leave."""
+        while (command := await self._next()) is not None:
+            match command.WhichOneof("body"):
+                case "connect" if not self._addresses.done():
+                    self._addresses.set_result(dict(command.connect.addresses))
+                case "start":
+                    self._start.set()
+                case "stop":
+                    if not self._start.is_set():
+                        return
+                    if self._driver is not None and not life.done():
+                        self._driver.stop()
+
+    async def _tell_statistics(self, driver: Driver) -> None:
+        while True:
+            await asyncio.sleep(STATISTICS_S)
+            self._send(pb.ProcessMessage(statistics=statistics_to_wire(driver.statistics())))
+
+    def _report(self, report: OperatorReport | Artifact) -> None:
+        if isinstance(report, OperatorReport):
+            self._send(pb.ProcessMessage(report=report_to_wire(report)))
+            return
+        # An empty file is one empty chunk.
+        for start in range(0, max(1, len(report.data)), CHUNK_NBYTES):
+            end = start + CHUNK_NBYTES
+            chunk = pb.ArtifactChunk(name=report.name, data=report.data[start:end], last=end >= len(report.data))
+            self._send(pb.ProcessMessage(artifact=chunk))
+
+    def _send(self, message: pb.ProcessMessage) -> None:
+        # From any thread; and always by way of the loop, so that what was said first is sent first.
+        self._loop.call_soon_threadsafe(self._writer.write, pack_frame(message.SerializeToString()))
+
+    async def _next(self) -> pb.ProcessCommand | None:
+        frame = await read_frame(self._reader)
+        return None if frame is None else pb.ProcessCommand.FromString(frame)
+
+    async def _close(self) -> None:
+        await asyncio.sleep(0)  # what `_send` has given to the loop
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
+            self._writer.close()
+            await self._writer.wait_closed()

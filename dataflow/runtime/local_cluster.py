@@ -1,0 +1,135 @@
+"""A cluster on this machine: one master and several agents, real processes, gone when the ``with`` block ends.
+
+Invariant: no process of the cluster outlives the process that made it, however that ends. The kernel sees to it
+(parent-death signal), so the thread that enters the ``with`` block must be the one that leaves it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Self
+
+from dataflow.clock import Clock, SystemClock
+from dataflow.errors import MasterError
+from dataflow.runtime.auth import read_token
+from dataflow.runtime.client import Client
+from dataflow.runtime.state_dir import read_endpoint
+
+START_S = 60.0
+"""Seconds within which all processes must be there."""
+
+_POLL_S = 0.01
+_LEAVE_S = 3.0
+
+
+class LocalCluster:
+    """One master and `nodes` agents on this machine: ``with LocalCluster(nodes=4) as cluster: cluster.client...``.
+
+    Args:
+        nodes: number of agents.
+        tasks: compute tasks of each node; ``max(1, cores // nodes)`` if left out.
+        state_dir: where the master's state and every process's log are kept; if left out, a temporary directory that
+            is removed afterwards unless the ``with`` block raised.
+        clock: the clock.
+
+    Attributes:
+        client: a client of the master, while inside the ``with`` block.
+        state_dir: the directory; ``logs/`` in it has one file per process.
+    """
+
+    client: Client
+    state_dir: Path
+
+    def __init__(
+        self, nodes: int = 1, tasks: int | None = None, *, state_dir: Path | None = None, clock: Clock | None = None
+    ) -> None:
+        self.nodes = nodes
+        self.tasks = tasks or max(1, (os.cpu_count() or 1) // nodes)
+        self._given = state_dir
+        self._clock = clock or SystemClock()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        self.state_dir = self._given or Path(tempfile.mkdtemp(prefix="ako-cluster-"))
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_exc: object) -> None:
+        self.client.close()
+        self._stop()
+        if self._given is None and kind is None:
+            shutil.rmtree(self.state_dir)
+
+    def processes(self) -> dict[str, int]:
+        """Process ids by name: ``master``, ``node-0``, ..."""
+        return {name: process.pid for name, process in self._processes.items()}
+
+    def log(self, name: str) -> str:
+        """What a process of the cluster has printed."""
+        return (self.state_dir / "logs" / f"{name}.log").read_text(errors="replace")
+
+    def _start(self) -> None:
+        self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.state_dir / "logs").mkdir(exist_ok=True)
+        # What an earlier master left behind would send the agents to the wrong port.
+        (self.state_dir / "endpoint").unlink(missing_ok=True)
+        common = ["--state-dir", str(self.state_dir), "--die-with", str(os.getpid())]
+        self._spawn("master", "dataflow.runtime.master", [*common, "--port", "0"])
+        for index in range(self.nodes):
+            name = f"node-{index}"
+            self._spawn(name, "dataflow.runtime.agent", [*common, "--name", name, "--tasks", str(self.tasks)])
+        deadline = self._clock.now() + START_S
+        self.client = Client(self._until_listening(deadline), read_token(self.state_dir))
+        while len(self.client.nodes()) < self.nodes:
+            self._check(deadline)
+
+    def _spawn(self, name: str, module: str, arguments: list[str]) -> None:
+        with (self.state_dir / "logs" / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C in the terminal is for the parent alone, which then takes the cluster down in order.
+                start_new_session=True,
+            )
+
+    def _until_listening(self, deadline: float) -> str:
+        while not (address := read_endpoint(self.state_dir)):
+            self._check(deadline)
+        return address
+
+    def _check(self, deadline: float) -> None:
+        """Wait a moment.
+
+        Raises:
+            MasterError: a process has ended, or the time is over.
+        """
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                what = f"{name} of the local cluster ended with status {process.returncode}: {self.log(name)[-2000:]}"
+                raise MasterError(what, where=str(self.state_dir))
+        if self._clock.now() > deadline:
+            raise MasterError(what=f"the local cluster did not start in {START_S:g} s", where=str(self.state_dir))
+        self._clock.sleep(_POLL_S)
+
+    def _stop(self) -> None:
+        """End agents, then the master; whoever stays is killed."""
+        for process in reversed(self._processes.values()):
+            process.terminate()
+        deadline = self._clock.now() + _LEAVE_S
+        for process in self._processes.values():
+            try:
+                process.wait(timeout=max(0.0, deadline - self._clock.now()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,147 @@
+"""The master: one process that queues jobs, places them on attached nodes and keeps what they report.
+
+It never imports user code: bundles pass through it unopened, and graphs are data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2_grpc
+
+from dataflow.clock import Clock, SystemClock
+from dataflow.engine.coordinator import Deadlines
+from dataflow.errors import AkoError, MasterError
+from dataflow.runtime.auth import check_host, make_token
+from dataflow.runtime.bundle import MAX_NBYTES
+from dataflow.runtime.dispatcher import Dispatcher
+from dataflow.runtime.master_service import MasterService
+from dataflow.runtime.process import die_with_parent
+from dataflow.runtime.state_dir import DEFAULT_ADDRESS, StateDirLock, default_state_dir, write_endpoint
+from dataflow.runtime.store import Store
+from dataflow.runtime.version import VERSION
+from dataflow.runtime.wire import MESSAGE_NBYTES
+from dataflow.transport.authorization import TokenInterceptor
+from dataflow.transport.generated.control_pb2_grpc import add_MasterServicer_to_server
+
+_STOP_S = 1.0
+
+
+@dataclass(frozen=True)
+class MasterConfig:
+    """Settings of a master.
+
+    Args:
+        host: address to listen on.
+        port: port to listen on; 0 for any free one.
+        state_dir: where jobs, the token and artifacts are kept.
+        insecure: allow a host that others can reach, without encryption.
+        max_bundle_nbytes: largest code bundle accepted.
+        lost_after_s: seconds of silence after which a node counts as lost.
+        deadlines: how long jobs are waited for.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = int(DEFAULT_ADDRESS.rpartition(":")[2])
+    state_dir: Path = field(default_factory=default_state_dir)
+    insecure: bool = False
+    max_bundle_nbytes: int = MAX_NBYTES
+    lost_after_s: float = 5.0
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+
+async def serve(config: MasterConfig, clock: Clock | None = None) -> None:
+    """Run a master until this task is cancelled.
+
+    Raises:
+        ConfigError: others could reach the host, and that was not allowed.
+        MasterError: the port or the state directory is in use.
+    """
+    check_host(config.host, insecure=config.insecure)
+    lock = StateDirLock(config.state_dir)
+    try:
+        store = Store(config.state_dir)
+        try:
+            await _serve(config, store, make_token(config.state_dir), clock or SystemClock())
+        finally:
+            store.close()
+    finally:
+        lock.release()
+
+
+async def _serve(config: MasterConfig, store: Store, token: str, clock: Clock) -> None:
+    dispatcher = Dispatcher(store, clock, config.deadlines, config.lost_after_s)
+    server = make_server(token)
+    service = MasterService(dispatcher, store, VERSION, config.max_bundle_nbytes)
+    add_MasterServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    try:
+        port = server.add_insecure_port(f"{config.host}:{config.port}")
+    except RuntimeError as error:
+        raise MasterError(
+            what="cannot listen on this address; another program may have the port",
+            where=f"{config.host}:{config.port}",
+            fix="stop it, or choose another --port",
+        ) from error
+    dispatcher.recover()
+    await server.start()
+    address = f"{config.host}:{port}"
+    write_endpoint(config.state_dir, address)
+    print(f"master listens on {address}, state in {config.state_dir}", flush=True)
+    try:
+        await dispatcher.sweep()
+    finally:
+        await server.stop(_STOP_S)
+
+
+def make_server(token: str) -> grpc.aio.Server:
+    """A server that guards whatever services are added to it by the token; it has the health service already."""
+    server = grpc.aio.server(
+        interceptors=[TokenInterceptor(token)],
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", MESSAGE_NBYTES),
+            ("grpc.max_send_message_length", MESSAGE_NBYTES),
+        ],
+    )
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
+    return server
+
+
+async def _until_signal(config: MasterConfig) -> None:
+    running = asyncio.ensure_future(serve(config))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+def main() -> int:
+    """Run a master from the command line; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m dataflow.runtime.master", description=__doc__)
+    parser.add_argument("--host", default=MasterConfig.host)
+    parser.add_argument("--port", type=int, default=MasterConfig.port)
+    parser.add_argument("--state-dir", type=Path, default=default_state_dir())
+    parser.add_argument("--insecure", action="store_true")
+    parser.add_argument("--die-with", type=int, default=0, metavar="PID", help="end when this parent process ends")
+    options = parser.parse_args()
+    if options.die_with:
+        die_with_parent(options.die_with)
+    config = MasterConfig(options.host, options.port, options.state_dir, options.insecure)
+    try:
+        asyncio.run(_until_signal(config))
+    except AkoError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

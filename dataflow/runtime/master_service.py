@@ -1,0 +1,184 @@
+"""The master's calls: checks what comes in, asks the dispatcher and the store, answers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import grpc
+
+from dataflow.engine.coordinator import ENDED, JobState
+from dataflow.errors import AkoError, BundleError, ConfigError, GraphError, MasterError, PlanError
+from dataflow.runtime.agent_session import AgentSession
+from dataflow.runtime.bundle import Bundle
+from dataflow.runtime.dispatcher import Dispatcher
+from dataflow.runtime.job_run import JobRun
+from dataflow.runtime.store import Store
+from dataflow.runtime.wire import CHUNK_NBYTES
+from dataflow.transport.generated import control_pb2 as pb
+from dataflow.transport.generated.control_pb2_grpc import MasterServicer
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class MasterService(MasterServicer):
+    """The service `Master` of control.proto.
+
+    Args:
+        dispatcher: jobs and agents.
+        store: what is kept.
+        version: the program's version, which agents must have too.
+        max_bundle_nbytes: largest bundle accepted.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, store: Store, version: str, max_bundle_nbytes: int) -> None:
+        self._dispatcher, self._store, self._version = dispatcher, store, version
+        self._max_bundle_nbytes = max_bundle_nbytes
+
+    async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:  # noqa: N802
+        """See control.proto."""
+        try:
+            _check_operation_id(request.operation_id)
+            if len(request.bundle) > self._max_bundle_nbytes:
+                what = f"a bundle may have {self._max_bundle_nbytes} bytes"
+                raise ConfigError(what, got=len(request.bundle), fix="keep data out of the job's folder")
+            bundle = Bundle(request.bundle_digest, request.bundle)
+            return pb.SubmitReply(job=self._dispatcher.submit(request.operation_id, request.spec_json, bundle))
+        except AkoError as error:
+            await _refuse(context, error)
+
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsReply:  # noqa: N802
+        """See control.proto."""
+        return pb.ListJobsReply(jobs=self._store.statuses())
+
+    async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobReply:  # noqa: N802
+        """See control.proto."""
+        job = self._store.job(await self._find(request.job, context))
+        statistics = self._store.statistics(job.job)
+        return pb.GetJobReply(status=job.status, statistics=statistics, spec_json=job.spec_json)
+
+    async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelReply:  # noqa: N802
+        """See control.proto."""
+        try:
+            _check_operation_id(request.operation_id)
+        except AkoError as error:
+            await _refuse(context, error)
+        self._dispatcher.cancel(await self._find(request.job, context))
+        return pb.CancelReply()
+
+    async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.JobEvent]:  # noqa: N802
+        """See control.proto."""
+        job = await self._find(request.job, context)
+        index = request.since
+        seen: dict[int, int] = {}
+        while True:
+            run = self._dispatcher.run(job)
+            ticket = run.bell.ticket() if run else None
+            events = self._store.events(job, index)
+            for event in events:
+                index = event.index + 1
+                yield event
+                if event.WhichOneof("body") == "state" and JobState(event.state.state) in ENDED:
+                    return
+            if run is not None and ticket is not None and not events:
+                for event in _news(run, seen):
+                    yield event
+                await ticket.wait()
+            elif not events:
+                return
+
+    async def Logs(self, request: pb.LogsRequest, context: Context) -> AsyncIterator[pb.LogLine]:  # noqa: N802
+        """See control.proto."""
+        job = await self._find(request.job, context)
+        since = 0
+        while True:
+            run = self._dispatcher.run(job)
+            ticket = run.bell.ticket() if run else None
+            lines = self._store.log_lines(job, since)
+            for number, line in lines:
+                since = number + 1
+                yield line
+            if lines:
+                continue
+            if ticket is None or not request.follow:
+                return
+            await ticket.wait()
+
+    async def Artifacts(  # noqa: N802
+        self, request: pb.ArtifactsRequest, context: Context
+    ) -> AsyncIterator[pb.ArtifactChunk]:
+        """See control.proto."""
+        for name, path in self._store.artifacts(await self._find(request.job, context)):
+            with path.open("rb") as file:
+                data = file.read(CHUNK_NBYTES)
+                while True:
+                    following = file.read(CHUNK_NBYTES)
+                    yield pb.ArtifactChunk(name=name, data=data, last=not following)
+                    if not following:
+                        break
+                    data = following
+
+    async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesReply:  # noqa: N802
+        """See control.proto."""
+        return pb.ListNodesReply(nodes=self._dispatcher.nodes())
+
+    async def Attach(  # noqa: N802
+        self, requests: AsyncIterator[pb.AgentMessage], context: Context
+    ) -> AsyncIterator[pb.MasterMessage]:
+        """See control.proto."""
+        session = await self._greet(requests, context)
+        reader = asyncio.create_task(self._read(session, requests))
+        try:
+            yield pb.MasterMessage(welcome=pb.Welcome(version=self._version))
+            while (message := await session.next()) is not None:
+                yield message
+        finally:
+            reader.cancel()
+            self._dispatcher.detach(session, "its connection broke")
+
+    async def _greet(self, requests: AsyncIterator[pb.AgentMessage], context: Context) -> AgentSession:
+        message = await anext(aiter(requests), pb.AgentMessage())
+        hello = message.hello
+        try:
+            if message.WhichOneof("body") != "hello" or not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", hello.name):
+                fix = "a name is 1 to 64 letters, digits, '.', '_' and '-'"
+                raise ConfigError(what="an agent introduced itself badly", got=hello.name, fix=fix)
+            if hello.version != self._version:
+                fix = f"install version {self._version} on the node"
+                raise ConfigError(what="the agent is of another version", got=hello.version, fix=fix)
+            return self._dispatcher.attach(hello)
+        except AkoError as error:
+            await _refuse(context, error)
+
+    async def _read(self, session: AgentSession, requests: AsyncIterator[pb.AgentMessage]) -> None:
+        async for message in requests:
+            self._dispatcher.heard(session, message)
+        session.end()
+
+    async def _find(self, prefix: str, context: Context) -> str:
+        try:
+            return self._store.find(prefix)
+        except AkoError as error:
+            await _refuse(context, error)
+
+
+def _news(run: JobRun, seen: dict[int, int]) -> list[pb.JobEvent]:
+    """Statistics that came since the counts in `seen`, which are brought up to date."""
+    fresh = [(node, count, statistics) for node, (count, statistics) in run.live.items() if seen.get(node) != count]
+    seen.update({node: count for node, count, _ in fresh})
+    return [run.passing(statistics) for _, _, statistics in fresh]
+
+
+def _check_operation_id(operation_id: str) -> None:
+    if not 1 <= len(operation_id) <= 128:
+        raise MasterError(what="an operation id has 1 to 128 characters", got=operation_id)
+
+
+async def _refuse(context: Context, error: AkoError) -> NoReturn:
+    """Answer with an error; a bad request is told apart from one that only cannot be done now."""
+    bad = isinstance(error, ConfigError | PlanError | GraphError | BundleError)
+    code = grpc.StatusCode.INVALID_ARGUMENT if bad else grpc.StatusCode.FAILED_PRECONDITION
+    await context.abort(code, str(error))
+    raise error

@@ -1,0 +1,70 @@
+"""The master's state directory: who holds it, and where its master listens."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from dataflow.errors import MasterError
+
+ENDPOINT_FILE = "endpoint"
+"""Name of the file that holds the ``host:port`` of the running master."""
+
+LOCK_FILE = "lock"
+
+DEFAULT_ADDRESS = "127.0.0.1:7461"
+"""Where a master listens unless told otherwise."""
+
+STATE_VARIABLE = "AKO_STATE_DIR"
+"""Environment variable that names the state directory."""
+
+
+def default_state_dir() -> Path:
+    """The state directory of this user: `AKO_STATE_DIR`, else ``ako`` in the XDG state home."""
+    named = os.environ.get(STATE_VARIABLE, "")
+    home = os.environ.get("XDG_STATE_HOME", "") or Path.home() / ".local" / "state"
+    return Path(named) if named else Path(home) / "ako"
+
+
+class StateDirLock:
+    """Holds a state directory for one master; freed when the process ends, however it ends.
+
+    Args:
+        state_dir: created, readable by its owner only, if it does not exist.
+
+    Raises:
+        MasterError: another master holds it.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._descriptor = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._descriptor)
+            raise MasterError(
+                what="another master runs on this state directory",
+                where=str(state_dir),
+                fix="stop it, or give this one another --state-dir",
+            ) from error
+
+    def release(self) -> None:
+        """Let another master have it."""
+        os.close(self._descriptor)
+
+
+def write_endpoint(state_dir: Path, address: str) -> None:
+    """Tell clients and agents on this machine where the master listens."""
+    fresh = state_dir / f"{ENDPOINT_FILE}.new"
+    fresh.write_text(address + "\n")
+    fresh.rename(state_dir / ENDPOINT_FILE)
+
+
+def read_endpoint(state_dir: Path) -> str:
+    """Where the master of this state directory listens; empty if none has started."""
+    try:
+        return (state_dir / ENDPOINT_FILE).read_text().strip()
+    except FileNotFoundError:
+        return ""

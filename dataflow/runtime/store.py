@@ -1,0 +1,242 @@
+"""What the master keeps: jobs, their events, statistics, log lines and artifacts, in its state directory.
+
+Everything but artifacts is in one SQLite database; every method commits before it returns, so a master that is killed
+loses nothing that it has announced. One thread uses a store, and one master a state directory (`StateDirLock`).
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dataflow.errors import MasterError, WireError
+from dataflow.runtime.bundle import Bundle
+from dataflow.transport.generated import control_pb2 as pb
+
+MAX_LOG_LINES = 100_000
+"""Log lines kept per job; the oldest go first."""
+
+MAX_ARTIFACT_NBYTES = 1 << 30
+"""Largest artifact, in bytes."""
+
+_SCHEMA_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    job TEXT NOT NULL UNIQUE,
+    operation_id TEXT NOT NULL UNIQUE,
+    spec_json BLOB NOT NULL,
+    bundle BLOB NOT NULL,
+    bundle_digest TEXT NOT NULL,
+    status BLOB NOT NULL
+);
+CREATE TABLE events (job TEXT NOT NULL, number INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, number));
+CREATE TABLE statistics (job TEXT NOT NULL, node INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, node));
+CREATE TABLE logs (job TEXT NOT NULL, number INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, number));
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredJob:
+    """A job as it was submitted.
+
+    Args:
+        job: its id.
+        spec_json: JSON text of its specification.
+        bundle: the user's code; its data is empty if there is none.
+        status: where it is now.
+    """
+
+    job: str
+    spec_json: bytes
+    bundle: Bundle
+    status: pb.JobStatus
+
+
+class Store:
+    """The database and files of a state directory.
+
+    Args:
+        state_dir: an existing directory.
+
+    Raises:
+        MasterError: the database is from another version of the program, or is none.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._artifacts = state_dir / "artifacts"
+        path = state_dir / "jobs.sqlite"
+        self._database = sqlite3.connect(path, isolation_level=None)
+        try:
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            version = self._database.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0:
+                self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
+        except sqlite3.DatabaseError as error:
+            self._database.close()
+            raise MasterError(what=f"cannot use the master's database: {error}", where=str(path)) from error
+        if version not in (0, _SCHEMA_VERSION):
+            self._database.close()
+            what = f"the master's database has version {version}, this program writes version {_SCHEMA_VERSION}"
+            raise MasterError(what, where=str(path), fix="use another --state-dir")
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    def add_job(self, operation_id: str, job: StoredJob) -> str:
+        """Keep a new job.
+
+        Returns:
+            Its id; that of the job submitted with the same operation id before, if there is one.
+
+        Raises:
+            MasterError: that one was another job.
+        """
+        before = self._database.execute(
+            "SELECT job, spec_json, bundle_digest FROM jobs WHERE operation_id = ?", (operation_id,)
+        ).fetchone()
+        if before is not None:
+            if before[1:] != (job.spec_json, job.bundle.digest):
+                raise MasterError(what="another job was submitted with this operation id", got=operation_id)
+            return str(before[0])
+        self._database.execute(
+            "INSERT INTO jobs (job, operation_id, spec_json, bundle, bundle_digest, status) VALUES (?, ?, ?, ?, ?, ?)",
+            (job.job, operation_id, job.spec_json, job.bundle.data, job.bundle.digest, _bytes(job.status)),
+        )
+        return job.job
+
+    def statuses(self) -> list[pb.JobStatus]:
+        """Where every job is, oldest first."""
+        rows = self._database.execute("SELECT status FROM jobs ORDER BY number")
+        return [pb.JobStatus.FromString(status) for (status,) in rows]
+
+    def job(self, job: str) -> StoredJob:
+        """The job with this id, which must exist."""
+        spec, data, digest, status = self._database.execute(
+            "SELECT spec_json, bundle, bundle_digest, status FROM jobs WHERE job = ?", (job,)
+        ).fetchone()
+        return StoredJob(job, spec, Bundle(digest, data), pb.JobStatus.FromString(status))
+
+    def find(self, prefix: str) -> str:
+        """The id of the one job whose id is, or begins with, `prefix`.
+
+        Raises:
+            MasterError: there is none, or more than one.
+        """
+        rows = self._database.execute(
+            "SELECT job FROM jobs WHERE substr(job, 1, ?) = ? ORDER BY number", (len(prefix), prefix)
+        )
+        found = [str(job) for (job,) in rows]
+        if prefix in found:
+            return prefix
+        if not found or not prefix:
+            raise MasterError(what="there is no such job", got=prefix, fix="list them with `ako jobs`")
+        if len(found) > 1:
+            raise MasterError(what="several jobs' ids begin like this", got=prefix, fix=f"one of: {', '.join(found)}")
+        return found[0]
+
+    def set_status(self, status: pb.JobStatus) -> None:
+        """Keep where a job is now."""
+        self._database.execute("UPDATE jobs SET status = ? WHERE job = ?", (_bytes(status), status.job))
+
+    def add_event(self, job: str, event: pb.JobEvent) -> None:
+        """Keep an event, under its index."""
+        self._database.execute("INSERT INTO events VALUES (?, ?, ?)", (job, event.index, _bytes(event)))
+
+    def events(self, job: str, since: int, limit: int = 1000) -> list[pb.JobEvent]:
+        """Up to `limit` events with index `since` or more, in order."""
+        rows = self._database.execute(
+            "SELECT body FROM events WHERE job = ? AND number >= ? ORDER BY number LIMIT ?", (job, since, limit)
+        )
+        return [pb.JobEvent.FromString(body) for (body,) in rows]
+
+    def event_count(self, job: str) -> int:
+        """Number of a job's events, which is the index of the next."""
+        row = self._database.execute("SELECT COUNT(*) FROM events WHERE job = ?", (job,)).fetchone()
+        return int(row[0])
+
+    def set_statistics(self, job: str, statistics: pb.NodeStatistics) -> None:
+        """Keep a node's newest statistics."""
+        row = (job, statistics.node, _bytes(statistics))
+        self._database.execute("INSERT OR REPLACE INTO statistics VALUES (?, ?, ?)", row)
+
+    def statistics(self, job: str) -> list[pb.NodeStatistics]:
+        """Newest statistics of every node that has sent some."""
+        rows = self._database.execute("SELECT body FROM statistics WHERE job = ? ORDER BY node", (job,))
+        return [pb.NodeStatistics.FromString(body) for (body,) in rows]
+
+    def add_log_lines(self, job: str, lines: Iterable[pb.LogLine]) -> None:
+        """Keep log lines, and no more than `MAX_LOG_LINES` of a job."""
+        self._database.execute("BEGIN")
+        row = self._database.execute("SELECT COALESCE(MAX(number) + 1, 0) FROM logs WHERE job = ?", (job,)).fetchone()
+        first = int(row[0])
+        rows = [(job, number, _bytes(line)) for number, line in enumerate(lines, first)]
+        self._database.executemany("INSERT INTO logs VALUES (?, ?, ?)", rows)
+        oldest = first + len(rows) - MAX_LOG_LINES
+        self._database.execute("DELETE FROM logs WHERE job = ? AND number < ?", (job, oldest))
+        self._database.execute("COMMIT")
+
+    def log_lines(self, job: str, since: int, limit: int = 1000) -> list[tuple[int, pb.LogLine]]:
+        """Up to `limit` log lines with number `since` or more, in order, with their numbers."""
+        rows = self._database.execute(
+            "SELECT number, body FROM logs WHERE job = ? AND number >= ? ORDER BY number LIMIT ?", (job, since, limit)
+        )
+        return [(number, pb.LogLine.FromString(body)) for number, body in rows]
+
+    def write_artifact(self, job: str, writer: int, chunk: pb.ArtifactChunk) -> None:
+        """Take the next chunk of an artifact; it is there under its name as a whole once the last has come.
+
+        Args:
+            job: id of the job.
+            writer: number of the node that sends it; a node sends one artifact after the other.
+            chunk: its next bytes.
+
+        Raises:
+            WireError: its name leads out of the job's folder, or it is too large.
+        """
+        check_artifact_name(chunk.name)
+        folder = self._artifacts / job
+        partial = folder.with_name(f"{job}.{writer}.part")
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("ab") as file:
+            if file.tell() + len(chunk.data) > MAX_ARTIFACT_NBYTES:
+                raise WireError(what=f"an artifact may have {MAX_ARTIFACT_NBYTES} bytes", got=chunk.name)
+            file.write(chunk.data)
+        if chunk.last:
+            target = folder / chunk.name
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                partial.replace(target)
+            except OSError as error:
+                partial.unlink()
+                raise WireError(what=f"cannot keep an artifact: {error}", got=chunk.name) from error
+
+    def artifacts(self, job: str) -> Iterator[tuple[str, Path]]:
+        """Name and file of every whole artifact of a job, by name."""
+        folder = self._artifacts / job
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                yield path.relative_to(folder).as_posix(), path
+
+
+def check_artifact_name(name: str) -> None:
+    """Refuse names of artifacts that are no relative path of plain names.
+
+    Raises:
+        WireError: the name is one of them.
+    """
+    parts = name.split("/")
+    plain = all(re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", part) for part in parts)
+    if not plain or len(parts) > 8:
+        fix = "use a relative path of letters, digits, '._-' and '/', whose names do not begin with '.'"
+        raise WireError(what="an artifact has a bad name", got=name, fix=fix)
+
+
+def _bytes(message: pb.JobStatus | pb.JobEvent | pb.NodeStatistics | pb.LogLine) -> bytes:
+    return message.SerializeToString(deterministic=True)

@@ -1,0 +1,104 @@
+"""Control messages to and from the values that the rest of the program uses. Imports no NumPy."""
+
+from __future__ import annotations
+
+import json
+
+from dataflow.engine.reports import NodeStatistics, OperatorReport, SampleStatistics
+from dataflow.errors import WireError
+from dataflow.observe.events import JobEvent
+from dataflow.transport.generated import control_pb2 as pb
+
+CHUNK_NBYTES = 1 << 20
+"""Largest piece of a file in one message, in bytes."""
+
+MESSAGE_NBYTES = 64 << 20
+"""Largest control message accepted, in bytes: a bundle, a plan and room."""
+
+
+def report_to_wire(report: OperatorReport) -> pb.OperatorReport:
+    """The control message of a report."""
+    return pb.OperatorReport(port=report.port, fields_json=json.dumps(report.fields).encode())
+
+
+def report_from_wire(message: pb.OperatorReport) -> OperatorReport:
+    """The report of a control message.
+
+    Raises:
+        WireError: its fields are no JSON object of scalars.
+    """
+    try:
+        fields = json.loads(message.fields_json)
+    except ValueError as error:
+        raise WireError(what="a report's fields are not JSON", got=message.fields_json, where=message.port) from error
+    scalars = (bool, int, float, str, type(None))
+    if not isinstance(fields, dict) or not all(isinstance(value, scalars) for value in fields.values()):
+        raise WireError(what="a report's fields are not an object of scalars", got=fields, where=message.port)
+    return OperatorReport(message.port, fields)
+
+
+def statistics_to_wire(statistics: NodeStatistics) -> pb.NodeStatistics:
+    """The control message of a node's statistics."""
+    return pb.NodeStatistics(
+        node=statistics.node,
+        steps=statistics.steps,
+        tasks=statistics.tasks,
+        busy_s=statistics.busy_s,
+        waiting_s=statistics.waiting_s,
+        sent_nbytes=statistics.sent_nbytes,
+        received_nbytes=statistics.received_nbytes,
+        samples={
+            name: pb.SampleStatistics(count=sample.count, total=sample.total, maximum=sample.maximum, last=sample.last)
+            for name, sample in statistics.samples.items()
+        },
+    )
+
+
+def statistics_from_wire(message: pb.NodeStatistics) -> NodeStatistics:
+    """The node's statistics of a control message, their mappings sorted by key."""
+    return NodeStatistics(
+        node=message.node,
+        steps=message.steps,
+        tasks=message.tasks,
+        busy_s=dict(sorted(message.busy_s.items())),
+        waiting_s=message.waiting_s,
+        sent_nbytes=dict(sorted(message.sent_nbytes.items())),
+        received_nbytes=dict(sorted(message.received_nbytes.items())),
+        samples={
+            name: SampleStatistics(sample.count, sample.total, sample.maximum, sample.last)
+            for name, sample in sorted(message.samples.items())
+        },
+    )
+
+
+def event_from_wire(message: pb.JobEvent) -> JobEvent:
+    """The event of a control message.
+
+    Raises:
+        WireError: it has no body.
+    """
+    match message.WhichOneof("body"):
+        case "state":
+            return JobEvent(
+                message.index,
+                message.wall_s,
+                message.elapsed_s,
+                state=message.state.state,
+                reason=message.state.reason,
+                stopped_by=message.state.stopped_by,
+            )
+        case "report":
+            return JobEvent(
+                message.index,
+                message.wall_s,
+                message.elapsed_s,
+                node=message.report.node,
+                report=report_from_wire(message.report.report),
+            )
+        case "statistics":
+            statistics = statistics_from_wire(message.statistics)
+            return JobEvent(
+                message.index, message.wall_s, message.elapsed_s, node=statistics.node, statistics=statistics
+            )
+        case _:
+            raise WireError(what="an event has no body", fix="run the same version of ako everywhere")

@@ -1,0 +1,90 @@
+"""A plan on several nodes in one process: real engines, task pools and links, over any network.
+
+What differs from a cluster is that there is no master: all nodes are started together and share one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dataflow.clock import SystemClock
+from dataflow.engine.loading import LoadedNode
+from dataflow.engine.reports import NodeStatistics, OperatorReport
+from dataflow.operators_api import Artifact
+from dataflow.plan.physical import PhysicalPlan
+from dataflow.runtime.node_driver import NodeDriver
+from dataflow.transport.base import Network
+
+
+@dataclass
+class InProcessRun:
+    """A finished run.
+
+    Args:
+        nodes: the loaded nodes, with their live state.
+        statistics: of every node.
+        reports: (node, report) in the order they came.
+        artifacts: files of the job's results by name.
+    """
+
+    nodes: list[LoadedNode] = field(default_factory=list)
+    statistics: list[NodeStatistics] = field(default_factory=list)
+    reports: list[tuple[int, OperatorReport]] = field(default_factory=list)
+    artifacts: dict[str, bytes] = field(default_factory=dict)
+
+    def note(self, node: int, report: OperatorReport | Artifact) -> None:
+        """Keep what a node reports."""
+        if isinstance(report, Artifact):
+            self.artifacts[report.name] = report.data
+        else:
+            self.reports.append((node, report))
+
+
+def run_in_process(plan: PhysicalPlan, make_network: Callable[[int], Network]) -> InProcessRun:
+    """Run a plan to its end.
+
+    Args:
+        plan: the physical plan.
+        make_network: the network as a node sees it, by the node's number; may be the same one for all.
+
+    Raises:
+        AkoError: what failed a node.
+    """
+    return asyncio.run(_run(plan, make_network))
+
+
+async def _run(plan: PhysicalPlan, make_network: Callable[[int], Network]) -> InProcessRun:
+    run = InProcessRun()
+    networks = [make_network(node.index) for node in plan.nodes]
+    drivers = [
+        NodeDriver(
+            plan,
+            node.index,
+            job="in-process",
+            incarnation=0,
+            network=networks[node.index],
+            clock=SystemClock(),
+            report=lambda report, index=node.index: run.note(index, report),  # type: ignore[misc]
+            progress=lambda: None,
+        )
+        for node in plan.nodes
+    ]
+    tasks: list[asyncio.Task[NodeStatistics]] = []
+    try:
+        addresses = dict(enumerate([await driver.prepare() for driver in drivers]))
+        await asyncio.gather(*(driver.connect(addresses) for driver in drivers))
+        for driver in drivers:
+            driver.start()
+        tasks = [asyncio.create_task(driver.wait()) for driver in drivers]
+        run.statistics = list(await asyncio.gather(*tasks))
+        run.nodes = [driver.loaded for driver in drivers if driver.loaded is not None]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(driver.close() for driver in drivers))
+        for network in {id(network): network for network in networks}.values():
+            await network.close()
+    return run

@@ -1,0 +1,184 @@
+"""All links of one node: messages to and from its peers, each delivered once and in order while both ends live.
+
+Invariant: every method except `listen`, `connect`, `drain` and `close` returns at once, and all callbacks are called
+from the event loop, one at a time, in the order in which the frames of a peer were sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import numpy as np
+
+from dataflow.clock import Clock, SystemClock
+from dataflow.errors import WireError
+from dataflow.message import Message
+from dataflow.transport.base import Network
+from dataflow.transport.incoming_links import IncomingLinks
+from dataflow.transport.link_options import DEFAULT_OPTIONS, Counters, LinkOptions, PeerStatistics
+from dataflow.transport.outgoing_link import OutgoingLink, Surroundings
+from dataflow.transport.peers import Identity, Peers
+
+
+class Links:
+    """The links of node `node`.
+
+    Callbacks must not raise: what they raise goes to the event loop's exception handler and costs the link.
+
+    Args:
+        network: makes the connections; closed by its owner after the links.
+        node: number of this node.
+        job: identifier of the job; both ends must agree.
+        plan_hash: hash of plan and code bundle; both ends must agree.
+        incarnation: how often this node has been started for the job, from 0.
+        edge_types: the exact message type of every edge that begins or ends at this node.
+        on_message: told (source, edge, message, bytes) of every message; its arrays are read-only.
+        on_end: told (source, edge) when a source has ended an edge.
+        on_credit: told (peer, edge, bytes) of every grant, once, whatever the connections.
+        on_lost: told (peer, reason) when a link that was up is given up; once per direction.
+        rng: draws the jitter of reconnections.
+        options: settings.
+        clock: measures how long a link is down.
+        sleep: waits for a number of seconds between attempts to reconnect.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        node: int,
+        job: str,
+        plan_hash: str,
+        incarnation: int,
+        edge_types: Mapping[int, type[Message]],
+        on_message: Callable[[int, int, Message, int], None],
+        on_end: Callable[[int, int], None],
+        on_credit: Callable[[int, int, int], None],
+        on_lost: Callable[[int, str], None],
+        rng: np.random.Generator,
+        options: LinkOptions = DEFAULT_OPTIONS,
+        clock: Clock | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        identity = Identity(node, job, plan_hash, incarnation)
+        self._node, self._edge_types, self._network, self._peers = node, edge_types, network, Peers()
+        self._around = Surroundings(
+            network, identity, self._peers, options, on_credit, on_lost, rng, clock or SystemClock(), sleep
+        )
+        self._counters: dict[int, Counters] = {}
+        self._incoming = IncomingLinks(
+            identity,
+            self._peers,
+            edge_types,
+            options,
+            self._counters_of,
+            on_message=on_message,
+            on_end=on_end,
+            on_lost=on_lost,
+        )
+        self._outgoing: dict[int, OutgoingLink] = {}
+        self._abandoned: set[OutgoingLink] = set()
+
+    async def listen(self) -> str:
+        """Accept links of peers; returns the address at which they reach this node."""
+        return await self._network.listen(self._incoming.accept)
+
+    async def connect(self, addresses: Mapping[int, str]) -> None:
+        """Set up links to peers; returns when all are up. Those that are up already are left alone.
+
+        Args:
+            addresses: where the peers listen, by their number.
+
+        Raises:
+            WireError: a link cannot be set up; names node, address and reason. The other links stay.
+            AuthError: a peer refuses the token.
+        """
+        for peer, address in addresses.items():
+            link = self._outgoing.get(peer)
+            if link is None or link.lost:
+                self._abandon(peer, "replaced")
+                self._outgoing[peer] = OutgoingLink(peer, address, self._around, self._counters_of(peer))
+        waiting = [asyncio.ensure_future(self._outgoing[peer].up()) for peer in addresses]
+        try:
+            for up in asyncio.as_completed(waiting):
+                await up
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    def set_membership(self, epoch: int, incarnations: Mapping[int, int]) -> None:
+        """Talk only to these incarnations from now on; links with other ones are dropped without `on_lost`.
+
+        A peer that was restarted is refused, and retries, until this names its new incarnation; then `connect` sets
+        up the link to it, and grants begin anew. An epoch that is not newer than the last one changes nothing.
+
+        Args:
+            epoch: number of the membership, from 1.
+            incarnations: incarnation of every member by node number.
+        """
+        for peer in self._peers.update(epoch, incarnations):
+            self._abandon(peer, f"node {peer} is not a member as of epoch {epoch}, or was restarted")
+            self._incoming.forget(peer)
+
+    def send(self, peer: int, edge: int, message: Message) -> None:
+        """Queue a message; its arrays are copied. On a lost link it is discarded and counted.
+
+        Raises:
+            WireError: there is no link to `peer`, the message is not of the edge's type or too large, or more than
+                `max_queued_nbytes` bytes wait.
+        """
+        expected = self._edge_types.get(edge)
+        if type(message) is not expected:
+            name = "nothing" if expected is None else expected.__name__
+            what = f"edge {edge} of node {self._node} carries {name}, not {type(message).__name__}"
+            raise WireError(what, fix="declare the output port with the type that it emits")
+        self._link(peer).send(edge, message)
+
+    def send_end(self, peer: int, edge: int) -> None:
+        """Queue the end of an edge: no more messages follow on it to `peer`.
+
+        Raises:
+            WireError: there is no link to `peer`, or more than `max_queued_nbytes` bytes wait.
+        """
+        self._link(peer).send_end(edge)
+
+    def grant(self, peer: int, edge: int, nbytes: int) -> None:
+        """Let `peer` send `nbytes` more bytes on `edge`; may come before it connects."""
+        self._incoming.grant(peer, edge, nbytes)
+
+    async def drain(self) -> None:
+        """Return when the peers have acknowledged all that was sent.
+
+        Raises:
+            WireError: a link was given up with frames that were not.
+        """
+        for link in tuple(self._outgoing.values()):
+            await link.drained()
+
+    async def close(self) -> None:
+        """End all links; what was not drained may be lost."""
+        links = self._abandoned.union(self._outgoing.values())
+        await asyncio.gather(*(link.stop() for link in links))
+        await self._incoming.close()
+
+    def statistics(self) -> Mapping[int, PeerStatistics]:
+        """What passed between this node and each peer so far, by the peer's number."""
+        return {peer: counters.snapshot() for peer, counters in sorted(self._counters.items())}
+
+    def _link(self, peer: int) -> OutgoingLink:
+        link = self._outgoing.get(peer)
+        if link is None:
+            what = f"node {self._node} has no link to node {peer}"
+            raise WireError(what, fix="connect first")
+        return link
+
+    def _abandon(self, peer: int, reason: str) -> None:
+        link = self._outgoing.pop(peer, None)
+        if link is not None:
+            self._abandoned.add(link)
+            link.abandon(reason)
+
+    def _counters_of(self, peer: int) -> Counters:
+        return self._counters.setdefault(peer, Counters())

@@ -1,0 +1,114 @@
+"""Workers whose gradients are small integers, so that every sum is exact whatever its order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from ako_jobs.ako import add_exchange
+from dataflow.engine.loading import LoadedNode
+from dataflow.graph.logical import LogicalGraph
+from dataflow.message import Tick
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, EndOfData, Operator
+from dataflow.ports import Out
+from dataflow.state import StateElement, StateKind, Writes
+from operators.clocks import Clocks, ClocksState
+from operators.cost_model import CostModel
+from operators.layout import Layout
+from operators.messages import Accumulated, Gradient
+from operators.partition import Partition, Rotation, RotationState
+from operators.vector_state import VectorState
+
+COST = CostModel(gradients_per_s=1, model_nbytes=1, bandwidth=1)
+
+
+def integer_gradient(node: int, number: int, n_weights: int) -> np.ndarray:
+    rng = np.random.default_rng([node, number])
+    return rng.integers(-8, 9, n_weights).astype(np.float32)
+
+
+class Zeros(StateElement):
+    """A replica that begins with zeros."""
+
+    kind: ClassVar[StateKind] = StateKind.PARTIAL
+    n_weights: int
+
+    def create(self, node: NodeContext) -> VectorState:
+        return VectorState(np.zeros(self.n_weights, np.float32))
+
+
+class IntegerCompute(Operator):
+    """Makes `rounds` integer updates and applies each to its own replica, within the staleness bound."""
+
+    source = True
+    n_weights: int
+    rounds: int
+    slack: int | None = None
+    gradients = Out(Gradient)
+    replica = Writes()
+    clocks = Writes()
+
+    def ready(self, clocks: ClocksState) -> bool:
+        return self.slack is None or clocks.made <= clocks.slowest() + self.slack
+
+    def process(self, tick: Tick, replica: VectorState, clocks: ClocksState, node: NodeContext) -> Emissions:
+        if tick.step == self.rounds:
+            yield EndOfData()
+            return
+        if self.slack is not None:
+            assert clocks.made <= clocks.slowest() + self.slack
+        clocks.made += 1
+        update = integer_gradient(node.index, clocks.made, self.n_weights)
+        replica.values -= update
+        yield self.gradients(Gradient(clocks.made, update))
+
+
+class RestlessPartition(Partition):
+    """Changes the number of partitions in every round."""
+
+    def process(self, accumulated: Accumulated, rotation: RotationState, rng: np.random.Generator) -> Emissions:
+        rotation.change(int(rng.integers(1, 7)))
+        yield from Partition.process(self, accumulated, rotation)
+
+
+def integer_job(
+    p: int, *, n_weights: int = 997, cells: int = 60, rounds: int = 7, slack: int | None = None, restless: bool = False
+) -> LogicalGraph:
+    layout = Layout.of(n_weights, cells=cells)
+    graph = (
+        LogicalGraph(name="integers")
+        .with_role("worker")
+        .with_state("replica", Zeros(n_weights=n_weights), role="worker")
+        .with_state("clocks", Clocks(cells=layout.cells, origins="worker", span=p), role="worker")
+        .with_operator("compute", IntegerCompute(n_weights=n_weights, rounds=rounds, slack=slack), role="worker")
+    )
+    graph = add_exchange(graph, layout, Rotation(partitions=p, receivers="worker", cost=COST))
+    return graph.replace("partition", RestlessPartition(layout=layout)) if restless else graph
+
+
+def expected(nodes: int, rounds: int, n_weights: int) -> np.ndarray:
+    total = np.zeros(n_weights, np.float32)
+    for node in range(nodes):
+        for number in range(1, rounds + 1):
+            total -= integer_gradient(node, number, n_weights)
+    return total
+
+
+def assert_exact(nodes: list[LoadedNode], rounds: int, n_weights: int) -> None:
+    """Every replica is the exact sum, and every clock says so."""
+    want = expected(len(nodes), rounds, n_weights)
+    for node in nodes:
+        np.testing.assert_array_equal(_values(node.states), want)
+        clocks = node.states["clocks"]
+        assert isinstance(clocks, ClocksState)
+        assert clocks.rejected == 0
+        assert clocks.made == rounds
+
+
+def _values(states: Mapping[str, object]) -> np.ndarray:
+    replica = states["replica"]
+    assert isinstance(replica, VectorState)
+    return replica.values

@@ -1,0 +1,119 @@
+"""Methods, sections 1 and 2, on real images in the memory driver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import PrivateAttr
+
+from dataflow.engine.memory_driver import MemoryDriver, MemoryRun
+from dataflow.graph.logical import LogicalGraph
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, Sample
+from dataflow.plan.compile import compile_graph
+from operators.barrier import BarrierState
+from operators.messages import Fragment
+from operators.serve import PullsState, Serve, ServeMean
+from operators.vector_state import VectorState
+from tests.known_answers.training import BASE, job, plain_sgd, replica, union_job
+
+
+def run(graph: LogicalGraph, nodes: int) -> MemoryRun:
+    return MemoryDriver(compile_graph(graph, nodes, seed=BASE["seed"])).execute()
+
+
+@pytest.mark.parametrize(
+    ("topology", "settings", "nodes"),
+    [
+        ("ako", {"p": 1}, 1),
+        ("ako", {"p": 5}, 1),
+        ("all_to_all", {"consistency": "bsp"}, 1),
+        ("all_to_all", {"consistency": "ssp"}, 1),
+        ("all_to_all", {"consistency": "async"}, 1),
+        ("parameter_server", {"consistency": "async"}, 2),
+        ("parameter_server", {"consistency": "bsp"}, 2),
+        ("parameter_server", {"consistency": "ssp", "tau": 0}, 2),
+        ("parameter_server", {"consistency": "async", "servers": "all"}, 1),
+    ],
+)
+def test_one_worker_in_memory_equals_plain_sgd_bit_for_bit(topology: str, settings: dict[str, Any], nodes: int) -> None:
+    result = run(job(topology, **settings), nodes)
+    np.testing.assert_array_equal(replica(result.nodes[0]), plain_sgd())
+
+
+def test_ako_with_one_partition_equals_all_to_all_bit_for_bit() -> None:
+    ako = run(job("ako", p=1, tau=100, epochs=1), 4)
+    everybody = run(job("all_to_all", consistency="ssp", tau=101, epochs=1), 4)
+    for one, other in zip(ako.nodes, everybody.nodes, strict=True):
+        np.testing.assert_array_equal(replica(one), replica(other))
+
+
+@pytest.mark.parametrize(
+    ("topology", "settings", "nodes"),
+    [
+        ("all_to_all", {}, 4),
+        ("parameter_server", {"servers": 1}, 5),
+        ("parameter_server", {"servers": 2, "shard": "layer"}, 6),
+        ("parameter_server", {"servers": "all"}, 4),
+    ],
+)
+def test_bsp_with_four_workers_equals_one_worker_on_the_union_batch(
+    topology: str, settings: dict[str, Any], nodes: int
+) -> None:
+    four = run(job(topology, consistency="bsp", **settings), nodes)
+    one = run(union_job(4), 1)
+    np.testing.assert_allclose(replica(four.nodes[0]), replica(one.nodes[0]), rtol=0, atol=2e-6)
+    assert np.abs(replica(one.nodes[0]) - plain_sgd()).max() > 1e-3
+
+
+class WatchedServe(Serve):
+    """Samples how far each pushed gradient is ahead of the slowest worker's last one."""
+
+    def process(self, fragment: Fragment, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
+        yield Sample("lead", fragment.high - pulls.slowest((fragment.start, fragment.stop)))
+        yield from Serve.process(self, fragment, shard, pulls, node)
+
+
+class WatchedServeMean(ServeMean):
+    """Likewise, for the bulk-synchronous server."""
+
+    _pushed: dict[tuple[int, int, int], int] = PrivateAttr(default_factory=dict)
+
+    def process(self, fragment: Fragment, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
+        pushed = [self._pushed.get((fragment.start, fragment.stop, worker), 0) for worker in node.members["worker"]]
+        yield Sample("lead", fragment.high - min(pushed))
+        self._pushed[fragment.start, fragment.stop, fragment.origin] = fragment.high
+        yield from ServeMean.process(self, fragment, shard, barrier, node)
+
+
+class Skewed(np.random.Generator):
+    """Prefers high numbers, so that what came first is served much later than the rest."""
+
+    def integers(self, high: int) -> int:  # type: ignore[override]
+        return min(high - 1, int(high * (1 - self.random() ** 6)))
+
+
+def largest_lead(**settings: Any) -> float:
+    """How far any worker's gradient was ahead of the slowest worker's, over runs in several random orders."""
+    graph = job("parameter_server", servers=1, **settings)
+    serve = graph.operator("serve")
+    kind = WatchedServeMean if settings["consistency"] == "bsp" else WatchedServe
+    graph = graph.replace("serve", kind.model_validate_json(serve.params))
+    leads = []
+    for seed in range(5):
+        driver = MemoryDriver(compile_graph(graph, 4, seed=BASE["seed"]), order=Skewed(np.random.PCG64(seed)))
+        driver.execute()
+        leads.append(driver.engines[3].statistics().samples["serve.lead"].maximum)
+    return max(leads)
+
+
+def test_ssp_zero_is_exactly_as_stale_as_bsp() -> None:
+    assert largest_lead(consistency="bsp") == 1
+    assert largest_lead(consistency="ssp", tau=0) == 1
+
+
+def test_ssp_bounds_staleness_by_tau_and_async_does_not() -> None:
+    assert largest_lead(consistency="ssp", tau=2) == 3
+    assert largest_lead(consistency="async") > 3

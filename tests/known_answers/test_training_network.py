@@ -1,0 +1,73 @@
+"""Methods, sections 1 and 2, on real images with real threads and links."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.plan.compile import compile_graph
+from dataflow.plan.physical import PhysicalPlan
+from dataflow.testing.in_process import InProcessRun, run_in_process
+from dataflow.transport.grpc_connection import GrpcNetwork
+from tests.known_answers.training import BASE, job, plain_sgd, replica
+
+
+def plan(topology: str, nodes: int, tasks: int = 1, **settings: Any) -> PhysicalPlan:
+    return compile_graph(job(topology, **settings), nodes, seed=BASE["seed"], compute_tasks=tasks)
+
+
+def over_grpc(physical: PhysicalPlan) -> InProcessRun:
+    return run_in_process(physical, lambda _node: GrpcNetwork(token="secret"))
+
+
+@pytest.mark.parametrize(
+    ("topology", "nodes", "settings"),
+    [
+        ("ako", 1, {"p": 3}),
+        ("all_to_all", 1, {"consistency": "bsp"}),
+        ("parameter_server", 2, {"consistency": "async"}),
+        ("parameter_server", 1, {"consistency": "bsp", "servers": "all"}),
+    ],
+)
+def test_one_worker_over_grpc_equals_plain_sgd_bit_for_bit(topology: str, nodes: int, settings: dict[str, Any]) -> None:
+    run = over_grpc(plan(topology, nodes, **settings))
+    np.testing.assert_array_equal(replica(run.nodes[0]), plain_sgd())
+
+
+@pytest.mark.parametrize(
+    ("topology", "nodes", "settings"),
+    [("all_to_all", 4, {}), ("parameter_server", 5, {"servers": 1}), ("parameter_server", 4, {"servers": "all"})],
+)
+def test_bsp_over_grpc_is_identical_from_run_to_run_and_to_the_memory_driver(
+    topology: str, nodes: int, settings: dict[str, Any]
+) -> None:
+    physical = plan(topology, nodes, consistency="bsp", **settings)
+    runs = [over_grpc(physical) for _ in range(2)]
+    want = replica(MemoryDriver(physical).execute().nodes[0])
+    for run in runs:
+        for node in run.nodes[:4]:
+            np.testing.assert_array_equal(replica(node), want)
+
+
+@pytest.mark.parametrize(
+    ("topology", "nodes", "settings"),
+    [
+        ("ako", 4, {"p": 3}),
+        ("all_to_all", 3, {"consistency": "async"}),
+        ("parameter_server", 3, {"servers": 1, "consistency": "ssp"}),
+        ("parameter_server", 3, {"servers": "all", "n_push": 2, "n_fetch": 4}),
+    ],
+)
+def test_asynchronous_training_with_two_compute_tasks_over_grpc_ends_with_equal_replicas(
+    topology: str, nodes: int, settings: dict[str, Any]
+) -> None:
+    run = over_grpc(plan(topology, nodes, tasks=2, **settings))
+    first = replica(run.nodes[0])
+    workers = [node for node in run.nodes if "replica" in node.states]
+    for node in workers:
+        np.testing.assert_allclose(replica(node), first, rtol=0, atol=1e-5)
+    assert "model.safetensors" in run.artifacts
+    assert [report.fields["epoch"] for _, report in run.reports] == [pytest.approx(0.25, abs=0.05)]

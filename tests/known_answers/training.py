@@ -1,0 +1,103 @@
+"""Short training jobs on the embedded digits, and the plain loops that they must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from pydantic import PrivateAttr
+
+from ako_jobs import ako, all_to_all, parameter_server
+from ako_jobs.worker import Setting
+from dataflow.engine.loading import LoadedNode
+from dataflow.graph.logical import LogicalGraph
+from dataflow.message import Tick
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, EndOfData
+from dataflow.ports import Emission
+from operators.dnn import Model
+from operators.messages import Batch
+from operators.source import Source
+from operators.vector_state import VectorState
+
+TOPOLOGIES = {"ako": ako, "all_to_all": all_to_all, "parameter_server": parameter_server}
+BASE: dict[str, Any] = {"epochs": 0.25, "batch": 8, "lr": 0.02, "warm_start": 0, "holdout": 0.1, "seed": 3}
+
+
+def job(topology: str, **settings: Any) -> LogicalGraph:
+    module: Any = TOPOLOGIES[topology]
+    graph: LogicalGraph = module.build(module.Config.parse({**BASE, **settings}))
+    return graph
+
+
+def replica(node: LoadedNode) -> np.ndarray:
+    state = node.states["replica"]
+    assert isinstance(state, VectorState)
+    return state.values
+
+
+def plain_sgd(**settings: Any) -> np.ndarray:
+    """What one machine without any engine computes: the weights after ``w -= lr * g`` over all mini-batches."""
+    setting = Setting.of(ako.Config.parse({**BASE, **settings}))
+    model = Model(setting.model)
+    weights = model.initial(np.random.default_rng(np.random.SeedSequence(setting.config.seed, spawn_key=(0,))))
+    gradient = np.empty_like(weights)
+    for batch in batches(setting, NodeContext(seed=setting.config.seed)):
+        workspace = model.workspace(max(1, len(batch.images)))
+        model.gradient(weights, batch.images, batch.labels, gradient, workspace, 1.0 / len(batch.images))
+        weights -= np.float32(setting.config.lr) * gradient
+    return weights
+
+
+def batches(setting: Setting, node: NodeContext) -> Iterator[Batch]:
+    """The normalised mini-batches of one node."""
+    config = setting.config
+    source = Source(data=setting.data, batch=config.batch, epochs=config.epochs, holdout=config.holdout)
+    source.open(node)
+    step = 0
+    while True:
+        (effect,) = source.process(Tick(step, 0, 1), node)
+        if isinstance(effect, EndOfData):
+            return
+        assert isinstance(effect, Emission)
+        assert isinstance(effect.message, Batch)
+        assert setting.normalise is not None
+        yield effect.message.with_images(setting.normalise.apply(effect.message.images))
+        step += 1
+
+
+class UnionSource(Source):
+    """One node that reads, in each step, the mini-batches that `nodes` nodes would read."""
+
+    nodes: int
+    _sources: list[tuple[Source, NodeContext]] = PrivateAttr(default_factory=list)
+
+    def open(self, node: NodeContext) -> None:
+        members = {"worker": tuple(range(self.nodes))}
+        for index in range(self.nodes):
+            source = Source(data=self.data, batch=self.batch, epochs=self.epochs, holdout=self.holdout)
+            context = NodeContext(index=index, members=members, seed=node.seed)
+            source.open(context)
+            self._sources.append((source, context))
+
+    def process(self, tick: Tick, node: NodeContext) -> Emissions:
+        parts: list[Batch] = []
+        for source, context in self._sources:
+            (effect,) = source.process(tick, context)
+            if isinstance(effect, EndOfData):
+                yield EndOfData()
+                return
+            assert isinstance(effect, Emission)
+            assert isinstance(effect.message, Batch)
+            parts.append(effect.message)
+        images = np.concatenate([part.images for part in parts])
+        labels = np.concatenate([part.labels for part in parts])
+        yield self.batches(Batch(tick.step, 0, 1, images, labels, len(labels), parts[0].epoch))
+
+
+def union_job(nodes: int, **settings: Any) -> LogicalGraph:
+    """All-to-all BSP on one node that reads what `nodes` workers would."""
+    graph = job("all_to_all", consistency="bsp", **settings)
+    source = Source.model_validate_json(graph.operator("source").params)
+    return graph.replace("source", UnionSource(nodes=nodes, **source.model_dump()))

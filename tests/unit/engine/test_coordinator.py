@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataflow.engine import coordinator as co
+from dataflow.engine.coordinator import JobCoordinator, JobState
+from dataflow.engine.reports import NodeStatistics, OperatorReport
+from dataflow.engine.scheduling import Placements, Waiting, place_jobs
+from dataflow.plan.job import StopRules
+
+NAMES = ("left", "right")
+ADDRESSES = {0: "127.0.0.1:1", 1: "127.0.0.1:2"}
+
+
+def deploying(rules: StopRules | None = None) -> JobCoordinator:
+    job = JobCoordinator(2, rules or StopRules())
+    assert job.handle(co.Placed(NAMES), 10.0) == [
+        co.ChangeState(JobState.DEPLOYING),
+        co.Deploy(0),
+        co.Deploy(1),
+        co.SetTimer(130.0),
+    ]
+    return job
+
+
+def running(rules: StopRules | None = None) -> JobCoordinator:
+    job = deploying(rules)
+    assert job.handle(co.NodePrepared(1, ADDRESSES[1]), 11.0) == []
+    assert job.handle(co.NodePrepared(0, ADDRESSES[0]), 11.0) == [co.Connect(0, ADDRESSES), co.Connect(1, ADDRESSES)]
+    assert job.handle(co.NodeReady(0), 12.0) == []
+    commands = job.handle(co.NodeReady(1), 12.0)
+    assert commands[:3] == [co.ChangeState(JobState.RUNNING), co.Start(0), co.Start(1)]
+    return job
+
+
+def ended(node: int) -> co.NodeEnded:
+    return co.NodeEnded(node, NodeStatistics(node))
+
+
+def report(value: Any, node: int = 0, port: str = "validate.results") -> co.NodeReport:
+    return co.NodeReport(node, OperatorReport(port, {"accuracy": value}))
+
+
+def test_start_waits_until_the_last_node_is_ready() -> None:
+    assert running().state is JobState.RUNNING
+
+
+def test_node_ready_twice_does_not_count_for_another() -> None:
+    job = deploying()
+    for node in (0, 1):
+        job.handle(co.NodePrepared(node, ADDRESSES[node]), 11.0)
+    job.handle(co.NodeReady(0), 12.0)
+    assert job.handle(co.NodeReady(0), 12.0) == []
+    assert job.state is JobState.DEPLOYING
+
+
+def test_sources_that_run_out_finish_the_job_by_epochs() -> None:
+    job = running()
+    assert job.handle(ended(0), 20.0) == []
+    finish = co.Finish(JobState.FINISHED, "", "epochs")
+    assert job.handle(ended(1), 21.0) == [co.CloseNodes((0, 1)), finish]
+
+
+def test_time_rule_stops_the_nodes_and_the_job_finishes_when_they_have_drained() -> None:
+    job = running(StopRules(time_s=5.0))
+    assert job.handle(co.Tick(), 16.9) == [co.SetTimer(17.0)]
+    assert job.handle(co.Tick(), 17.0) == [co.StopNodes((0, 1), "time"), co.SetTimer(77.0)]
+    assert job.state is JobState.RUNNING
+    job.handle(ended(0), 18.0)
+    assert job.handle(ended(1), 18.0)[-1] == co.Finish(JobState.FINISHED, "", "time")
+
+
+def test_nodes_that_do_not_drain_are_killed_and_the_job_is_finished_all_the_same() -> None:
+    job = running(StopRules(time_s=5.0))
+    job.handle(co.Tick(), 17.0)
+    job.handle(ended(0), 18.0)
+    assert job.handle(co.Tick(), 77.0) == [
+        co.KillNodes((0, 1)),
+        co.Finish(JobState.FINISHED, "killed nodes that did not drain: right", "time"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rules", "values", "stopped_by"),
+    [
+        (StopRules(report="validate.results", target=0.9), [0.8, 0.9], "target"),
+        (StopRules(report="validate.results", target=0.9, hold=2), [0.95, 0.8, 0.9, 0.9], "target"),
+        (StopRules(report="validate.results", target=0.9, hold=2), [0.95, 0.8, 0.95], ""),
+        (StopRules(report="validate.results", patience=2), [0.5, 0.6, 0.6, 0.5], "patience"),
+        (StopRules(report="validate.results", patience=2), [0.5, 0.4, 0.6, 0.5], ""),
+        (StopRules(report="validate.results", target=0.9), [float("nan"), 0.1], ""),
+        (StopRules(report="other.results", target=0.9), [1.0], ""),
+        (StopRules(), [1.0], ""),
+    ],
+)
+def test_stop_rules_over_the_reports_of_one_node(rules: StopRules, values: list[float], stopped_by: str) -> None:
+    job = running(rules)
+    commands = [command for value in values for command in job.handle(report(value), 20.0)]
+    stops = [command.reason for command in commands if isinstance(command, co.StopNodes)]
+    assert stops == ([stopped_by] if stopped_by else [])
+
+
+def test_patience_waits_for_every_node_that_reports() -> None:
+    job = running(StopRules(report="validate.results", patience=1))
+    assert job.handle(report(0.5, node=0), 20.0) == []
+    assert job.handle(report(0.5, node=1), 20.0) == []
+    assert job.handle(report(0.4, node=0), 20.0) == []
+    assert job.handle(report(0.4, node=1), 20.0)[0] == co.StopNodes((0, 1), "patience")
+
+
+def test_stop_rule_on_a_field_that_is_not_reported_fails_the_job() -> None:
+    job = running(StopRules(report="validate.results", metric="f1", target=0.9))
+    finish = job.handle(report(0.5), 20.0)[-1]
+    what = "the stop rule watches 'f1', which validate.results does not report; it has: accuracy"
+    assert finish == co.Finish(JobState.FAILED, what, "")
+
+
+def test_failed_node_kills_the_others_and_is_named_with_the_users_line() -> None:
+    job = running()
+    commands = job.handle(co.NodeFailed(1, "operator blur raised ValueError: no", "my_job.py:12"), 20.0)
+    cause = "node right: operator blur raised ValueError: no at my_job.py:12"
+    assert commands == [co.KillNodes((0, 1)), co.Finish(JobState.FAILED, cause, "")]
+
+
+def test_failure_of_a_node_that_has_ended_changes_nothing() -> None:
+    job = running()
+    job.handle(ended(1), 20.0)
+    assert job.handle(co.NodeFailed(1, "its job process ended by SIGSEGV"), 20.0) == []
+    assert job.state is JobState.RUNNING
+
+
+def test_failed_link_is_the_cause_only_if_no_node_fails_by_itself_within_a_moment() -> None:
+    job = running()
+    link = co.NodeFailed(0, "the link to node right is lost", link=True)
+    assert job.handle(link, 20.0) == [co.SetTimer(21.0)]
+    assert job.handle(link, 20.5) == []
+    finish = job.handle(co.NodeFailed(1, "its job process ended by SIGKILL"), 20.9)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node right: its job process ended by SIGKILL", "")
+    job = running()
+    job.handle(link, 20.0)
+    finish = job.handle(co.Tick(), 21.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node left: the link to node right is lost", "")
+
+
+def test_lost_node_fails_the_job() -> None:
+    job = deploying()
+    finish = job.handle(co.NodeLost(0, "no heartbeat for 5.0 s"), 20.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node left was lost: no heartbeat for 5.0 s", "")
+
+
+def test_preflight_that_takes_too_long_names_the_nodes_that_are_late() -> None:
+    job = deploying()
+    for node in (0, 1):
+        job.handle(co.NodePrepared(node, ADDRESSES[node]), 11.0)
+    job.handle(co.NodeReady(0), 12.0)
+    finish = job.handle(co.Tick(), 130.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "nodes not ready after 120 s: right", "")
+
+
+def test_cancelling_a_running_job_stops_its_nodes_first() -> None:
+    job = running()
+    assert job.handle(co.CancelAsked(), 20.0) == [
+        co.ChangeState(JobState.CANCELLING, "cancelled"),
+        co.StopNodes((0, 1), "cancel"),
+        co.SetTimer(22.0),
+    ]
+    assert job.handle(co.CancelAsked(), 20.5) == []
+    job.handle(ended(0), 21.0)
+    finish = co.Finish(JobState.CANCELLED, "cancelled", "cancel")
+    assert job.handle(co.NodeFailed(1, "stopped in the middle"), 21.0) == [co.CloseNodes((0, 1)), finish]
+
+
+def test_cancelling_kills_after_the_grace() -> None:
+    job = running()
+    job.handle(co.CancelAsked(), 20.0)
+    killed = co.Finish(JobState.CANCELLED, "cancelled; the nodes had to be killed", "cancel")
+    assert job.handle(co.Tick(), 22.0) == [co.KillNodes((0, 1)), killed]
+
+
+def test_cancelling_a_waiting_job_ends_it_at_once() -> None:
+    job = JobCoordinator(8, StopRules())
+    assert job.handle(co.Unplaced("needs 8 nodes, 2 attached"), 1.0) == [
+        co.ChangeState(JobState.PENDING, "needs 8 nodes, 2 attached")
+    ]
+    assert job.handle(co.CancelAsked(), 2.0) == [co.Finish(JobState.CANCELLED, "cancelled", "cancel")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (JobState.SUBMITTED, JobState.PENDING),
+        (JobState.PENDING, JobState.PENDING),
+        (JobState.DEPLOYING, JobState.FAILED),
+        (JobState.RUNNING, JobState.FAILED),
+        (JobState.CANCELLING, JobState.CANCELLED),
+        (JobState.FINISHED, JobState.FINISHED),
+    ],
+)
+def test_master_restarted_leads_to(before: JobState, after: JobState) -> None:
+    job = JobCoordinator(2, StopRules(), state=before)
+    commands = job.handle(co.MasterRestarted(), 0.0)
+    assert job.state is after
+    assert all(c.reason == "the master was restarted" for c in commands if isinstance(c, co.Finish | co.ChangeState))
+
+
+def test_diagram_has_every_transition_of_the_table() -> None:
+    lines = co.transition_diagram().splitlines()
+    assert lines[0] == "stateDiagram-v2"
+    assert "    DEPLOYING --> RUNNING: all nodes ready" in lines
+    assert len(lines) == 2 + len(co.TRANSITIONS) + len(co.ENDED)
+
+
+def test_every_state_can_be_reached_and_left_or_is_an_end() -> None:
+    reached = {JobState.SUBMITTED, *co.TRANSITIONS.values()}
+    left = {source for source, _ in co.TRANSITIONS}
+    assert reached == set(JobState)
+    assert left == set(JobState) - co.ENDED
+
+
+nodes = st.integers(0, 1)
+events = st.one_of(
+    st.just(co.Placed(NAMES)),
+    st.just(co.Unplaced("no")),
+    nodes.map(lambda node: co.NodePrepared(node, ADDRESSES[node])),
+    nodes.map(co.NodeReady),
+    st.builds(report, st.sampled_from([0.1, 0.95, float("nan"), None, True]), nodes),
+    nodes.map(ended),
+    nodes.map(lambda node: co.NodeFailed(node, "failed")),
+    nodes.map(lambda node: co.NodeFailed(node, "link", link=True)),
+    nodes.map(co.NodeLost),
+    st.just(co.CancelAsked()),
+    st.just(co.MasterRestarted()),
+    st.just(co.Tick()),
+)
+RULES = StopRules(report="validate.results", target=0.9, hold=2, patience=3, time_s=10.0)
+
+
+@given(st.lists(st.tuples(events, st.floats(0.0, 50.0)), max_size=40))
+def test_random_events_never_leave_the_table_and_finish_comes_once_and_last(
+    happenings: list[tuple[co.Event, float]],
+) -> None:
+    job = JobCoordinator(2, RULES)
+    now, commands = 0.0, []
+    edges = {(source, target) for (source, _), target in co.TRANSITIONS.items()}
+    for event, delay_s in happenings:
+        now += delay_s
+        before = job.state
+        commands += job.handle(event, now)
+        assert job.state is before or (before, job.state) in edges
+    finishes = [c for c in commands if isinstance(c, co.Finish)]
+    assert len(finishes) == (job.state in co.ENDED)
+    if finishes:
+        assert isinstance(commands[-1], co.Finish)
+        assert finishes[0].state is job.state
+        stopped_by = finishes[0].stopped_by
+        assert (stopped_by == "cancel") == (job.state is JobState.CANCELLED)
+        assert (stopped_by == "") == (job.state is JobState.FAILED)
+
+
+@given(st.lists(st.tuples(events, st.floats(0.0, 50.0)), max_size=20))
+def test_whatever_happened_a_job_ends_when_it_is_cancelled_and_time_passes(
+    happenings: list[tuple[co.Event, float]],
+) -> None:
+    job = JobCoordinator(2, RULES)
+    now = 0.0
+    for event, delay_s in happenings:
+        now += delay_s
+        job.handle(event, now)
+    job.handle(co.CancelAsked(), now)
+    for _ in range(2):
+        now += 1000.0
+        job.handle(co.Tick(), now)
+    assert job.state in co.ENDED
+
+
+@pytest.mark.parametrize(
+    ("waiting", "free", "attached", "placed", "reasons"),
+    [
+        ([Waiting("a", 2)], ["x", "y", "z"], 3, {"a": ("x", "y")}, {}),
+        ([Waiting("a", 8)], ["x", "y"], 2, {}, {"a": "needs 8 nodes, 2 attached"}),
+        ([Waiting("a", 8)], ["x"], 2, {}, {"a": "needs 8 nodes, 2 attached, 1 busy"}),
+        ([Waiting("a", 1)], [], 0, {}, {"a": "needs 1 node, 0 attached"}),
+        (
+            [Waiting("a", 2), Waiting("b", 1)],
+            ["x"],
+            2,
+            {},
+            {"a": "needs 2 nodes, 2 attached, 1 busy", "b": "needs 1 node, 2 attached, 1 busy; behind job a"},
+        ),
+        ([Waiting("a", 9), Waiting("b", 1)], ["x"], 2, {"b": ("x",)}, {"a": "needs 9 nodes, 2 attached, 1 busy"}),
+        ([Waiting("a", 1), Waiting("b", 1)], ["x", "y"], 2, {"a": ("x",), "b": ("y",)}, {}),
+    ],
+)
+def test_place_jobs(
+    waiting: list[Waiting],
+    free: list[str],
+    attached: int,
+    placed: dict[str, tuple[str, ...]],
+    reasons: dict[str, str],
+) -> None:
+    assert place_jobs(waiting, free, attached) == Placements(placed, reasons)

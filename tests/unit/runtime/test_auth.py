@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import stat
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+
+from dataflow.errors import AuthError, ConfigError
+from dataflow.runtime import auth
+from dataflow.runtime.auth import check_host, find_token, make_token, read_token
+from dataflow.runtime.client import Client
+from dataflow.runtime.master import MasterConfig, serve
+from dataflow.runtime.state_dir import read_endpoint
+from dataflow.transport.authorization import token_metadata
+from dataflow.transport.generated import control_pb2
+
+METHODS = [
+    f"/{service.full_name}/{method.name}"
+    for file in (control_pb2, health_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+]
+
+
+def test_there_are_methods_to_test() -> None:
+    assert len(METHODS) == 12
+    assert "/grpc.health.v1.Health/Check" in METHODS
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        token_metadata("wrong"),
+        token_metadata(""),
+        (("authorization", "Basic right"),),
+    ],
+)
+def test_every_method_of_every_service_refuses_calls_without_the_token(
+    tmp_path: Path, metadata: tuple[tuple[str, str], ...]
+) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "token").touch(mode=0o600)
+    (tmp_path / "token").write_text("right")
+
+    async def codes() -> dict[str, grpc.StatusCode]:
+        master = asyncio.create_task(serve(MasterConfig(port=0, state_dir=tmp_path)))
+        while not (address := read_endpoint(tmp_path)):
+            await asyncio.sleep(0.01)
+        found = {}
+        async with grpc.aio.insecure_channel(address) as channel:
+            for method in [*METHODS, "/no.Such/Method"]:
+                call = channel.stream_stream(method)(metadata=metadata)
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await call.write(b"\xff not a message of any kind")
+                found[method] = await call.code()
+            allowed = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", metadata=token_metadata("right"))
+            found["with the token"] = await allowed.code()
+        master.cancel()
+        await asyncio.wait([master])
+        return found
+
+    found = asyncio.run(codes())
+    assert found.pop("with the token") is grpc.StatusCode.OK
+    assert found == dict.fromkeys([*METHODS, "/no.Such/Method"], grpc.StatusCode.UNAUTHENTICATED)
+
+
+def test_token_is_made_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
+    token = make_token(tmp_path)
+    assert len(token) == 43
+    assert make_token(tmp_path) == token == read_token(tmp_path)
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+
+
+def test_token_that_others_may_read_or_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AuthError, match="cannot read"):
+        read_token(tmp_path)
+    token = make_token(tmp_path)
+    (tmp_path / "token").chmod(0o644)
+    with pytest.raises(AuthError, match="others may read") as caught:
+        read_token(tmp_path)
+    assert token not in str(caught.value)
+
+
+def test_token_comes_from_the_argument_then_the_environment_then_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(auth.TOKEN_VARIABLE, raising=False)
+    with pytest.raises(AuthError, match="no token"):
+        find_token()
+    made = make_token(tmp_path)
+    assert find_token(state_dir=tmp_path) == made
+    monkeypatch.setenv(auth.TOKEN_VARIABLE, "from the environment")
+    assert find_token(state_dir=tmp_path) == "from the environment"
+    assert find_token("given", tmp_path) == "given"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org", ""])
+def test_host_that_others_reach_needs_insecure(host: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no encryption"):
+        check_host(host, insecure=False)
+    with pytest.raises(ConfigError, match="no encryption"):
+        asyncio.run(serve(MasterConfig(host=host, port=0, state_dir=tmp_path)))
+    check_host(host, insecure=True)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])
+def test_loopback_hosts_are_allowed(host: str) -> None:
+    check_host(host, insecure=False)
+
+
+def test_client_of_no_master_is_told_so() -> None:
+    with (
+        Client("127.0.0.1:9", "token") as client,
+        pytest.raises(Exception, match=r"cannot be reached at 127\.0\.0\.1:9"),
+    ):
+        client.jobs()

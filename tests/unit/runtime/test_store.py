@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dataflow.errors import MasterError, WireError
+from dataflow.runtime import store as stores
+from dataflow.runtime.bundle import Bundle
+from dataflow.runtime.state_dir import StateDirLock
+from dataflow.runtime.store import Store, StoredJob, check_artifact_name
+from dataflow.transport.generated import control_pb2 as pb
+
+
+def job(name: str, spec: bytes = b"{}") -> StoredJob:
+    return StoredJob(name, spec, Bundle("digest", b"zip"), pb.JobStatus(job=name, state="SUBMITTED", nodes=2))
+
+
+def test_reopened_store_has_jobs_events_statistics_and_logs(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add_job("op-1", job("aaa"))
+    store.add_job("op-2", job("abb"))
+    store.add_event("aaa", pb.JobEvent(index=0, wall_s=1.0))
+    store.add_event("aaa", pb.JobEvent(index=1, wall_s=2.0))
+    store.set_statistics("aaa", pb.NodeStatistics(node=1, steps=3))
+    store.set_statistics("aaa", pb.NodeStatistics(node=1, steps=5))
+    store.add_log_lines("aaa", [pb.LogLine(node=1, text="one"), pb.LogLine(node=1, text="two")])
+    store.set_status(pb.JobStatus(job="aaa", state="RUNNING"))
+    store.close()
+
+    store = Store(tmp_path)
+    assert [status.job for status in store.statuses()] == ["aaa", "abb"]
+    assert store.job("aaa").status.state == "RUNNING"
+    assert store.job("aaa").bundle == Bundle("digest", b"zip")
+    assert [event.wall_s for event in store.events("aaa", 1)] == [2.0]
+    assert store.event_count("aaa") == 2
+    assert [each.steps for each in store.statistics("aaa")] == [5]
+    assert [(number, line.text) for number, line in store.log_lines("aaa", 1)] == [(1, "two")]
+    store.close()
+
+
+def test_same_operation_id_gives_the_same_job_and_refuses_another(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.add_job("op", job("first")) == "first"
+    assert store.add_job("op", job("second")) == "first"
+    assert [status.job for status in store.statuses()] == ["first"]
+    with pytest.raises(MasterError, match="another job was submitted"):
+        store.add_job("op", job("third", b'{"other": 1}'))
+    store.close()
+
+
+def test_find_takes_a_beginning_of_exactly_one_id(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name in ("aaa1", "aab2", "aa"):
+        store.add_job(name, job(name))
+    assert store.find("aaa") == "aaa1"
+    assert store.find("aa") == "aa"
+    with pytest.raises(MasterError, match="several"):
+        store.find("a")
+    for unknown in ("x", "", "%", "aaa11"):
+        with pytest.raises(MasterError, match="no such job"):
+            store.find(unknown)
+    store.close()
+
+
+def test_oldest_log_lines_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "MAX_LOG_LINES", 3)
+    store = Store(tmp_path)
+    store.add_log_lines("a", [pb.LogLine(text=str(number)) for number in range(5)])
+    store.add_log_lines("a", [pb.LogLine(text="5")])
+    assert [line.text for _, line in store.log_lines("a", 0)] == ["3", "4", "5"]
+    store.close()
+
+
+def test_artifact_is_there_under_its_name_once_the_last_chunk_has_come(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write_artifact("a", 0, pb.ArtifactChunk(name="m/model.bin", data=b"12"))
+    store.write_artifact("a", 1, pb.ArtifactChunk(name="other", data=b"x", last=True))
+    assert [name for name, _ in store.artifacts("a")] == ["other"]
+    store.write_artifact("a", 0, pb.ArtifactChunk(name="m/model.bin", data=b"3", last=True))
+    assert [(name, path.read_bytes()) for name, path in store.artifacts("a")] == [
+        ("m/model.bin", b"123"),
+        ("other", b"x"),
+    ]
+    store.write_artifact("a", 0, pb.ArtifactChunk(name="other", data=b"y", last=True))
+    assert dict(store.artifacts("a"))["other"].read_bytes() == b"y"
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["", "/abs", "../up", "a/../b", "a//b", ".hidden", "a/", "ä", "a b", "a" * 200])
+def test_artifact_names_that_lead_out_or_are_not_plain_are_refused(name: str) -> None:
+    with pytest.raises(WireError, match="bad name"):
+        check_artifact_name(name)
+
+
+def test_artifact_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "MAX_ARTIFACT_NBYTES", 3)
+    store = Store(tmp_path)
+    store.write_artifact("a", 0, pb.ArtifactChunk(name="big", data=b"12"))
+    with pytest.raises(WireError, match="3 bytes"):
+        store.write_artifact("a", 0, pb.ArtifactChunk(name="big", data=b"34", last=True))
+    store.close()
+
+
+def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "jobs.sqlite").write_bytes(b"something else, long enough to be looked at" * 10)
+    with pytest.raises(MasterError, match="cannot use"):
+        Store(tmp_path)
+
+
+def test_second_lock_on_a_state_directory_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
+    first = StateDirLock(tmp_path)
+    with pytest.raises(MasterError, match="another master runs"):
+        StateDirLock(tmp_path)
+    first.release()
+    StateDirLock(tmp_path).release()
