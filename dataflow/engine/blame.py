@@ -35,7 +35,7 @@ def reraise(error: Exception, what: str, cls: type, node: str) -> NoReturn:
         raise error
     where = f"node {node}, {_raised_at(error) or declared_at(cls)}"
     if isinstance(error, AkoError):
-        raise type(error)(f"{what}: {error.what}", got=error.got, where=where, fix=error.fix) from error
+        raise type(error)(what=f"{what}: {error.what}", got=error.got, where=where, fix=error.fix) from error
     raise OperatorError(
         what=f"{what} raised {type(error).__name__}: {error}", where=where, fix="see the job's log for the traceback"
     ) from error

@@ -106,9 +106,10 @@ class ChainState:
         A shard whose message an operator upstream swallowed, or whose node has left, never comes: the step is
         complete once every open input has gone on to a later one.
         """
-        if step.finished < step.started:
+        if step.finished < step.started or not step.started:
             return False
-        return step.started == step.shards or (
-            self.inbox.of_step(step.number) is None
-            and all(self._steps.get(source, -1) > step.number for source in self.open_inputs)
+        if step.started == step.shards or self.chain.head.source:
+            return step.started == step.shards
+        return self.inbox.of_step(step.number) is None and all(
+            self._steps.get(source, -1) > step.number for source in self.open_inputs
         )
