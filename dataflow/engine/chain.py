@@ -165,15 +165,15 @@ class Chain:
         ]
         self._gates = [member for member in self.members if member.has("ready")]
         self.gated = bool(self._gates)
-        self.gate_needs = _together(member.uses("ready") for member in self._gates).without_writes()
+        self.gate_uses = _together(member.uses("ready") for member in self._gates)
         self.minds_leaving = any(member.has("on_left") for member in self.members)
         self.merge_needs = Needs(writes=self.members[-1].uses("merge").writes)
         self.process_needs = self._process_needs(0)
+        self.start_needs = self.process_needs | self.gate_uses.without_writes()
         self.left_needs, self.end_needs = self._hook_needs("on_left"), self._hook_needs("on_end")
 
-    def ready(self, states: Mapping[str, State]) -> bool:
-        """Whether every `ready` predicate of the chain holds now."""
-        given = Given(states, states)
+    def ready(self, given: Given) -> bool:
+        """Whether every `ready` predicate of the chain holds for what `gate_uses` asks for."""
         return all(bool(member.call("ready", (), given, _no_rng(member))) for member in self._gates)
 
     def process(self, message: Message, given: Given, step: int) -> Outcome:

@@ -273,7 +273,7 @@ class NodeEngine:
     def _may_run(self, state: ChainState) -> bool:
         """Whether there is room for what a message makes, its state is free, and the gate is open."""
         chain = state.chain
-        if state.gate_shut or not state.has_room() or not self._free(chain.process_needs | chain.gate_needs):
+        if state.gate_shut or not state.has_room() or not self._free(chain.start_needs):
             return False
         return not chain.gated or self._gate_open(state)
 
@@ -301,10 +301,11 @@ class NodeEngine:
 
     def _gate_open(self, state: ChainState) -> bool:
         """Whether the chain's `ready` predicates hold; if not, they are asked again once their state has changed."""
-        if state.chain.ready(self._states):
+        uses = state.chain.gate_uses
+        if state.chain.ready(self._given(uses)):
             self._unblocked(state)
             return True
-        state.gate_shut = bool(state.chain.gate_needs.reads)
+        state.gate_shut = bool(uses.reads | uses.writes)
         if state.blocked_since is None:
             state.blocked_since = self._now
         return False
@@ -352,7 +353,8 @@ class NodeEngine:
     def _unlock(self, elements: frozenset[str]) -> None:
         self._locked -= elements
         for state in self._turns:
-            if state.gate_shut and not elements.isdisjoint(state.chain.gate_needs.reads):
+            uses = state.chain.gate_uses
+            if state.gate_shut and not elements.isdisjoint(uses.reads | uses.writes):
                 state.gate_shut = False
 
     def _emit(self, operator: str, emission: Emission) -> None:
