@@ -1,0 +1,315 @@
+"""What fails a node: the error's words, and silence afterwards."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_rig import (
+    Blob,
+    Count,
+    Log,
+    LogState,
+    NetNote,
+    Num,
+    Piece,
+    Pieces,
+    Receive,
+    Rig,
+    Send,
+    graph_of,
+    nodes_of,
+)
+
+from dataflow.engine.events import Failed, Report, Started, StopAsked
+from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.engine.reports import OperatorReport
+from dataflow.errors import ConfigError, OperatorError
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.routes import Route
+from dataflow.message import Tick
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Artifact, Emissions, EndOfData, Gather, Operator
+from dataflow.ports import Emission, In, Out
+from dataflow.state import Reads, Writes
+
+
+class Breaks(Operator):
+    """Breaks in the way its field says."""
+
+    how: str = "raise"
+    inp = In(Num)
+    out = Out(Num)
+
+    def process(self, num: Num) -> Emissions:
+        match self.how:
+            case "raise":
+                raise ValueError("boom")
+            case "numpy":
+                np.zeros(2) + np.zeros(3)
+            case "type":
+                yield self.out(Blob(np.zeros(1)))  # type: ignore[arg-type]
+            case "effect":
+                yield 3  # type: ignore[misc]
+            case "foreign":
+                yield Emission("elsewhere", num)
+            case "end":
+                yield EndOfData()
+            case "ako":
+                raise ConfigError("no such thing", got=5, fix="try six")
+
+
+class Returns(Operator):
+    inp = In(Num)
+    out = Out(Num)
+
+    def process(self, num: Num) -> int:
+        return num.n
+
+
+class GateBreaks(Operator):
+    inp = In(Num)
+    out = Out(Num)
+
+    def ready(self) -> bool:
+        return bool(1 / 0)
+
+    def process(self, num: Num) -> Emissions:
+        yield self.out(num)
+
+
+class YieldingGather(Gather):
+    inp = In(Piece)
+    out = Out(Num)
+
+    def process(self, piece: Piece) -> Emissions:
+        yield self.out(Num(piece.step))
+
+    def merge(self, parts: list[Any]) -> Emissions:
+        yield from ()
+
+
+class Frozen(Log):
+    """State that cannot be copied."""
+
+    def create(self, node: NodeContext) -> LogState:
+        return FrozenState()
+
+
+class FrozenState(LogState):
+    def snapshot(self) -> tuple[Any, ...]:
+        raise RuntimeError("too cold")
+
+
+class ReadsFrozen(Operator):
+    inp = In(Num)
+    out = Out(Num)
+    frozen = Reads()
+
+    def process(self, num: Num, frozen: Any) -> Emissions:
+        yield from ()
+
+
+class Nowhere(Send):
+    """Sends to a node that is not there, or to none."""
+
+    to: int | None = None
+
+    def process(self, num: Num) -> Emissions:
+        yield self.out(num, to=self.to)
+
+
+class KeylessSend(Operator):
+    pool = "network"
+    sends = True
+    inp = In(Num, key="missing")
+    out = Out(Num)
+
+    def process(self, num: Num) -> Emissions:
+        yield self.out(num)
+
+
+class Says(Operator):
+    """Reports, and keeps a file."""
+
+    value: Any = 1.0
+    source = True
+    said = Out(Num, reported=True)
+
+    def process(self, tick: Tick) -> Emissions:
+        if tick.step:
+            yield EndOfData()
+            return
+        yield self.said(Num(self.value))
+        yield Artifact("a.txt", b"abc")
+
+
+class SaysArray(Says):
+    """Reports an array where a number is promised."""
+
+    def process(self, tick: Tick) -> Emissions:
+        yield self.said(Num(np.zeros(2)))  # type: ignore[arg-type]
+
+
+class Keeps(Operator):
+    inp = In(Num)
+    out = Out(Num)
+    log = Writes()
+
+    def process(self, num: Num, log: LogState) -> Emissions:
+        log.items.append(num.n)
+        yield from ()
+
+
+class OpensBadly(Count):
+    def open(self, node: NodeContext) -> None:
+        raise OSError("no disk")
+
+
+def _line(method: Callable[..., Any], text: str) -> str:
+    """``file:line`` of the line of a method that contains `text`."""
+    lines, first = inspect.getsourcelines(method)
+    number = next(number for number, line in enumerate(lines) if text in line)
+    return f"{__file__}:{first + number}"
+
+
+def _failure(operator: Operator, logs: tuple[str, ...] = ()) -> OperatorError:
+    graph = graph_of({"count": Count(), "middle": operator}, [("count", "middle")], logs)
+    rig = Rig(nodes_of(graph))
+    rig.start()
+    rig.finish_all()
+    error = rig.failure()
+    assert isinstance(error, OperatorError)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("how", "text", "what"),
+    [
+        ("raise", "boom", "operator 'middle' raised ValueError: boom"),
+        ("numpy", "np.zeros(2)", "operator 'middle' raised ValueError: operands could not be broadcast"),
+        ("type", "Blob(np", "operator 'middle' raised TypeError: port 'out' emits Num, got Blob"),
+    ],
+)
+def test_raising_operator_fails_naming_itself_node_and_line(how: str, text: str, what: str) -> None:
+    error = _failure(Breaks(how=how))
+    assert error.what.startswith(what)
+    assert error.where == f"node node-0, {_line(Breaks.process, text)}"
+
+
+@pytest.mark.parametrize("how", ["effect", "foreign", "end"])
+def test_operator_that_yields_no_effect_of_its_own_fails(how: str) -> None:
+    error = _failure(Breaks(how=how))
+    assert error.what == "operator 'middle' yielded something that is no effect of its own"
+    assert error.where == f"node node-0, {_line(Breaks, 'class Breaks')}"
+
+
+def test_operator_that_returns_a_number_fails() -> None:
+    assert _failure(Returns()).what == "operator 'middle' returned from process what is no effects"
+
+
+def test_error_of_our_own_kind_keeps_its_kind_and_gains_its_place() -> None:
+    graph = graph_of({"count": Count(), "middle": Breaks(how="ako")}, [("count", "middle")])
+    with pytest.raises(ConfigError, match="operator 'middle': no such thing") as caught:
+        MemoryDriver(nodes_of(graph)).execute()
+    assert caught.value.got == 5
+    assert caught.value.where == f"node node-0, {_line(Breaks.process, 'ConfigError')}"
+
+
+def test_nothing_comes_after_failed() -> None:
+    rig = Rig(nodes_of(graph_of({"count": Count(), "middle": Breaks()}, [("count", "middle")])))
+    rig.start()
+    rig.finish(rig.tasks[0])
+    assert isinstance(rig.commands[-1], Failed)
+    count = len(rig.commands)
+    assert rig.give(Started()) == []
+    assert rig.give(StopAsked()) == []
+    assert len(rig.commands) == count
+
+
+def test_gate_that_raises_fails_the_node() -> None:
+    error = _failure(GateBreaks())
+    assert error.what == "operator 'middle' raised ZeroDivisionError: division by zero"
+    assert error.where == f"node node-0, {_line(GateBreaks.ready, '1 / 0')}"
+
+
+def test_snapshot_that_raises_fails_the_node_naming_the_element() -> None:
+    graph = LogicalGraph(name="cold").with_role("worker").with_state("frozen", Frozen(), role="worker")
+    graph = graph.with_operator("count", Count(), role="worker")
+    graph = graph.with_operator("read", ReadsFrozen(), role="worker").connect("count", "read")
+    rig = Rig(nodes_of(graph))
+    rig.start()
+    assert rig.failure().what == "state element 'frozen' raised RuntimeError: too cold"
+    assert rig.failure().where == f"node node-0, {_line(FrozenState.snapshot, 'too cold')}"
+
+
+@pytest.mark.parametrize(("to", "what"), [(None, "names no node"), (7, "names a node that the edge does not reach")])
+def test_emission_to_nobody_fails_naming_the_edge(to: int | None, what: str) -> None:
+    edges = [("send", "receive", Route.BY_DESTINATION), ("count", "send")]
+    rig = Rig(nodes_of(graph_of({"count": Count(), "send": Nowhere(to=to), "receive": Receive()}, edges), 3))
+    rig.start()
+    rig.finish_all()
+    assert rig.failure().what == f"operator 'send' {what} on send.out -> receive.inp"
+    assert rig.failure().fix.endswith("one of: 1, 2")
+
+
+def test_by_owner_message_without_partition_number_fails() -> None:
+    edges = [("send", "receive", Route.BY_OWNER, True, "missing"), ("count", "send")]
+    rig = Rig(nodes_of(graph_of({"count": Count(), "send": Send(), "receive": Receive()}, edges), 2))
+    rig.start()
+    rig.finish_all()
+    expected = "operator 'send' emits on send.out -> receive.inp a message without partition number"
+    assert rig.failure().what == expected
+
+
+def test_port_keyed_by_a_field_the_message_lacks_fails() -> None:
+    edges = [("send", "receive", Route.ONE_TO_ALL), ("count", "send")]
+    rig = Rig(nodes_of(graph_of({"count": Count(), "send": KeylessSend(), "receive": Receive()}, edges), 2))
+    rig.start()
+    rig.finish_all()
+    assert "has no field 'missing'" in rig.failure().what
+
+
+def test_gather_that_yields_in_process_is_refused_before_the_start() -> None:
+    graph = graph_of({"pieces": Pieces(), "gather": YieldingGather()}, [("pieces", "gather")])
+    with pytest.raises(OperatorError, match="'gather' is a Gather and yields in process"):
+        MemoryDriver(nodes_of(graph))
+
+
+def test_operator_that_cannot_open_names_itself_and_its_line() -> None:
+    graph = graph_of({"count": OpensBadly(), "note": NetNote()}, [("count", "note")], ["log"])
+    with pytest.raises(OperatorError, match="operator 'count' raised OSError: no disk") as caught:
+        MemoryDriver(nodes_of(graph)).execute()
+    assert caught.value.where == f"node node-0, {_line(OpensBadly.open, 'no disk')}"
+
+
+def test_report_of_an_array_is_refused() -> None:
+    rig = Rig(nodes_of(graph_of({"says": SaysArray()}, [])))
+    rig.start()
+    rig.finish_all()
+    assert rig.failure().what == "operator 'says' reports 'n', which is no plain number or text"
+
+
+@pytest.mark.parametrize(
+    ("value", "reported"), [(2.5, 2.5), (3, 3), ("x", "x"), (True, True), (None, None), (float("nan"), None)]
+)
+def test_report_and_artifact_of_an_unconnected_port_come_with_the_commit(value: object, reported: object) -> None:
+    rig = Rig(nodes_of(graph_of({"says": Says(value=value)}, [])))
+    rig.start()
+    rig.finish_all()
+    told = [command.what for command in rig.commands if isinstance(command, Report)]
+    assert told == [
+        OperatorReport("says.said", {"n": reported, "origin": 0, "to": 0}),
+        Artifact("a.txt", b"abc"),
+    ]
+
+
+def test_reported_port_inside_a_chain_reports_and_feeds_the_next_operator() -> None:
+    graph = graph_of({"says": Says(value=4), "note": Keeps()}, [("says", "note")], ["log"])
+    plan = nodes_of(graph)
+    assert [chain.operators for chain in plan.chains] == [("says", "note")]
+    run = MemoryDriver(plan).execute()
+    assert run.reports == [(0, OperatorReport("says.said", {"n": 4, "origin": 0, "to": 0}))]
+    assert run.nodes[0].states["log"].snapshot() == (4,)
+    assert run.artifacts == {"a.txt": b"abc"}

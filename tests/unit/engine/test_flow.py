@@ -1,0 +1,162 @@
+"""Credit of streams, and the routes of an edge."""
+
+import numpy as np
+import pytest
+from engine_rig import Blob, Num
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataflow.engine.events import SendEnd, SendMessage
+from dataflow.engine.flow import Crossing, Outgoing, Sending
+from dataflow.graph.logical import Edge
+from dataflow.graph.routes import Route
+from dataflow.message import HEADER_NBYTES as SIZE
+from dataflow.plan.physical import StreamId
+from dataflow.ports import Emission
+
+STREAM = StreamId(4, 0, 1)
+
+
+def _crossing(
+    route: Route, members: tuple[int, ...] = (0, 1, 2), *, window: int = SIZE, loopback: bool = False, key: str = ""
+) -> Crossing:
+    edge = Edge(source="a", output="out", target="b", input="inp", route=route, loopback=loopback, key=key or None)
+    return Crossing(4, edge, 0, members, window)
+
+
+def _targets(commands: list[Sending]) -> list[int]:
+    return [command.stream.target for command in commands]
+
+
+def test_stream_sends_while_credit_is_left_and_ends_behind_the_last_message() -> None:
+    out = Outgoing(STREAM, credit=150)
+    messages = [(Num(n), 100) for n in range(3)]
+    out.waiting.extend(messages)
+    assert out.flush() == [SendMessage(STREAM, Num(0), 100), SendMessage(STREAM, Num(1), 100)]
+    assert out.credit == -50
+    out.closing = True
+    assert out.flush() == []
+    assert not out.is_open()
+    out.credit += 51
+    assert out.flush() == [SendMessage(STREAM, Num(2), 100), SendEnd(STREAM)]
+    assert out.flush() == []
+    assert out.closed
+
+
+@given(
+    window=st.integers(1, 3000),
+    steps=st.lists(st.one_of(st.integers(0, 1500).map(lambda size: ("send", size)), st.just(("consume", 0)))),
+)
+def test_bytes_under_way_stay_within_the_window_and_one_message(window: int, steps: list[tuple[str, int]]) -> None:
+    crossing = _crossing(Route.ONE_TO_ALL, (0, 1), window=window)
+    under_way: list[int] = []
+    sent: list[int] = []
+    offered: list[int] = []
+
+    def take(commands: list[Sending]) -> None:
+        for command in commands:
+            assert isinstance(command, SendMessage)
+            assert sum(under_way) < window  # the one that overdraws is the last
+            under_way.append(command.nbytes)
+            sent.append(command.nbytes)
+
+    for what, size in steps:
+        if what == "send":
+            offered.append(SIZE + size)
+            take(crossing.send(Emission("out", Blob(np.zeros(size, np.uint8)))))
+        elif under_way:
+            take(crossing.grant(1, under_way.pop(0)))
+        assert crossing.is_open() == (sum(under_way) < window and sent == offered)
+        assert sent == offered[: len(sent)]
+    while under_way:
+        take(crossing.grant(1, under_way.pop(0)))
+    assert sent == offered
+    assert _targets(crossing.close()) == [1]
+    assert crossing.closed
+
+
+@pytest.mark.parametrize(
+    ("route", "emission", "to"),
+    [
+        (Route.ONE_TO_ALL, Emission("out", Num(0)), [1, 2]),
+        (Route.ONE_TO_ANY, Emission("out", Num(0)), [1]),
+        (Route.BY_OWNER, Emission("out", Num(5)), [2]),
+        (Route.BY_DESTINATION, Emission("out", Num(0), to=2), [2]),
+        (Route.ALL_TO_ONE, Emission("out", Num(0)), [1]),
+    ],
+)
+def test_route_picks_receivers_without_the_sender(route: Route, emission: Emission, to: list[int]) -> None:
+    assert _targets(_crossing(route, key="n").send(emission)) == to
+
+
+@pytest.mark.parametrize(
+    ("route", "emission", "to"),
+    [
+        (Route.ONE_TO_ALL, Emission("out", Num(0)), [0, 1, 2]),
+        (Route.ONE_TO_ANY, Emission("out", Num(0)), [0]),
+        (Route.BY_OWNER, Emission("out", Num(4)), [1]),
+        (Route.BY_DESTINATION, Emission("out", Num(0), to=0), [0]),
+        (Route.ALL_TO_ONE, Emission("out", Num(0)), [0]),
+    ],
+)
+def test_route_of_a_looping_edge_counts_the_sender_in(route: Route, emission: Emission, to: list[int]) -> None:
+    assert _targets(_crossing(route, loopback=True, key="n").send(emission)) == to
+
+
+def test_one_to_any_is_open_until_no_receiver_has_credit() -> None:
+    crossing = _crossing(Route.ONE_TO_ANY)
+    assert _targets(crossing.send(Emission("out", Num(0)))) == [1]
+    assert crossing.is_open()
+    assert _targets(crossing.send(Emission("out", Num(0)))) == [2]
+    assert not crossing.is_open()
+    crossing.grant(2, SIZE)
+    assert crossing.is_open()
+    crossing.drop(2)
+    assert not crossing.is_open()
+    crossing.drop(1)
+    assert crossing.is_open()  # nobody is left: messages vanish
+    assert crossing.send(Emission("out", Num(0))) == []
+
+
+def test_by_destination_is_open_by_receiver() -> None:
+    crossing = _crossing(Route.BY_DESTINATION)
+    crossing.send(Emission("out", Num(0), to=1))
+    assert (crossing.is_open(1), crossing.is_open(2), crossing.is_open(None)) == (False, True, False)
+    assert not crossing.is_open(99)  # a key that is no receiver says nothing: all must be open
+    crossing.drop(1)
+    assert (crossing.is_open(1), crossing.is_open(None)) == (True, True)
+
+
+def test_by_owner_is_open_by_partition() -> None:
+    crossing = _crossing(Route.BY_OWNER, key="n", loopback=True)
+    crossing.send(Emission("out", Num(4)))
+    assert [crossing.is_open(partition) for partition in (0, 1, 2, 4, 7)] == [True, False, True, False, False]
+
+
+def test_dropped_stream_sends_nothing_more_not_even_its_end() -> None:
+    crossing = _crossing(Route.ONE_TO_ALL)
+    crossing.send(Emission("out", Num(0)))
+    crossing.send(Emission("out", Num(1)))
+    crossing.drop(1)
+    assert crossing.grant(1, 10 * SIZE) == []
+    assert _targets(crossing.grant(2, SIZE)) == [2]
+    assert _targets(crossing.send(Emission("out", Num(2)))) == []
+    assert crossing.close() == []
+    assert not crossing.closed
+    assert [type(command) for command in crossing.grant(2, 9 * SIZE)] == [SendMessage, SendEnd]
+    assert crossing.closed
+
+
+@pytest.mark.parametrize(
+    ("route", "key", "keys", "expected"),
+    [
+        (Route.BY_DESTINATION, "", {"to"}, True),
+        (Route.BY_OWNER, "part", {"part"}, True),
+        (Route.BY_OWNER, "part", {"to"}, False),
+        (Route.ONE_TO_ALL, "", {"to"}, False),
+    ],
+)
+def test_key_of_an_inbox_says_the_receiver_only_on_routes_by_it(
+    route: Route, key: str, keys: set[str], *, expected: bool
+) -> None:
+    assert _crossing(route, key=key).goes_by(keys) is expected
