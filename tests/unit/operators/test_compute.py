@@ -26,7 +26,9 @@ NODE = NodeContext(index=1, name="left", members={"worker": (0, 1, 2)})
 def shards(count, *, step=0, size=4):
     cuts = [size * shard // count for shard in range(count + 1)]
     return [
-        Batch(step, shard, count, IMAGES[cuts[shard] : cuts[shard + 1]], LABELS[cuts[shard] : cuts[shard + 1]], size, 0.5)
+        Batch(
+            step, shard, count, IMAGES[cuts[shard] : cuts[shard + 1]], LABELS[cuts[shard] : cuts[shard + 1]], size, 0.5
+        )
         for shard in range(count)
     ]
 
