@@ -112,7 +112,7 @@ class Compute(Gather):
         clocks.made = number
         clocks.images += size
         yield self.gradients(Gradient(number, total))
-        yield self.progress(Progress(number, clocks.images * node.size, size * node.size, parts[0].epoch, loss))
+        yield self.progress(Progress(number, clocks.images * node.size, parts[0].epoch, loss))
 
     def _workspace(self, images: int) -> Workspace:
         """A workspace that no other task uses, large enough for `images`."""
