@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import math
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
+import numpy as np
+
+from dataflow.engine.blame import reraise
 from dataflow.engine.events import Outcome
-from dataflow.engine.inbox import Left
 from dataflow.engine.reports import OperatorReport
-from dataflow.errors import AkoError, OperatorError
-from dataflow.message import Message, Sharded
+from dataflow.errors import OperatorError
+from dataflow.graph.logical import Edge, OperatorSpec
+from dataflow.graph.routes import Route
+from dataflow.message import Message, Sharded, field_names
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import (
+    HOOKS,
     Artifact,
     EndOfData,
     Gather,
@@ -29,44 +34,109 @@ from dataflow.ports import Emission
 from dataflow.state import State
 
 
-class Member:
-    """One operator of a chain, with what each of its hooks asks for."""
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """State elements that a task is given: snapshots of `reads`, the live elements of `writes`."""
 
-    def __init__(self, name: str, operator: Operator, context: NodeContext, elements: Mapping[str, str]) -> None:
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+
+    def __or__(self, other: Needs) -> Needs:
+        return Needs(self.reads | other.reads, self.writes | other.writes)
+
+    def without_writes(self) -> Needs:
+        """The same elements, all as snapshots."""
+        return Needs(self.reads | self.writes)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a task was given when it started, by element name."""
+
+    snapshots: Mapping[str, Any] = field(default_factory=dict)
+    live: Mapping[str, State] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """An edge that leaves an operator, and the nodes that it may reach."""
+
+    edge: Edge
+    nodes: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, plan: PhysicalPlan, edge: Edge, node: int) -> Exit:
+        """An edge as it leaves `node`."""
+        if edge.route is None:
+            return cls(edge)
+        members = plan.members()[plan.graph.operator(edge.target).role]
+        return cls(edge, frozenset(member for member in members if edge.loopback or member != node))
+
+
+class Member:
+    """One operator of a chain, with what each of its hooks asks for and where its emissions may go."""
+
+    def __init__(self, spec: OperatorSpec, operator: Operator, context: NodeContext, exits: Sequence[Exit]) -> None:
         """Look up an operator's hooks.
 
         Args:
-            name: its id.
+            spec: its entry in the graph.
             operator: the instance.
             context: where it runs.
-            elements: state elements by the name the operator uses for them.
+            exits: where its emissions may go.
+
+        Raises:
+            OperatorError: a gathering operator yields in `process`.
         """
-        self.name, self.operator, self.context, self.elements = name, operator, context, elements
-        self.asks: dict[str, tuple[str, ...]] = {
-            hook: needs(getattr(operator, hook), hook)
-            for hook in ("process", "merge", "ready", "on_end", "on_left")
-            if hasattr(operator, hook)
-        }
-        self.writes = {name for name, access in type(operator).accesses().items() if access.writes}
+        self.name, self.operator, self.context = spec.id, operator, context
         self.ports = type(operator).outputs()
+        self.exits = {port: [leaving for leaving in exits if leaving.edge.output == port] for port in self.ports}
+        self._elements = {use.name: use.element for use in spec.uses}
+        self._writes = {use.name for use in spec.uses if use.writes}
+        self._asks = {hook: needs(getattr(operator, hook), hook) for hook in HOOKS if hasattr(operator, hook)}
+        if spec.gather and inspect.isgeneratorfunction(operator.process):
+            self.refuse("is a Gather and yields in process", None, "return the part, and yield in merge")
 
-    def uses(self, hook: str, *, writes: bool) -> set[str]:
-        """State elements that a hook writes, or those that it only reads."""
-        asked = self.asks.get(hook, ())
-        return {self.elements[name] for name in asked if name in self.elements and (name in self.writes) == writes}
+    def has(self, hook: str) -> bool:
+        """Whether the operator defines a hook."""
+        return hook in self._asks
 
-    def arguments(self, hook: str, given: Mapping[str, Any], step: int, shard: int) -> dict[str, Any]:
-        """Keyword arguments for a hook: state from `given` by element name, `rng`, `node`."""
+    def uses(self, hook: str) -> Needs:
+        """State elements that a hook asks for."""
+        asked = [name for name in self._asks.get(hook, ()) if name in self._elements]
+        return Needs(
+            frozenset(self._elements[name] for name in asked if name not in self._writes),
+            frozenset(self._elements[name] for name in asked if name in self._writes),
+        )
+
+    def call(self, hook: str, positional: tuple[Any, ...], given: Given, rng: Callable[[], np.random.Generator]) -> Any:
+        """What a hook returns; a generator of effects is returned as a list.
+
+        Raises:
+            AkoError: whatever the operator raised, with its name, node and line.
+        """
         arguments: dict[str, Any] = {}
-        for name in self.asks[hook]:
-            if name in self.elements:
-                arguments[name] = given[self.elements[name]]
-            elif name == "rng":
-                context = self.context
-                arguments[name] = random_generator(context.seed, self.name, context.index, step, shard)
+        for name in self._asks[hook]:
+            if name in self._elements:
+                element = self._elements[name]
+                live = name in self._writes and element in given.live
+                arguments[name] = given.live[element] if live else given.snapshots[element]
             else:
-                arguments[name] = self.context
-        return arguments
+                arguments[name] = rng() if name == "rng" else self.context
+        try:
+            result = getattr(self.operator, hook)(*positional, **arguments)
+            return list(result) if inspect.isgenerator(result) else result
+        except Exception as error:
+            reraise(error, f"operator {self.name!r}", type(self.operator), self.context.name)
+
+    def refuse(self, what: str, got: object, fix: str) -> NoReturn:
+        """Raise an error about what this operator gave.
+
+        Raises:
+            OperatorError: always.
+        """
+        where = f"node {self.context.name}, {declared_at(type(self.operator))}"
+        raise OperatorError(what=f"operator {self.name!r} {what}", got=got, where=where, fix=fix)
 
 
 class Chain:
@@ -78,176 +148,198 @@ class Chain:
         chain: ChainPlan,
         operators: Mapping[str, Operator],
         contexts: Mapping[str, NodeContext],
-        states: Mapping[str, State],
     ) -> None:
-        """Bind a chain to its operators and state elements on one node."""
-        self.plan, self.states = chain, states
-        specs = [plan.graph.operator(name) for name in chain.operators]
-        self.head, self.last = specs[0], specs[-1]
+        """Bind a chain to its operators on one node."""
+        graph = plan.graph
+        specs = [graph.operator(name) for name in chain.operators]
+        self.plan, self.head, self.last = chain, specs[0], specs[-1]
         self.gather = self.last.gather
         self.members = [
-            Member(spec.id, operators[spec.id], contexts[spec.id], {use.name: use.element for use in spec.uses})
+            Member(
+                spec,
+                operators[spec.id],
+                contexts[spec.id],
+                [Exit.of(plan, edge, contexts[spec.id].index) for edge in graph.edges if edge.source == spec.id],
+            )
             for spec in specs
         ]
-        connected = {(edge.source, edge.output) for edge in plan.graph.edges}
-        self._connected = [{port for name, port in connected if name == spec.id} for spec in specs]
-        process_writes = set().union(*(m.uses("process", writes=True) for m in self.members))
-        self.reads = set().union(*(m.uses("process", writes=False) for m in self.members))
-        self.writes = set[str]()
-        if self.gather:
-            merging = self.members[-1]
-            self.reads |= process_writes | merging.uses("merge", writes=False)
-            self.merge_writes = merging.uses("merge", writes=True)
-        else:
-            self.writes, self.merge_writes = process_writes, set()
-        self.end_writes = set().union(*(m.uses("on_end", writes=True) for m in self.members))
-        self.leave_writes = set().union(*(m.uses("on_left", writes=True) for m in self.members))
-        self.gates = [member for member in self.members if "ready" in member.asks]
-        self.gate_elements = set().union(
-            *(m.uses("ready", writes=True) | m.uses("ready", writes=False) for m in self.gates)
-        )
-        self.minds_leaving = any("on_left" in member.asks for member in self.members)
+        self._gates = [member for member in self.members if member.has("ready")]
+        self.gated = bool(self._gates)
+        self.gate_uses = _together(member.uses("ready") for member in self._gates)
+        self.minds_leaving = any(member.has("on_left") for member in self.members)
+        self.merge_needs = Needs(writes=self.members[-1].uses("merge").writes)
+        self.process_needs = self._process_needs(0)
+        self.start_needs = self.process_needs | self.gate_uses.without_writes()
+        self.left_needs, self.end_needs = self._hook_needs("on_left"), self._hook_needs("on_end")
 
-    def ready(self) -> bool:
-        """Whether every `ready` predicate of the chain holds now."""
-        return all(
-            bool(call(member, "ready", (), member.arguments("ready", self.states, 0, 0))) for member in self.gates
-        )
+    def ready(self, given: Given) -> bool:
+        """Whether every `ready` predicate of the chain holds for what `gate_uses` asks for."""
+        return all(bool(member.call("ready", (), given, _no_rng(member))) for member in self._gates)
 
-    def process(self, message: Message | Left, given: Mapping[str, Any], step: int) -> Outcome:
+    def process(self, message: Message, given: Given, step: int) -> Outcome:
         """What handling one message gives.
 
         Args:
-            message: the message, or the mark of a node that has left.
-            given: state by element name: snapshots of what is read, live elements of what is written.
+            message: the message.
+            given: what `process_needs` asks for.
             step: number of the step, or of the message in this chain.
         """
-        outcome = Outcome()
-        if isinstance(message, Left):
-            for position, member in enumerate(self.members):
-                if "on_left" in member.asks:
-                    arguments = member.arguments("on_left", given, step, 0)
-                    self._collect(position, "on_left", (message.node,), arguments, given, step, 0, outcome)
-            return outcome
-        shard = message.shard if isinstance(message, Sharded) else 0
-        self._feed(0, message, given, step, shard, outcome)
-        return outcome
+        call = _Call(self, given, step)
+        call.feed(0, message)
+        return call.outcome
 
-    def merge(self, parts: Sequence[Any], given: Mapping[str, Any], step: int) -> Outcome:
-        """What merging the parts of one step gives."""
-        outcome = Outcome()
-        position = len(self.members) - 1
-        arguments = self.members[position].arguments("merge", given, step, 0)
-        self._collect(position, "merge", (parts,), arguments, given, step, 0, outcome)
-        return outcome
+    def merge(self, parts: Sequence[tuple[int, Any]], given: Given, step: int) -> Outcome:
+        """What merging the parts of one step gives; `parts` come with their shard numbers, in any order."""
+        call = _Call(self, given, step)
+        call.outcome.parts += parts
+        call.merge()
+        return call.outcome
 
-    def end(self, given: Mapping[str, Any], step: int) -> Outcome:
-        """What the operators give after the last message, in chain order."""
-        outcome = Outcome()
+    def left(self, node: int, given: Given, step: int) -> Outcome:
+        """What the operators give after the last message of a node, in chain order."""
+        return self._hook("on_left", (node,), given, step)
+
+    def end(self, given: Given, step: int) -> Outcome:
+        """What the operators give after the last message of all, in chain order."""
+        return self._hook("on_end", (), given, step)
+
+    def _hook(self, hook: str, positional: tuple[Any, ...], given: Given, step: int) -> Outcome:
+        call = _Call(self, given, step)
         for position, member in enumerate(self.members):
-            if "on_end" in member.asks:
-                arguments = member.arguments("on_end", given, step, 0)
-                self._collect(position, "on_end", (), arguments, given, step, 0, outcome)
-        return outcome
+            if position == len(self.members) - 1 and call.outcome.parts:
+                call.merge()
+            if member.has(hook):
+                call.run(position, hook, positional)
+        return call.outcome
 
-    def _feed(
-        self, position: int, message: Message, given: Mapping[str, Any], step: int, shard: int, outcome: Outcome
+    def _process_needs(self, first: int) -> Needs:
+        """What a message needs that enters the chain at position `first`; a step's parts share snapshots."""
+        asked = _together(member.uses("process") for member in self.members[first:])
+        if not self.gather or first == len(self.members):
+            return asked
+        return asked.without_writes() | Needs(self.members[-1].uses("merge").reads)
+
+    def _hook_needs(self, hook: str) -> Needs:
+        """What a hook of every member needs, and the messages it may send down the chain."""
+        having = [position for position, member in enumerate(self.members) if member.has(hook)]
+        if not having:
+            return Needs()
+        behind = self._process_needs(having[0] + 1)
+        merging = self.merge_needs if having[0] + 1 < len(self.members) else Needs()
+        return _together([behind, merging, *(member.uses(hook) for member in self.members)])
+
+
+class _Call:
+    """One task's way through a chain: runs hooks, feeds what they emit to the next operator, keeps the rest."""
+
+    def __init__(self, chain: Chain, given: Given, step: int) -> None:
+        self.outcome = Outcome()
+        self._chain, self._given, self._step = chain, given, step
+        self._rngs: dict[tuple[int, str, int, int], np.random.Generator] = {}
+
+    def feed(self, position: int, message: Message) -> None:
+        """Let the operator at `position` handle a message."""
+        member = self._chain.members[position]
+        step, shard = (message.step, message.shard) if isinstance(message, Sharded) else (self._step, 0)
+        if not isinstance(member.operator, Gather):
+            self.run(position, "process", (message,), step, shard)
+            return
+        # The parts of a step run at the same time, so they only ever see snapshots.
+        part = member.call(
+            "process", (message,), Given(self._given.snapshots), self._rng(position, "process", step, shard)
+        )
+        self.outcome.parts.append((shard, part))
+
+    def merge(self) -> None:
+        """Merge the parts collected, in shard order."""
+        parts = [part for _, part in sorted(self.outcome.parts, key=lambda numbered: numbered[0])]
+        self.outcome.parts = []
+        self.run(len(self._chain.members) - 1, "merge", (parts,))
+
+    def run(
+        self, position: int, hook: str, positional: tuple[Any, ...], step: int | None = None, shard: int = 0
     ) -> None:
-        member = self.members[position]
-        arguments = member.arguments("process", given, step, shard)
-        if isinstance(member.operator, Gather):
-            outcome.part = call(member, "process", (message,), arguments)
+        """Run a hook and take in its effects."""
+        member = self._chain.members[position]
+        step = self._step if step is None else step
+        effects = member.call(hook, positional, self._given, self._rng(position, hook, step, shard))
+        if not isinstance(effects, list | tuple | None):
+            member.refuse(f"returned from {hook} what is no effects", effects, "yield effects, or return a list")
+        for effect in effects or ():
+            self._take(position, member, effect)
+
+    def _take(self, position: int, member: Member, effect: Any) -> None:
+        if isinstance(effect, Emission) and effect.port in member.ports:
+            self._emitted(position, member, effect)
+        elif isinstance(effect, Sample):
+            self.outcome.samples.append((member.name, effect))
+        elif isinstance(effect, Artifact):
+            self.outcome.artifacts.append(effect)
+        elif isinstance(effect, EndOfData) and member.operator.source:
+            self.outcome.end_of_data = True
         else:
-            self._collect(position, "process", (message,), arguments, given, step, shard, outcome)
+            fix = "yield self.<port>(message), Sample(...) or Artifact(...); a source may yield EndOfData()"
+            member.refuse("yielded something that is no effect of its own", effect, fix)
 
-    def _collect(
-        self,
-        position: int,
-        hook: str,
-        positional: tuple[Any, ...],
-        arguments: Mapping[str, Any],
-        given: Mapping[str, Any],
-        step: int,
-        shard: int,
-        outcome: Outcome,
-    ) -> None:
-        """Run a hook and sort its effects into `outcome`, feeding the chain's next operator as they come."""
-        member = self.members[position]
-        effects = call(member, hook, positional, arguments, listed=True)
-        for effect in effects:
-            if isinstance(effect, Emission):
-                port = member.ports[effect.port]
-                if port.reported:
-                    outcome.reports.append(_report(member, effect))
-                if effect.port not in self._connected[position]:
-                    continue
-                if position + 1 < len(self.members):
-                    self._feed(position + 1, effect.message, given, step, shard, outcome)
-                else:
-                    outcome.emissions.append((member.name, effect))
-            elif isinstance(effect, Sample):
-                outcome.samples.append((member.name, effect))
-            elif isinstance(effect, Artifact):
-                outcome.artifacts.append(effect)
-            elif isinstance(effect, EndOfData):
-                outcome.end_of_data = True
-            else:
-                raise OperatorError(
-                    what=f"operator {member.name!r} yielded something that is no effect",
-                    got=effect,
-                    where=_place(member),
-                    fix="yield self.<port>(message), Sample(...) or Artifact(...)",
-                )
+    def _emitted(self, position: int, member: Member, emission: Emission) -> None:
+        if member.ports[emission.port].reported:
+            self.outcome.reports.append(_report(member, emission))
+        exits = member.exits[emission.port]
+        if exits and position + 1 < len(self._chain.members):
+            self.feed(position + 1, emission.message)
+            return
+        for leaving in exits:
+            _check_routed(member, leaving, emission)
+        if exits:
+            self.outcome.emissions.append((member.name, emission))
+
+    def _rng(self, position: int, hook: str, step: int, shard: int) -> Callable[[], np.random.Generator]:
+        """Makes the generator of an operator for a step; a second message of the same step goes on drawing from it."""
+
+        def generator() -> np.random.Generator:
+            key = (position, hook, step, shard)
+            if key not in self._rngs:
+                member = self._chain.members[position]
+                name = member.name if hook == "process" else f"{member.name}.{hook}"
+                context = member.context
+                self._rngs[key] = random_generator(context.seed, name, context.index, step, shard)
+            return self._rngs[key]
+
+        return generator
 
 
-def call(
-    member: Member, hook: str, positional: tuple[Any, ...], arguments: Mapping[str, Any], *, listed: bool = False
-) -> Any:
-    """Call a hook of an operator; whatever it raises becomes an `OperatorError` that names the user's line.
+def _together(many: Iterable[Needs]) -> Needs:
+    total = Needs()
+    for more in many:
+        total |= more
+    return total
 
-    Args:
-        member: the operator.
-        hook: which method.
-        positional: positional arguments.
-        arguments: keyword arguments.
-        listed: the hook yields effects: give them as a list.
-    """
-    method: Callable[..., Any] = getattr(member.operator, hook)
-    try:
-        result = method(*positional, **arguments)
-        return list(result or ()) if listed else result
-    except AkoError:
-        raise
-    except Exception as error:
-        raise OperatorError(
-            what=f"operator {member.name!r} raised {type(error).__name__}: {error}",
-            where=f"node {member.context.name}, {_raised_at(error)}",
-            fix="see the job's log for the traceback",
-        ) from error
+
+def _no_rng(member: Member) -> Callable[[], NoReturn]:
+    return lambda: member.refuse("asks for rng in ready", None, "decide by state; draw numbers in process")
+
+
+def _check_routed(member: Member, leaving: Exit, emission: Emission) -> None:
+    """Refuse an emission that its edge's route cannot place."""
+    edge = leaving.edge
+    if edge.route is Route.BY_DESTINATION and emission.to not in leaving.nodes:
+        known = ", ".join(str(node) for node in sorted(leaving.nodes))
+        what = "names no node" if emission.to is None else "names a node that the edge does not reach"
+        member.refuse(f"{what} on {edge.name}", emission.to, f"yield self.port(message, to=node), one of: {known}")
+    if edge.route is Route.BY_OWNER:
+        key = getattr(emission.message, edge.key or "", None)
+        if not isinstance(key, int | np.integer):
+            fix = f"give every message an integer {edge.key!r}"
+            member.refuse(f"emits on {edge.name} a message without partition number", key, fix)
 
 
 def _report(member: Member, emission: Emission) -> OperatorReport:
-    fields = {field.name: getattr(emission.message, field.name) for field in dataclasses.fields(emission.message)}
+    message = emission.message
+    fields = {name: getattr(message, name) for name in field_names(type(message))}
     for name, value in fields.items():
         if not (value is None or isinstance(value, bool | int | float | str)):
-            raise OperatorError(
-                what=f"operator {member.name!r} reports {name!r}, which is no plain number or text",
-                got=type(value).__name__,
-                where=_place(member),
-                fix="convert it, as in float(value)",
-            )
+            what = f"reports {name!r}, which is no plain number or text"
+            member.refuse(what, type(value).__name__, "convert it, as in float(value)")
         if isinstance(value, float) and not math.isfinite(value):
             fields[name] = None
     return OperatorReport(f"{member.name}.{emission.port}", fields)
-
-
-def _place(member: Member) -> str:
-    return f"node {member.context.name}, {declared_at(type(member.operator))}"
-
-
-def _raised_at(error: BaseException) -> str:
-    """``file:line`` of the innermost frame outside installed libraries, else of the innermost frame."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename and "<" not in frame.filename]
-    frame = (own or frames)[-1]
-    return f"{frame.filename}:{frame.lineno}"

@@ -23,7 +23,7 @@ class Outcome:
         reports: messages emitted on reported ports.
         samples: operator ids with their samples.
         artifacts: files for the job's results.
-        part: a gathering operator's part for one shard.
+        parts: a gathering operator's parts, each with the number of its shard.
         end_of_data: a source has nothing more.
     """
 
@@ -31,7 +31,7 @@ class Outcome:
     reports: list[OperatorReport] = field(default_factory=list)
     samples: list[tuple[str, Sample]] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
-    part: Any = None
+    parts: list[tuple[int, Any]] = field(default_factory=list)
     end_of_data: bool = False
 
 

@@ -2,54 +2,47 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
+from dataflow.errors import OperatorError
+from dataflow.graph.logical import InputSpec
+from dataflow.message import Message
 from dataflow.plan.physical import StreamId
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from dataflow.graph.logical import InputSpec
-    from dataflow.message import Message
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """Stands in an inbox behind the last message of a node that has left or ended."""
-
-    node: int
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message waiting; `stream` and `nbytes` say whose credit it holds, if it came from another node."""
+    """A message waiting; `stream` and `nbytes` say whose credit it holds, if it came on a stream."""
 
     port: str
-    message: Message | Left
+    message: Message
     stream: StreamId | None = None
     nbytes: int = 0
 
 
 class Inbox:
-    """Bounded by each port's capacity; see `dataflow.ports.In` for `key` and `latest`."""
+    """Bounded by each port's capacity, or by the credit of streams; see `dataflow.ports.In` for `key` and `latest`."""
 
-    def __init__(self, ports: Iterable[InputSpec], *, key: str | None = None) -> None:
+    def __init__(self, ports: Iterable[InputSpec], *, by_step: bool = False) -> None:
         """Make an empty inbox.
 
         Args:
             ports: the input ports of the chain's first operator.
-            key: field to queue by, instead of the ports' own.
+            by_step: queue by the messages' steps, instead of the ports' own keys.
         """
         self._ports = {port.name: port for port in ports}
-        self._key = key
-        self._queues: dict[object, dict[object, Delivery]] = {}
+        self._by_step = by_step
+        self._queues: dict[Any, dict[object, Delivery]] = {}
         self._waiting: Counter[str] = Counter()
-        self._arrivals = 0
+        self._senders: Counter[int] = Counter()
+        self._left: deque[int] = deque()
+        self._arrivals = self._size = 0
 
     def __len__(self) -> int:
-        return self._waiting.total()
+        return self._size + len(self._left)
 
     def room(self, port: str) -> bool:
         """Whether another message may be sent to `port`."""
@@ -57,34 +50,83 @@ class Inbox:
         return bool(spec.latest) or self._waiting[port] < spec.capacity
 
     def push(self, delivery: Delivery) -> Delivery | None:
-        """Add a delivery; returns the one it replaces, if the port keeps only the latest."""
-        spec, message = self._ports[delivery.port], delivery.message
+        """Add a delivery; returns the one it replaces, if the port keeps only the latest.
+
+        Raises:
+            OperatorError: the message lacks a field that the port goes by.
+        """
+        spec = self._ports[delivery.port]
         self._arrivals += 1
-        key: object = None
         slot: object = self._arrivals
-        if not isinstance(message, Left):
-            name = self._key or spec.key
-            key = getattr(message, name) if name else None
-            slot = tuple(getattr(message, field) for field in spec.latest) if spec.latest else slot
-        queue = self._queues.setdefault(key, {})
+        if spec.latest:
+            slot = (spec.name, *(_field(delivery, name) for name in spec.latest))
+        queue = self._queues.setdefault(self._key(delivery), {})
         replaced = queue.get(slot)
         queue[slot] = delivery
-        if replaced is None:
-            self._waiting[delivery.port] += 1
+        self._count(delivery, 1)
+        if replaced is not None:
+            self._count(replaced, -1)
         return replaced
 
-    def pop(self, is_open: Callable[[object], bool]) -> Delivery | None:
-        """Take the first delivery of the first key for which `is_open`; that key goes behind the others."""
+    def first(self, is_open: Callable[[Any], bool]) -> Delivery | None:
+        """The first delivery of the first key for which `is_open`."""
         for key, queue in self._queues.items():
             if is_open(key):
-                delivery = queue.pop(next(iter(queue)))
-                del self._queues[key]
-                if queue:
-                    self._queues[key] = queue
-                self._waiting[delivery.port] -= 1
-                return delivery
+                return next(iter(queue.values()))
         return None
 
-    def first_key(self) -> object:
-        """The key that would be served first; raises `StopIteration` if nothing waits."""
-        return next(iter(self._queues))
+    def lowest_step(self) -> Delivery | None:
+        """The first delivery of the lowest step, or of those that have none."""
+        if not self._queues:
+            return None
+        lowest = min(self._queues, key=lambda step: step if isinstance(step, int) else -1)
+        return next(iter(self._queues[lowest].values()))
+
+    def of_step(self, step: int) -> Delivery | None:
+        """The first delivery of a step."""
+        queue = self._queues.get(step)
+        return next(iter(queue.values())) if queue else None
+
+    def take(self, delivery: Delivery) -> None:
+        """Remove a delivery that is the first of its key; the key goes behind the others."""
+        key = self._key(delivery)
+        queue = self._queues.pop(key)
+        del queue[next(iter(queue))]
+        if queue:
+            self._queues[key] = queue
+        self._count(delivery, -1)
+
+    def leave(self, node: int) -> None:
+        """Note that nothing more comes from a node."""
+        self._left.append(node)
+
+    def first_left(self) -> int | None:
+        """The first node to have left of which no message waits any more."""
+        return next((node for node in self._left if not self._senders[node]), None) if self._left else None
+
+    def take_left(self, node: int) -> None:
+        """Remove the note that a node has left."""
+        self._left.remove(node)
+
+    def _key(self, delivery: Delivery) -> Any:
+        if self._by_step:
+            return getattr(delivery.message, "step", None)
+        name = self._ports[delivery.port].key
+        return _field(delivery, name) if name else None
+
+    def _count(self, delivery: Delivery, change: int) -> None:
+        self._size += change
+        self._waiting[delivery.port] += change
+        if delivery.stream is not None:
+            self._senders[delivery.stream.source] += change
+
+
+def _field(delivery: Delivery, name: str) -> Any:
+    try:
+        return getattr(delivery.message, name)
+    except AttributeError as error:
+        raise OperatorError(
+            what=f"a message at input port {delivery.port!r} has no field {name!r}",
+            got=type(delivery.message).__name__,
+            fix="name fields of the port's message type in key and latest",
+        ) from error

@@ -9,7 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dataflow.engine.blame import reraise
 from dataflow.errors import OperatorError, PlanError
+from dataflow.graph.logical import ElementSpec
 from dataflow.message import Message
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Operator
@@ -35,10 +37,14 @@ class LoadedNode:
         """Let every operator prepare: open its data, compile its kernels.
 
         Raises:
-            AkoError: as the operators say.
+            AkoError: as the operators say, or an `OperatorError` for whatever else they raise.
         """
         for name, operator in self.operators.items():
-            operator.open(self.contexts[name])
+            context = self.contexts[name]
+            try:
+                operator.open(context)
+            except Exception as error:
+                reraise(error, f"operator {name!r}", type(operator), context.name)
 
 
 def load_node(plan: PhysicalPlan, node: int, *, incarnation: int = 0) -> LoadedNode:
@@ -46,6 +52,7 @@ def load_node(plan: PhysicalPlan, node: int, *, incarnation: int = 0) -> LoadedN
 
     Raises:
         PlanError: a qualified name cannot be imported or is not what the plan says.
+        AkoError: an operator refuses its parameters, or a state element cannot be made.
     """
     members, roles = plan.members(), plan.nodes[node].roles
     contexts = {
@@ -64,10 +71,7 @@ def load_node(plan: PhysicalPlan, node: int, *, incarnation: int = 0) -> LoadedN
     elements = [spec for spec in plan.graph.elements if spec.role in roles]
     return LoadedNode(
         operators={spec.id: _make(spec.kind, spec.params, Operator, spec.id) for spec in operators},
-        states={
-            spec.name: _make(spec.factory, spec.params, StateElement, spec.name).create(contexts[spec.role])
-            for spec in elements
-        },
+        states={spec.name: _create(spec, contexts[spec.role]) for spec in elements},
         contexts={spec.id: contexts[spec.role] for spec in operators},
     )
 
@@ -91,13 +95,22 @@ def resolve(name: str, base: type[Any]) -> Any:
         found: Any = importlib.import_module(module_name)
         for part in class_name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        what = f"{name} cannot be imported: {error}"
+    except Exception as error:
+        what = f"{name} cannot be imported: {type(error).__name__}: {error}"
         raise PlanError(what, fix="put the module into the job file's folder, or install it on every node") from error
     if not (isinstance(found, type) and issubclass(found, base)):
         what = f"{name} is not a kind of {base.__name__}"
         raise PlanError(what)
     return found
+
+
+def _create(spec: ElementSpec, context: NodeContext) -> State:
+    element = _make(spec.factory, spec.params, StateElement, spec.name)
+    try:
+        created: State = element.create(context)
+    except Exception as error:
+        reraise(error, f"state element {spec.name!r}", type(element), context.name)
+    return created
 
 
 def _make(kind: str, params: str, base: type[Any], name: str) -> Any:

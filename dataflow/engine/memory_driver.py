@@ -62,7 +62,7 @@ class MemoryDriver:
 
     Args:
         plan: the physical plan.
-        order: picks which of the waiting queues is served next; first in, first out if left out.
+        order: picks which stream's, node's or task's event comes next; first in, first out if left out.
         on_report: called with (driver, node, report) as reports come; it may call `stop`.
     """
 
@@ -78,7 +78,7 @@ class MemoryDriver:
         self.engines = [NodeEngine(plan, node.index, self.run.nodes[node.index]) for node in plan.nodes]
         self._order, self._on_report = order, on_report
         self._events: dict[object, deque[tuple[int, Event]]] = {}
-        self._compute: deque[tuple[int, Task]] = deque()
+        self._compute: list[tuple[int, Task]] = []
 
     def execute(self) -> MemoryRun:
         """Open every operator, run until every node has ended, and return what came out.
@@ -108,21 +108,33 @@ class MemoryDriver:
 
     def _step(self) -> bool:
         """Handle one event, or else run one compute task; whether there was anything."""
-        queues = [queue for queue, events in self._events.items() if events]
-        compute_too = self._order is not None and bool(self._compute)
-        if queues or compute_too:
-            pick = int(self._order.integers(len(queues) + compute_too)) if self._order else 0
-            if pick < len(queues):
-                node, event = self._events[queues[pick]].popleft()
-                self._handle(node, event)
-                return True
-        if not self._compute:
-            return False
         if self._order is not None:
-            self._compute.rotate(-int(self._order.integers(len(self._compute))))
-        node, task = self._compute.popleft()
-        self._run_task(node, task)
+            return self._step_at_random(self._order)
+        if self._events:
+            self._handle_next(None)
+        elif self._compute:
+            self._run_task(*self._compute.pop(0))
+        else:
+            return False
         return True
+
+    def _step_at_random(self, order: np.random.Generator) -> bool:
+        queues = list(self._events)
+        if not queues and not self._compute:
+            return False
+        pick = int(order.integers(len(queues) + len(self._compute)))
+        if pick < len(queues):
+            self._handle_next(queues[pick])
+        else:
+            self._run_task(*self._compute.pop(pick - len(queues)))
+        return True
+
+    def _handle_next(self, queue: object) -> None:
+        events = self._events[queue]
+        node, event = events.popleft()
+        if not events:
+            del self._events[queue]
+        self._handle(node, event)
 
     def _handle(self, node: int, event: Event) -> None:
         self.run.deliveries += 1
@@ -155,4 +167,4 @@ class MemoryDriver:
             event = TaskFinished(task, task.run())
         except AkoError as error:
             event = TaskFinished(task, Outcome(), error=error)
-        self._put(("tasks", node, task.pool), node, event)
+        self._put(task, node, event)

@@ -2,16 +2,20 @@
 
 Invariant: a task's inputs are fixed when it starts; its emissions become visible, and the locks of the state it wrote
 are released, when its `TaskFinished` is handled. Outcomes of one chain are committed in the order its tasks started.
+
+Nothing waits for ever: a task holds all its locks from its start and waits for no other, chains take turns, and a
+chain that waits for a state element is not overtaken by one that has had its turn since.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from dataflow.engine.chain import Chain
+from dataflow.engine.blame import reraise
+from dataflow.engine.chain import Chain, Given, Needs
+from dataflow.engine.chain_state import ChainState, Role, Running, Source, Step
 from dataflow.engine.events import (
     Command,
     CreditGranted,
@@ -24,6 +28,7 @@ from dataflow.engine.events import (
     Outcome,
     Report,
     RunTask,
+    SendEnd,
     SendMessage,
     Started,
     StopAsked,
@@ -31,56 +36,15 @@ from dataflow.engine.events import (
     Task,
     TaskFinished,
 )
-from dataflow.engine.flow import Outgoing
-from dataflow.engine.inbox import Delivery, Inbox, Left
+from dataflow.engine.flow import Crossing
+from dataflow.engine.inbox import Delivery
 from dataflow.engine.loading import LoadedNode
-from dataflow.engine.reports import NodeStatistics, SampleStatistics
-from dataflow.graph.routes import receivers
-from dataflow.message import Message, Tick, nbytes
+from dataflow.engine.reports import NodeStatistics
+from dataflow.engine.tally import Tally
+from dataflow.errors import AkoError
+from dataflow.message import Message, Sharded, Tick
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.ports import Emission
-
-
-@dataclass(slots=True)
-class _Step:
-    """The step a gathering chain is in."""
-
-    number: int
-    given: Mapping[str, Any]
-    shards: int
-    started: int = 0
-    parts: dict[int, Any] = field(default_factory=dict)
-    merging: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    """A task that has started: its locks, the delivery it consumed, its outcome once it is there."""
-
-    task: Task
-    role: str
-    locked: frozenset[str]
-    delivery: Delivery | None = None
-    shard: int = 0
-    outcome: Outcome | None = None
-
-
-class _ChainState:
-    """What the engine knows about a chain while the job runs."""
-
-    def __init__(self, chain: Chain, inputs: set[tuple[int, int]], out_edges: list[int]) -> None:
-        self.chain = chain
-        self.name = chain.head.id
-        self.inbox = Inbox(chain.head.inputs, key="step" if chain.gather and not chain.head.source else None)
-        self.open_inputs = inputs
-        self.out_edges = out_edges
-        self.running: deque[_Running] = deque()
-        self.step: _Step | None = None
-        self.next_step = 0
-        self.exhausted = False
-        self.ending = False
-        self.ended = False
-        self.blocked_since: float | None = None
 
 
 class NodeEngine:
@@ -93,33 +57,48 @@ class NodeEngine:
             plan: the physical plan.
             node: this node's number.
             loaded: its operators and state elements.
+
+        Raises:
+            OperatorError: an operator cannot work as it is declared.
         """
-        self._node, self._states = node, loaded.states
-        self._graph, self._window = plan.graph, plan.window_nbytes
-        self._members = {role: list(nodes) for role, nodes in plan.members().items()}
-        self._slots = {"compute": plan.nodes[node].compute_tasks, "network": plan.nodes[node].network_tasks}
+        self._node, self._name, self._states = node, plan.nodes[node].name, loaded.states
         self._tasks = plan.nodes[node].compute_tasks
+        self._slots = {"compute": self._tasks, "network": plan.nodes[node].network_tasks}
+        self._tally = Tally(node, self._slots)
         self._locked: set[str] = set()
-        self._chains: dict[str, _ChainState] = {}
-        self._outgoing: dict[StreamId, Outgoing] = {}
-        self._chain_of: dict[str, str] = {}
-        # Sources come last, or those of a busy pool would leave no task to anybody else.
-        for chain_plan in sorted(plan.chains_on(node), key=lambda chain: plan.graph.operator(chain.head).source):
-            chain = Chain(plan, chain_plan, loaded.operators, loaded.contexts, loaded.states)
-            self._chains[chain_plan.head] = _ChainState(chain, self._inputs(chain), self._out_edges(chain))
-            self._chain_of.update(dict.fromkeys(chain_plan.operators, chain_plan.head))
-        for stream in plan.streams():
-            if stream.source == node:
-                self._outgoing[stream] = Outgoing(stream, plan.window_nbytes)
+        self._reserved: set[str] = set()
         self._commands: list[Command] = []
+        self._to_self: deque[Event] = deque()
+        self._gone: set[int] = set()
         self._now = 0.0
         self._started = self._stopping = self._ended = self._failed = False
-        self._steps = self._finished = 0
-        self._waiting_s = 0.0
-        self._busy_s = dict.fromkeys(self._slots, 0.0)
-        self._sent: Counter[int] = Counter()
-        self._received: Counter[int] = Counter()
-        self._samples: dict[str, SampleStatistics] = {}
+        self._build(plan, [Chain(plan, chain, loaded.operators, loaded.contexts) for chain in plan.chains_on(node)])
+
+    def _build(self, plan: PhysicalPlan, chains: list[Chain]) -> None:
+        """Look up, once, where every edge comes from and goes to."""
+        graph, members = plan.graph, plan.members()
+        self._chains = {chain.plan.head: ChainState(chain, _inputs(plan, chain, self._node)) for chain in chains}
+        # Those that chains wait for come before sources, whose work can always wait.
+        self._turns = sorted(self._chains.values(), key=lambda state: state.chain.head.source)
+        self._entries = {
+            number: (self._chains[edge.target], edge.input)
+            for number, edge in enumerate(graph.edges)
+            if edge.target in self._chains
+        }
+        sending = {chain.last.id for chain in chains}
+        self._crossings = {
+            number: Crossing(number, edge, self._node, members[graph.operator(edge.target).role], plan.window_nbytes)
+            for number, edge in plan.stream_edges().items()
+            if edge.source in sending
+        }
+        self._leaving: dict[tuple[str, str], list[int]] = {}
+        for state in self._chains.values():
+            leaving = [number for number, edge in enumerate(graph.edges) if edge.source == state.chain.last.id]
+            for number in leaving:
+                self._leaving.setdefault((state.chain.last.id, graph.edges[number].output), []).append(number)
+            local = [self._entries[number] for number in leaving if number not in self._crossings]
+            crossings = [self._crossings[number] for number in leaving if number in self._crossings]
+            state.connect([(target.inbox, port) for target, port in local], crossings)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take in an event and say what is to be done.
@@ -128,369 +107,342 @@ class NodeEngine:
             event: what happened.
             now: seconds on the driver's clock; never less than before.
         """
-        self._now = now
-        self._commands = []
+        self._now, self._commands = now, []
         if self._failed:
             return []
+        try:
+            self._take(event)
+            while self._to_self:
+                self._take(self._to_self.popleft())
+            if self._started:
+                self._pump()
+        except AkoError as error:
+            self._failed = True
+            self._commands.append(Failed(error))
+        return self._commands
+
+    def statistics(self) -> NodeStatistics:
+        """What has been counted since the start."""
+        blocked = (state.blocked_since for state in self._turns)
+        return self._tally.statistics(sum(self._now - since for since in blocked if since is not None))
+
+    def _take(self, event: Event) -> None:
         match event:
             case TaskFinished():
                 self._task_finished(event)
             case MessageArrived(stream, message, size):
-                self._received[stream.source] += size
-                edge = self._graph.edges[stream.edge]
-                self._push(edge.target, Delivery(edge.input, message, stream, size))
+                self._message_arrived(stream, message, size)
             case CreditGranted(stream, size):
-                self._outgoing[stream].credit += size
-                self._flush(self._outgoing[stream])
+                self._send(self._crossings[stream.edge].grant(stream.target, size))
             case StreamEnded(stream):
-                self._stream_ended(stream)
+                self._input_ended((stream.edge, stream.source))
             case NodeLeft(node):
                 self._node_left(node)
             case StopAsked():
                 self._stopping = True
             case Started():
                 self._started = True
-        if self._started and not self._failed:
-            self._pump()
-        return self._commands
-
-    def statistics(self) -> NodeStatistics:
-        """What has been counted since the start."""
-        return NodeStatistics(
-            node=self._node,
-            steps=self._steps,
-            tasks=self._finished,
-            busy_s=dict(self._busy_s),
-            waiting_s=self._waiting_s,
-            sent_nbytes=dict(self._sent),
-            received_nbytes=dict(self._received),
-            samples=dict(self._samples),
-        )
-
-    # What a graph says about a chain
-
-    def _inputs(self, chain: Chain) -> set[tuple[int, int]]:
-        """(edge number, source node) of everything that feeds a chain's first operator."""
-        inputs: set[tuple[int, int]] = set()
-        for number, edge in enumerate(self._graph.edges):
-            if edge.target != chain.head.id:
-                continue
-            if edge.route is None:
-                inputs.add((number, self._node))
-            else:
-                role = self._graph.operator(edge.source).role
-                inputs |= {(number, n) for n in self._members[role] if edge.loopback or n != self._node}
-        return inputs
-
-    def _out_edges(self, chain: Chain) -> list[int]:
-        """Numbers of the edges that leave a chain: those of its last operator."""
-        return [number for number, edge in enumerate(self._graph.edges) if edge.source == chain.last.id]
 
     # Starting tasks
 
     def _pump(self) -> None:
         """Start every task that can start; end every chain that is through."""
-        progress = True
-        while progress:
-            progress = False
-            for state in self._chains.values():
-                if not state.ended and (self._start(state) or self._end(state)):
-                    progress = True
-        if not self._ended and all(state.ended for state in self._chains.values()):
-            self._ended = all(stream.closed for stream in self._outgoing.values())
-            if self._ended:
-                self._commands.append(Ended())
+        while self._serve_next():
+            pass
+        if not self._ended and not self._turns and all(crossing.closed for crossing in self._crossings.values()):
+            self._ended = True
+            self._commands.append(Ended())
 
-    def _start(self, state: _ChainState) -> bool:
-        """Start tasks of a chain while possible; whether any was started."""
-        started = False
-        while self._slots[state.chain.plan.pool] > 0 and self._start_one(state):
-            started = True
-        return started
+    def _serve_next(self) -> bool:
+        """Start one task of the first chain that can; that chain goes behind the others."""
+        self._reserved.clear()
+        for position, state in enumerate(self._turns):
+            if self._slots[state.chain.plan.pool] and not state.ending and (self._start(state) or self._end(state)):
+                self._turns.append(self._turns.pop(position))
+                return True
+        return False
 
-    def _start_one(self, state: _ChainState) -> bool:
-        if state.ending:
-            return False
+    def _start(self, state: ChainState) -> bool:
         if state.step is not None:
             return self._continue_step(state, state.step)
         if state.chain.head.source:
             return self._start_source(state)
-        if not len(state.inbox):
+        left = state.inbox.first_left()
+        if left is not None:
+            return self._start_left(state, left)
+        gather = state.chain.gather
+        delivery = state.inbox.lowest_step() if gather else state.inbox.first(state.is_open)
+        if delivery is None or (gather and not state.is_open(None)) or not self._may_run(state):
             return False
-        if not self._free(state.chain.reads | state.chain.writes) or not self._may_emit(state) or not self._gate(state):
+        if gather:
+            return self._open_step(state, delivery.message)
+        state.inbox.take(delivery)
+        self._run_message(state, delivery, self._given(state.chain.process_needs), state.next_step)
+        state.next_step += 1
+        return True
+
+    def _start_source(self, state: ChainState) -> bool:
+        if self._stopping or state.exhausted or state.running or not state.is_open(None) or not self._may_run(state):
             return False
+        number = state.next_step
         if state.chain.gather:
-            key = state.inbox.first_key()
-            if isinstance(key, int):
-                return self._open_step(state, key)
-        delivery = state.inbox.pop(lambda key: self._has_credit(state, key))
-        if delivery is None:
-            return False
-        if isinstance(delivery.message, Left):
-            return self._start_leaving(state, delivery)
-        self._run_message(state, delivery, state.next_step, self._given(state), "process")
+            return self._open_step(state, Tick(number, 0, self._tasks))
+        self._run_message(state, Delivery("", Tick(number, 0, 1)), self._given(state.chain.process_needs), number)
         state.next_step += 1
         return True
 
-    def _start_source(self, state: _ChainState) -> bool:
-        chain = state.chain
-        if self._stopping or state.exhausted or state.running:
+    def _start_left(self, state: ChainState, node: int) -> bool:
+        """Run `on_left` behind the last message of a node, with nothing else of the chain under way."""
+        if state.running or not state.has_room() or not self._free(state.chain.left_needs):
             return False
-        if not self._free(chain.reads | chain.writes) or not self._may_emit(state) or not self._gate(state):
-            return False
-        if chain.gather:
-            return self._open_step(state, state.next_step)
-        tick = Delivery("", Tick(state.next_step, 0, 1))
-        self._run_message(state, tick, state.next_step, self._given(state), "process")
-        state.next_step += 1
+        state.inbox.take_left(node)
+        chain, step, given = state.chain, state.next_step, self._given(state.chain.left_needs)
+        self._run(state, "message", given, lambda: chain.left(node, given, step))
         return True
 
-    def _open_step(self, state: _ChainState, number: int) -> bool:
-        shards = self._tasks if state.chain.head.source else 0
-        state.step = _Step(number, self._given(state), shards)
+    def _open_step(self, state: ChainState, first: Message) -> bool:
+        """Begin a step, whose shards share the snapshots taken now; a message without shards is a step of its own."""
+        number, shards = (first.step, first.shards) if isinstance(first, Sharded) else (state.next_step, 1)
+        state.step = Step(number, self._given(state.chain.process_needs), shards)
         state.next_step = number + 1
-        return self._continue_step(state, state.step) or True
+        return self._continue_step(state, state.step)
 
-    def _continue_step(self, state: _ChainState, step: _Step) -> bool:
-        """Start one more shard of the open step, or its merge."""
+    def _continue_step(self, state: ChainState, step: Step) -> bool:
+        """Start one more shard of the open step, or its merge, or close it; whether that changed anything."""
         if step.merging:
             return False
-        if step.shards and len(step.parts) == step.shards:
-            return self._start_merge(state, step)
+        if state.complete(step):
+            return self._finish_step(state, step)
+        if step.started == step.shards:
+            return False
         if state.chain.head.source:
-            if step.started == step.shards:
-                return False
             delivery: Delivery | None = Delivery("", Tick(step.number, step.started, step.shards))
         else:
-            delivery = state.inbox.pop(lambda key: key == step.number)
+            delivery = state.inbox.of_step(step.number) if step.started else state.inbox.lowest_step()
         if delivery is None:
             return False
+        if not state.chain.head.source:
+            state.inbox.take(delivery)
         step.started += 1
-        self._run_message(state, delivery, step.number, step.given, "shard")
+        self._run_message(state, delivery, step.given, step.number)
         return True
 
-    def _start_merge(self, state: _ChainState, step: _Step) -> bool:
+    def _finish_step(self, state: ChainState, step: Step) -> bool:
         chain = state.chain
-        if not self._free(chain.merge_writes):
-            return False
-        step.merging = True
-        if state.exhausted:
+        if not step.parts:
             state.step = None
             return True
-        parts = [step.parts[shard] for shard in range(step.shards)]
-        given = {**step.given, **{name: self._states[name] for name in chain.merge_writes}}
-        self._run(state, "merge", chain.merge_writes, lambda: chain.merge(parts, given, step.number))
+        if not self._free(chain.merge_needs):
+            return False
+        step.merging = True
+        given = Given(step.given.snapshots, {name: self._states[name] for name in chain.merge_needs.writes})
+        self._run(state, "merge", given, lambda: chain.merge(step.parts, given, step.number))
         return True
 
-    def _start_leaving(self, state: _ChainState, delivery: Delivery) -> bool:
-        chain, message = state.chain, delivery.message
-        given = {name: self._states[name] for name in chain.leave_writes}
-        self._run(state, "process", chain.leave_writes, lambda: chain.process(message, given, 0), delivery)
+    def _end(self, state: ChainState) -> bool:
+        """End a chain that has nothing left to do; whether that changed anything."""
+        if not state.through(stopping=self._stopping) or not self._free(state.chain.end_needs):
+            return False
+        state.ending = True
+        self._unblocked(state)
+        chain, step, given = state.chain, state.next_step, self._given(state.chain.end_needs)
+        self._run(state, "end", given, lambda: chain.end(given, step))
         return True
 
-    def _run_message(
-        self, state: _ChainState, delivery: Delivery, step: int, given: Mapping[str, Any], role: str
-    ) -> None:
+    def _run_message(self, state: ChainState, delivery: Delivery, given: Given, step: int) -> None:
         chain, message = state.chain, delivery.message
-        shard = getattr(message, "shard", 0)
-        self._run(state, role, chain.writes, lambda: chain.process(message, given, step), delivery, shard)
+        role: Role = "shard" if chain.gather else "message"
+        self._run(state, role, given, lambda: chain.process(message, given, step), delivery)
 
     def _run(
         self,
-        state: _ChainState,
-        role: str,
-        writes: set[str],
-        work: Any,
+        state: ChainState,
+        role: Role,
+        given: Given,
+        work: Callable[[], Outcome],
         delivery: Delivery | None = None,
-        shard: int = 0,
     ) -> None:
-        pool = state.chain.plan.pool
-        task = Task(state.name, pool, work)
-        self._locked |= writes
-        self._slots[pool] -= 1
-        state.running.append(_Running(task, role, frozenset(writes), delivery, shard))
+        task = Task(state.chain.plan.head, state.chain.plan.pool, work)
+        self._locked.update(given.live)
+        self._slots[task.pool] -= 1
+        state.running.append(Running(task, role, frozenset(given.live), delivery))
         self._commands.append(RunTask(task))
 
     # What a task needs before it may start
 
-    def _free(self, elements: set[str]) -> bool:
-        return self._locked.isdisjoint(elements)
-
-    def _given(self, state: _ChainState) -> dict[str, Any]:
-        """Snapshots of what a chain reads and the live elements that it writes."""
-        given: dict[str, Any] = {name: self._states[name].snapshot() for name in state.chain.reads}
-        given.update((name, self._states[name]) for name in state.chain.writes)
-        return given
-
-    def _gate(self, state: _ChainState) -> bool:
-        """Whether the chain's `ready` predicates hold; the time they do not is waiting time."""
+    def _may_run(self, state: ChainState) -> bool:
+        """Whether there is room for what a message makes, its state is free, and the gate is open."""
         chain = state.chain
-        if not chain.gates:
-            return True
-        if not self._free(chain.gate_elements):
+        if state.gate_shut or not state.has_room() or not self._free(chain.start_needs):
             return False
-        if chain.ready():
-            if state.blocked_since is not None:
-                self._waiting_s += self._now - state.blocked_since
-                state.blocked_since = None
+        return not chain.gated or self._gate_open(state)
+
+    def _free(self, needs: Needs) -> bool:
+        """Whether nobody writes these elements; if not, those that come after in this turn leave them alone."""
+        wanted = needs.reads | needs.writes
+        if self._locked.isdisjoint(wanted) and self._reserved.isdisjoint(needs.writes):
             return True
+        self._reserved |= wanted
+        return False
+
+    def _given(self, needs: Needs) -> Given:
+        """Snapshots of what is read and the live elements of what is written."""
+        return Given(
+            {name: self._snapshot(name) for name in sorted(needs.reads)},
+            {name: self._states[name] for name in sorted(needs.writes)},
+        )
+
+    def _snapshot(self, name: str) -> Any:
+        state = self._states[name]
+        try:
+            return state.snapshot()
+        except Exception as error:
+            reraise(error, f"state element {name!r}", type(state), self._name)
+
+    def _gate_open(self, state: ChainState) -> bool:
+        """Whether the chain's `ready` predicates hold; if not, they are asked again once their state has changed."""
+        uses = state.chain.gate_uses
+        if state.chain.ready(self._given(uses)):
+            self._unblocked(state)
+            return True
+        state.gate_shut = bool(uses.reads | uses.writes)
         if state.blocked_since is None:
             state.blocked_since = self._now
         return False
 
-    def _may_emit(self, state: _ChainState) -> bool:
-        """Whether the inboxes downstream have room, and the streams of an unkeyed sender too."""
-        keyed = any(port.key for port in state.chain.head.inputs)
-        for number in state.out_edges:
-            edge = self._graph.edges[number]
-            if edge.route is None:
-                if not self._chains[self._chain_of[edge.target]].inbox.room(edge.input):
-                    return False
-            elif not keyed and any(out.waiting_nbytes >= self._window for out in self._streams(number)):
-                return False
-        return True
-
-    def _has_credit(self, state: _ChainState, key: object) -> bool:
-        """Whether a message made for the receiver `key` could be sent at once."""
-        if key is None or not state.chain.last.sends:
-            return True
-        streams = [StreamId(number, self._node, key) for number in state.out_edges if isinstance(key, int)]
-        return all(self._outgoing[stream].is_open() for stream in streams if stream in self._outgoing)
-
-    def _streams(self, edge: int) -> list[Outgoing]:
-        return [out for stream, out in self._outgoing.items() if stream.edge == edge and not out.closed]
+    def _unblocked(self, state: ChainState) -> None:
+        if state.blocked_since is not None:
+            self._tally.waiting_s += self._now - state.blocked_since
+            state.blocked_since = None
 
     # Committing
 
     def _task_finished(self, event: TaskFinished) -> None:
-        state = self._chains[event.task.chain]
+        state, pool = self._chains[event.task.chain], event.task.pool
         running = next(run for run in state.running if run.task is event.task)
-        pool = event.task.pool
         self._slots[pool] += 1
-        self._busy_s[pool] += event.busy_s
-        self._finished += 1
+        self._tally.busy_s[pool] += event.busy_s
+        self._tally.tasks += 1
         if event.error is not None:
-            self._failed = True
-            self._commands.append(Failed(event.error))
-            return
+            raise event.error
         running.outcome = event.outcome
         while state.running and state.running[0].outcome is not None:
-            self._commit(state, state.running.popleft())
+            run = state.running.popleft()
+            self._commit(state, run, run.outcome or Outcome())
 
-    def _commit(self, state: _ChainState, run: _Running) -> None:
-        outcome = run.outcome or Outcome()
-        self._locked -= run.locked
+    def _commit(self, state: ChainState, run: Running, outcome: Outcome) -> None:
+        self._unlock(run.locked)
         for name, emission in outcome.emissions:
             self._emit(name, emission)
         self._commands += [Report(report) for report in outcome.reports]
         self._commands += [Report(artifact) for artifact in outcome.artifacts]
         for name, sample in outcome.samples:
-            known = self._samples.get(f"{name}.{sample.name}", SampleStatistics(0, 0.0, float("-inf"), 0.0))
-            self._samples[f"{name}.{sample.name}"] = known.plus(sample.value)
+            self._tally.sample(name, sample)
         if run.delivery is not None:
             self._consumed(run.delivery)
-        if outcome.end_of_data:
-            state.exhausted = True
+        state.exhausted |= outcome.end_of_data
         if run.role == "shard" and state.step is not None:
-            state.step.parts[run.shard] = outcome.part
-            message = run.delivery.message if run.delivery else None
-            state.step.shards = state.step.shards or int(getattr(message, "shards", 1))
+            state.step.finished += 1
+            state.step.parts += outcome.parts
         elif run.role == "merge":
             state.step = None
-            self._steps += 1
+            self._tally.steps += 1
         elif run.role == "end":
             self._close(state)
 
-    def _emit(self, name: str, emission: Emission) -> None:
-        for number, edge in enumerate(self._graph.edges):
-            if (edge.source, edge.output) != (name, emission.port):
-                continue
-            if edge.route is None:
-                self._push(edge.target, Delivery(edge.input, emission.message))
-                continue
-            members = [
-                node
-                for node in self._members[self._graph.operator(edge.target).role]
-                if edge.loopback or node != self._node
-            ]
-            key = getattr(emission.message, edge.key) if edge.key else None
-            credit = {node: self._credit(number, node) for node in members}
-            for node in receivers(edge.route, members, to=emission.to, key=key, credit=credit):
-                self._send(number, node, emission.message)
+    def _unlock(self, elements: frozenset[str]) -> None:
+        self._locked -= elements
+        for state in self._turns:
+            uses = state.chain.gate_uses
+            if state.gate_shut and not elements.isdisjoint(uses.reads | uses.writes):
+                state.gate_shut = False
 
-    def _credit(self, edge: int, node: int) -> int:
-        out = self._outgoing.get(StreamId(edge, self._node, node))
-        return out.credit if out else self._window
+    def _emit(self, operator: str, emission: Emission) -> None:
+        for number in self._leaving[operator, emission.port]:
+            if number in self._crossings:
+                self._send(self._crossings[number].send(emission))
+            else:
+                self._deliver((number, None), Delivery(self._entries[number][1], emission.message))
 
-    def _send(self, edge: int, node: int, message: Message) -> None:
-        stream = StreamId(edge, self._node, node)
-        if node == self._node:
-            target = self._graph.edges[edge]
-            self._push(target.target, Delivery(target.input, message, stream, nbytes(message)))
+    def _send(self, commands: Iterable[SendMessage | SendEnd]) -> None:
+        """Pass on what is for others; what this node sends to itself comes back in as an event."""
+        for command in commands:
+            target = command.stream.target
+            match command:
+                case SendMessage(stream, message, size) if target == self._node:
+                    self._to_self.append(MessageArrived(stream, message, size))
+                case SendEnd(stream) if target == self._node:
+                    self._to_self.append(StreamEnded(stream))
+                case SendMessage():
+                    self._tally.sent_nbytes[target] += command.nbytes
+                    self._commands.append(command)
+                case SendEnd():
+                    self._commands.append(command)
+
+    def _message_arrived(self, stream: StreamId, message: Message, size: int) -> None:
+        if stream.source in self._gone:
             return
-        self._outgoing[stream].add(message)
-        self._flush(self._outgoing[stream])
+        if stream.source != self._node:
+            self._tally.received_nbytes[stream.source] += size
+        port = self._entries[stream.edge][1]
+        self._deliver((stream.edge, stream.source), Delivery(port, message, stream, size))
 
-    def _push(self, operator: str, delivery: Delivery) -> None:
-        replaced = self._chains[self._chain_of[operator]].inbox.push(delivery)
+    def _deliver(self, source: Source, delivery: Delivery) -> None:
+        state, _ = self._entries[source[0]]
+        replaced = state.inbox.push(delivery)
+        if state.chain.gather:
+            state.saw(source, delivery)
         if replaced is not None:
             self._consumed(replaced)
 
     def _consumed(self, delivery: Delivery) -> None:
-        if delivery.stream is not None and delivery.stream.source != self._node:
-            self._commands.append(GrantCredit(delivery.stream, delivery.nbytes))
-
-    def _flush(self, out: Outgoing) -> None:
-        commands = out.flush()
-        for command in commands:
-            if isinstance(command, SendMessage):
-                self._sent[out.stream.target] += command.nbytes
-        self._commands += commands
+        """Return the credit that a message held."""
+        stream = delivery.stream
+        if stream is None or stream.source in self._gone:
+            return
+        if stream.source == self._node:
+            self._to_self.append(CreditGranted(stream, delivery.nbytes))
+        else:
+            self._commands.append(GrantCredit(stream, delivery.nbytes))
 
     # Ending
 
-    def _stream_ended(self, stream: StreamId) -> None:
-        edge = self._graph.edges[stream.edge]
-        state = self._chains[self._chain_of[edge.target]]
-        if (stream.edge, stream.source) in state.open_inputs:
-            state.open_inputs.discard((stream.edge, stream.source))
-            if state.chain.minds_leaving:
-                state.inbox.push(Delivery(edge.input, Left(stream.source)))
+    def _input_ended(self, source: Source) -> None:
+        """Nothing more comes from `source`; operators that mind are told once no other edge brings from its node."""
+        state, _ = self._entries[source[0]]
+        if source not in state.open_inputs:
+            return
+        state.open_inputs.discard(source)
+        node = source[1]
+        more = any(other == node for _, other in state.open_inputs)
+        if node is not None and state.chain.minds_leaving and not more:
+            state.inbox.leave(node)
 
     def _node_left(self, node: int) -> None:
-        for members in self._members.values():
-            if node in members:
-                members.remove(node)
-        for stream in [stream for stream in self._outgoing if stream.target == node]:
-            self._outgoing[stream].drop()
-        for number, edge in enumerate(self._graph.edges):
-            if edge.route is not None and edge.target in self._chain_of:
-                self._stream_ended(StreamId(number, node, self._node))
+        self._gone.add(node)
+        for crossing in self._crossings.values():
+            crossing.drop(node)
+        for number in self._entries:
+            self._input_ended((number, node))
 
-    def _end(self, state: _ChainState) -> bool:
-        """End a chain that has nothing left to do; whether that changed anything."""
-        chain = state.chain
-        through = (self._stopping or state.exhausted) if chain.head.source else not state.open_inputs
-        if state.ending or not through or state.running or state.step is not None or len(state.inbox):
-            return False
-        if self._slots[chain.plan.pool] == 0 or not self._free(chain.end_writes):
-            return False
-        state.ending = True
-        given = {name: self._states[name] for name in chain.end_writes}
-        reads = set().union(*(member.uses("on_end", writes=False) for member in chain.members))
-        given.update((name, self._states[name].snapshot()) for name in reads)
-        self._run(state, "end", chain.end_writes, lambda: chain.end(given, state.next_step))
-        return True
+    def _close(self, state: ChainState) -> None:
+        """Tell everybody downstream that a chain has ended."""
+        self._turns.remove(state)
+        for numbers in [numbers for (name, _), numbers in self._leaving.items() if name == state.chain.last.id]:
+            for number in numbers:
+                if number in self._crossings:
+                    self._send(self._crossings[number].close())
+                else:
+                    self._input_ended((number, None))
 
-    def _close(self, state: _ChainState) -> None:
-        state.ended = True
-        for number in state.out_edges:
-            edge = self._graph.edges[number]
-            if edge.route is None:
-                self._chains[self._chain_of[edge.target]].open_inputs.discard((number, self._node))
-                continue
-            if edge.loopback:
-                self._stream_ended(StreamId(number, self._node, self._node))
-            for out in self._streams(number):
-                out.closing = True
-                self._flush(out)
+
+def _inputs(plan: PhysicalPlan, chain: Chain, node: int) -> set[Source]:
+    """Everything that feeds a chain's first operator."""
+    inputs: set[Source] = set()
+    for number, edge in enumerate(plan.graph.edges):
+        if edge.target == chain.head.id and edge.route is None:
+            inputs.add((number, None))
+        elif edge.target == chain.head.id:
+            role = plan.graph.operator(edge.source).role
+            inputs |= {(number, member) for member in plan.members()[role] if edge.loopback or member != node}
+    return inputs

@@ -1,0 +1,49 @@
+"""Errors of the user's code: whatever an operator or a state element raises, with its name, node and line."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from dataflow.errors import AkoError, OperatorError
+from dataflow.operators_api import declared_at
+
+_OTHERS = (
+    "<",
+    f"{Path(__file__).parents[1]}{os.sep}",
+    *(f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""What the files of frames that are not the user's begin with."""
+
+
+def reraise(error: Exception, what: str, cls: type, node: str) -> NoReturn:
+    """Raise what a user's error is reported as.
+
+    Args:
+        error: what user code raised; an `AkoError` that says where it happened is raised as it is.
+        what: whose code, as in ``operator 'blur'``.
+        cls: the user's class.
+        node: name of the node.
+
+    Raises:
+        AkoError: with operator or state element, node, and the user's line.
+    """
+    if isinstance(error, AkoError) and error.where:
+        raise error
+    where = f"node {node}, {_raised_at(error) or declared_at(cls)}"
+    if isinstance(error, AkoError):
+        raise type(error)(what=f"{what}: {error.what}", got=error.got, where=where, fix=error.fix) from error
+    raise OperatorError(
+        what=f"{what} raised {type(error).__name__}: {error}", where=where, fix="see the job's log for the traceback"
+    ) from error
+
+
+def _raised_at(error: Exception) -> str:
+    """``file:line`` of the innermost frame in the user's own files; empty if there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(_OTHERS):
+            return f"{frame.filename}:{frame.lineno}"
+    return ""

@@ -1,0 +1,115 @@
+"""What an engine knows about a chain while the job runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dataflow.engine.chain import Chain, Given
+from dataflow.engine.events import Outcome, Task
+from dataflow.engine.flow import Crossing
+from dataflow.engine.inbox import Delivery, Inbox
+from dataflow.message import Sharded
+
+Role = Literal["message", "shard", "merge", "end"]
+
+Source = tuple[int, int | None]
+"""What feeds a chain: number of the edge, and of the sending node if the edge crosses nodes."""
+
+
+@dataclass(slots=True)
+class Step:
+    """The step a gathering chain is in.
+
+    Args:
+        number: of the step.
+        given: what all its shards were given.
+        shards: how many there are.
+        started: shards that have been started.
+        finished: shards whose parts have been taken in.
+        parts: the parts by shard.
+        merging: the merge has been started.
+    """
+
+    number: int
+    given: Given
+    shards: int
+    started: int = 0
+    finished: int = 0
+    parts: list[tuple[int, Any]] = field(default_factory=list)
+    merging: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A task that has started: its locks, the delivery it consumed, its outcome once it is there."""
+
+    task: Task
+    role: Role
+    locked: frozenset[str]
+    delivery: Delivery | None = None
+    outcome: Outcome | None = None
+
+
+class ChainState:
+    """A chain's inbox, its running tasks and its place in its own life."""
+
+    def __init__(self, chain: Chain, inputs: set[Source]) -> None:
+        """Nothing has arrived yet.
+
+        Args:
+            chain: the chain.
+            inputs: everything that feeds its first operator.
+        """
+        self.chain, self.open_inputs = chain, inputs
+        self.inbox = Inbox(chain.head.inputs, by_step=chain.gather and not chain.head.source)
+        self.running: deque[Running] = deque()
+        self.step: Step | None = None
+        self.next_step = 0
+        self.exhausted = self.ending = False
+        self.gate_shut = False
+        self.blocked_since: float | None = None
+        self._keys = {port.key for port in chain.head.inputs}
+        self._local: list[tuple[Inbox, str]] = []
+        self._crossings: list[tuple[Crossing, bool]] = []
+        self._steps: dict[Source, int] = {}
+
+    def connect(self, local: Sequence[tuple[Inbox, str]], crossings: Sequence[Crossing]) -> None:
+        """Say where the chain's emissions go: inboxes with their ports, and edges that cross nodes."""
+        self._local = list(local)
+        self._crossings = [(crossing, crossing.goes_by(self._keys)) for crossing in crossings]
+
+    def has_room(self) -> bool:
+        """Whether every inbox downstream has room."""
+        return all(inbox.room(port) for inbox, port in self._local)
+
+    def is_open(self, key: int | None) -> bool:
+        """Whether a message made for `key` could be sent at once."""
+        return all(crossing.is_open(key if keyed else None) for crossing, keyed in self._crossings)
+
+    def saw(self, source: Source, delivery: Delivery) -> None:
+        """Note how far an input of a gathering chain has come."""
+        if isinstance(delivery.message, Sharded):
+            self._steps[source] = max(self._steps.get(source, 0), delivery.message.step)
+
+    def through(self, *, stopping: bool) -> bool:
+        """Whether nothing will come any more and nothing is under way."""
+        if self.ending or self.running or self.step is not None or len(self.inbox):
+            return False
+        return stopping or self.exhausted if self.chain.head.source else not self.open_inputs
+
+    def complete(self, step: Step) -> bool:
+        """Whether every part of a step is there that will ever come.
+
+        A shard whose message an operator upstream swallowed, or whose node has left, never comes: the step is
+        complete once every open input has gone on to a later one.
+        """
+        if step.finished < step.started or not step.started:
+            return False
+        if step.started == step.shards or self.chain.head.source:
+            return step.started == step.shards
+        return self.inbox.of_step(step.number) is None and all(
+            self._steps.get(source, -1) > step.number for source in self.open_inputs
+        )

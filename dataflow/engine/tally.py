@@ -1,0 +1,41 @@
+"""What an engine counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from dataflow.engine.reports import NodeStatistics, SampleStatistics
+from dataflow.operators_api import Sample
+
+
+class Tally:
+    """Counters of one node since the start; see `NodeStatistics`."""
+
+    def __init__(self, node: int, pools: Iterable[str]) -> None:
+        self.node = node
+        self.steps = self.tasks = 0
+        self.waiting_s = 0.0
+        self.busy_s = dict.fromkeys(pools, 0.0)
+        self.sent_nbytes: Counter[int] = Counter()
+        self.received_nbytes: Counter[int] = Counter()
+        self._samples: dict[str, SampleStatistics] = {}
+
+    def sample(self, operator: str, sample: Sample) -> None:
+        """Count a sample."""
+        name = f"{operator}.{sample.name}"
+        known = self._samples.get(name) or SampleStatistics(0, 0.0, float("-inf"), 0.0)
+        self._samples[name] = known.plus(sample.value)
+
+    def statistics(self, waiting_s: float) -> NodeStatistics:
+        """What has been counted, with `waiting_s` more seconds of waiting that has not ended."""
+        return NodeStatistics(
+            node=self.node,
+            steps=self.steps,
+            tasks=self.tasks,
+            busy_s=dict(self.busy_s),
+            waiting_s=self.waiting_s + waiting_s,
+            sent_nbytes=dict(self.sent_nbytes),
+            received_nbytes=dict(self.received_nbytes),
+            samples=dict(self._samples),
+        )

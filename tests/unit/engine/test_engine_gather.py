@@ -1,0 +1,283 @@
+"""Gathering operators: shards, snapshots, merges, gates."""
+
+from collections.abc import Callable
+
+import pytest
+from engine_rig import (
+    Collect,
+    Count,
+    Cut,
+    GatedCollect,
+    LogState,
+    NetNote,
+    Num,
+    Piece,
+    Pieces,
+    Receive,
+    Rig,
+    Send,
+    graph_of,
+    nodes_of,
+)
+
+from dataflow.engine.events import Ended, MessageArrived, NodeLeft, StopAsked, StreamEnded
+from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.routes import Route
+from dataflow.message import Tick
+from dataflow.operators_api import Emissions, Operator
+from dataflow.plan.physical import PhysicalPlan, StreamId
+from dataflow.ports import In, Out
+
+
+class SendPiece(Operator):
+    pool = "network"
+    sends = True
+    inp = In(Piece)
+    out = Out(Piece)
+
+    def process(self, piece: Piece) -> Emissions:
+        yield self.out(piece)
+
+
+class CollectArrived(Collect):
+    """A gathering operator fed by streams, that notes who left."""
+
+    receives = True
+
+    def on_left(self, node: int, log: LogState) -> Emissions:
+        log.items.append(f"left {node}")
+        yield from ()
+
+
+class LastPiece(Pieces):
+    """Pieces, and one more when all is over."""
+
+    def on_end(self) -> Emissions:
+        yield self.out(Piece(99, 0, 1, 99.0))
+
+
+class NoPieces(Operator):
+    """A source whose every second step is empty."""
+
+    source = True
+    out = Out(Piece)
+
+    def process(self, tick: Tick) -> Emissions:
+        if tick.step % 2 == 0:
+            yield self.out(Piece(tick.step, tick.shard, tick.shards, float(tick.step)))
+
+
+def _fused(source: Operator | None = None, collect: Operator | None = None) -> LogicalGraph:
+    return graph_of(
+        {"pieces": source or Pieces(), "collect": collect or Collect()}, [("pieces", "collect")], ["log", "gate"]
+    )
+
+
+def _inbox_fed(cut: Cut, limit: int = 2) -> LogicalGraph:
+    """The cutting operator keeps no state but another consumer, so it is a task of its own."""
+    return graph_of(
+        {"count": Count(limit=limit), "cut": cut, "collect": Collect(), "other": Collect()},
+        [("count", "cut"), ("cut", "collect"), ("cut", "other")],
+        ["log", "log2"],
+        other={"log": "log2"},
+    )
+
+
+def test_shards_run_at_the_same_time_and_merge_in_shard_order() -> None:
+    rig = Rig(nodes_of(_fused(), compute_tasks=3))
+    rig.start()
+    assert rig.running() == ["pieces"] * 3
+    for task in list(reversed(rig.tasks)):
+        rig.finish(task)
+    assert rig.running() == ["pieces"]  # the merge
+    assert rig.log() == []
+    rig.finish(rig.tasks[0])
+    assert rig.log() == [((0.0, 0), (1.0, 0), (2.0, 0))]
+
+
+def test_steps_do_not_overlap_and_each_sees_the_merge_before() -> None:
+    rig = Rig(nodes_of(_fused(), compute_tasks=2))
+    rig.start()
+    rig.finish(rig.tasks[0])
+    assert len(rig.tasks) == 1  # shard 1 of step 0 is out; step 1 has not begun
+    rig.finish_all()
+    assert rig.log() == [((0.0, 0), (1.0, 0)), ((10.0, 1), (11.0, 1))]
+    assert rig.engine.statistics().steps == 2
+    assert rig.engine.statistics().samples["collect.parts"].total == 4
+    assert isinstance(rig.commands[-1], Ended)
+
+
+def test_shards_of_a_step_share_a_snapshot_although_there_is_one_slot() -> None:
+    graph = graph_of(
+        {"pieces": Pieces(limit=1), "collect": Collect(), "count": Count(limit=1), "note": NetNote()},
+        [("pieces", "collect"), ("count", "note")],
+        ["log"],
+    )
+    plan = nodes_of(graph, compute_tasks=2)
+    rig = Rig(plan)
+    rig.start()
+    tasks = {name: [task for task in rig.tasks if task.chain == name] for name in ("pieces", "count")}
+    assert len(tasks["pieces"]) + len(tasks["count"]) == 2
+    rig.finish(tasks["count"][0])  # note writes the log while the step is open
+    rig.finish(next(task for task in rig.tasks if task.chain == "note"))
+    assert rig.log() == [(0, 0)]
+    rig.finish_all()
+    assert ((0.0, 0), (1.0, 0)) in rig.log()
+
+
+def test_swallowed_shard_is_left_out_of_the_merge() -> None:
+    run = MemoryDriver(nodes_of(_fused(Pieces(limit=2, swallow=1)), compute_tasks=3)).execute()
+    assert run.nodes[0].states["log"].snapshot() == (((0.0, 0), (2.0, 0)), ((10.0, 1), (12.0, 1)))
+
+
+def test_step_without_any_part_is_not_merged() -> None:
+    rig = Rig(nodes_of(_fused(NoPieces()), compute_tasks=1))
+    rig.start()
+    for _ in range(4):
+        rig.finish(rig.tasks[0])
+    rig.give(StopAsked())
+    rig.finish_all()
+    assert rig.log()[:2] == [((0.0, 0),), ((2.0, 1),)]
+
+
+def test_piece_of_on_end_is_merged_too() -> None:
+    run = MemoryDriver(nodes_of(_fused(LastPiece(limit=1)), compute_tasks=2)).execute()
+    assert run.nodes[0].states["log"].snapshot() == (((0.0, 0), (1.0, 0)), ((99.0, 1),))
+
+
+def test_stop_finishes_the_open_step() -> None:
+    rig = Rig(nodes_of(_fused(Pieces(limit=99)), compute_tasks=2))
+    rig.start()
+    rig.finish(rig.tasks[0])
+    rig.give(StopAsked())
+    rig.finish_all()
+    assert rig.log() == [((0.0, 0), (1.0, 0))]
+    assert isinstance(rig.commands[-1], Ended)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 4])
+def test_gather_fed_by_an_inbox_merges_each_step_in_shard_order(tasks: int) -> None:
+    run = MemoryDriver(nodes_of(_inbox_fed(Cut()), compute_tasks=tasks)).execute()
+    expected = (((0.0, 0), (1.0, 0), (2.0, 0)), ((10.0, 1), (11.0, 1), (12.0, 1)))
+    assert run.nodes[0].states["log"].snapshot() == expected
+    assert run.nodes[0].states["log2"].snapshot() == expected
+
+
+def test_gather_fed_by_an_inbox_closes_a_step_that_lacks_a_shard_once_the_next_has_come() -> None:
+    run = MemoryDriver(nodes_of(_inbox_fed(Cut(swallow=1), limit=6), compute_tasks=2)).execute()
+    log = run.nodes[0].states["log"].snapshot()
+    assert log[0] == ((0.0, 0), (2.0, 0))
+    assert [len(parts) for parts in log] == [2, 3, 3, 3, 3, 3]
+
+
+def test_gather_fed_by_an_inbox_closes_a_step_that_lacks_a_shard_at_the_end() -> None:
+    run = MemoryDriver(nodes_of(_inbox_fed(Cut(swallow=2), limit=1))).execute()
+    assert run.nodes[0].states["log"].snapshot() == (((0.0, 0), (1.0, 0)),)
+
+
+def test_message_that_is_cut_in_a_gathering_chain_is_a_step_of_its_own() -> None:
+    class_of = {"count": Count(limit=2), "send": Send(), "receive": Receive(), "cut": Cut(), "collect": Collect()}
+    graph = graph_of(
+        class_of,
+        [("count", "send"), ("send", "receive", Route.ONE_TO_ALL, True), ("receive", "cut"), ("cut", "collect")],
+        ["log"],
+    )
+    plan = nodes_of(graph)
+    assert [chain.operators for chain in plan.chains][-1] == ("cut", "collect")
+    run = MemoryDriver(plan).execute()
+    assert run.nodes[0].states["log"].snapshot() == (
+        ((0.0, 0), (1.0, 0), (2.0, 0)),
+        ((10.0, 1), (11.0, 1), (12.0, 1)),
+    )
+
+
+def _streams() -> PhysicalPlan:
+    graph = graph_of(
+        {"pieces": Pieces(limit=0), "send": SendPiece(), "collect": CollectArrived()},
+        [("send", "collect", Route.ONE_TO_ALL), ("pieces", "send")],
+        ["log"],
+    )
+    return nodes_of(graph, 3)
+
+
+@pytest.mark.parametrize("goes", [lambda: StreamEnded(StreamId(0, 1, 0)), lambda: NodeLeft(1)], ids=["ends", "leaves"])
+def test_gather_of_other_nodes_shards_goes_on_without_one_that(goes: Callable[[], StreamEnded | NodeLeft]) -> None:
+    rig = Rig(_streams())
+    rig.start()
+    rig.finish_all()
+    for source, step in ((1, 0), (2, 0), (2, 1), (2, 2)):
+        rig.arrive(Piece(step, source - 1, 2, 10.0 * step + source), source=source)
+    rig.finish_all()
+    assert rig.log() == [((1.0, 0), (2.0, 0))]
+    rig.give(goes())
+    rig.finish_all()
+    # step 1 closes since node 2 has gone on to step 2, which stays open
+    assert rig.log()[1:] == [((12.0, 1),), "left 1"]
+    rig.give(StreamEnded(StreamId(0, 2, 0)))
+    rig.finish_all()
+    assert rig.log()[3:] == [((22.0, 3),), "left 2"]
+    assert isinstance(rig.commands[-1], Ended)
+
+
+def test_lower_step_is_served_first_whichever_came_first() -> None:
+    rig = Rig(_streams())
+    for source, step in ((1, 1), (2, 0), (1, 0), (2, 1)):
+        rig.arrive(Piece(step, source - 1, 2, 10.0 * step + source), source=source)
+    rig.start()
+    rig.finish_all()
+    assert rig.log() == [((1.0, 0), (2.0, 0)), ((11.0, 1), (12.0, 1))]
+
+
+def test_shut_gate_holds_back_the_next_step_and_counts_as_waiting() -> None:
+    graph = graph_of(
+        {
+            "pieces": Pieces(limit=3),
+            "collect": GatedCollect(),
+            "count": Count(limit=0),
+            "send": Send(),
+            "receive": Receive(),
+            "open": NetNote(),
+        },
+        [("send", "receive", Route.ONE_TO_ALL), ("pieces", "collect"), ("count", "send"), ("receive", "open")],
+        ["log", "gate"],
+        open={"log": "gate"},
+    )
+    rig = Rig(nodes_of(graph, 2, compute_tasks=1))
+    rig.start()
+    while rig.tasks:
+        rig.finish(rig.tasks[0], now=10.0)
+    assert len(rig.log()) == 1
+    assert rig.engine.statistics().waiting_s == 0.0
+    assert rig.give(StreamEnded(StreamId(0, 9, 0)), now=11.5) == []  # from nobody: nothing changes but the time
+    assert rig.engine.statistics().waiting_s == 1.5
+    rig.give(MessageArrived(StreamId(0, 1, 0), Num(1), 128), now=12.0)
+    assert rig.running() == ["receive"]
+    rig.finish(rig.tasks[0], now=14.0)
+    assert rig.running() == ["pieces"]
+    assert rig.engine.statistics().waiting_s == 4.0
+    while rig.tasks:
+        rig.finish(rig.tasks[0], now=15.0)
+    assert len(rig.log()) == 2
+
+
+def test_gate_is_asked_again_only_after_its_state_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    ready = GatedCollect.ready
+
+    def counting(self: GatedCollect, gate: tuple[int, ...], log: LogState) -> bool:
+        asked.append(len(gate))
+        return ready(self, gate, log)
+
+    monkeypatch.setattr(GatedCollect, "ready", counting)
+    graph = graph_of(
+        {"pieces": Pieces(limit=9), "collect": GatedCollect(), "count": Count(limit=5), "note": NetNote()},
+        [("pieces", "collect"), ("count", "note")],
+        ["log", "gate", "elsewhere"],
+        note={"log": "elsewhere"},
+    )
+    rig = Rig(nodes_of(graph))
+    rig.start()
+    rig.finish_all()
+    assert rig.log("elsewhere")[-1] == "end"
+    assert asked == [0, 0]  # before step 0 and, shut, after its merge
