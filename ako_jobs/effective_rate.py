@@ -1,0 +1,35 @@
+"""The effective learning rate: what one round of all workers moves the model by, in words."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from dataflow.graph.logical import LogicalGraph
+from dataflow.operators_api import qualified_name
+from dataflow.plan.placement import place
+from operators.apply import ApplyMean
+from operators.compute import Compute
+from operators.serve import ServeMean
+
+_MEANS = frozenset({qualified_name(ApplyMean), qualified_name(ServeMean)})
+
+
+def effective_rate(graph: LogicalGraph, config: BaseModel, nodes: int) -> str:
+    """One line for people; empty for a graph that computes no gradients or a configuration without `lr`.
+
+    Bulk-synchronous jobs apply the mean of the workers' gradients; in all others the updates of the workers add up.
+
+    Args:
+        graph: of the job.
+        config: its configuration.
+        nodes: how many nodes it runs on.
+    """
+    lr = getattr(config, "lr", None)
+    roles = {operator.role for operator in graph.operators if operator.kind == qualified_name(Compute)}
+    if not isinstance(lr, int | float) or not roles:
+        return ""
+    placed = place(graph, nodes)
+    workers = sum(len(placed[role]) for role in roles)
+    if any(operator.kind in _MEANS for operator in graph.operators):
+        return f"effective learning rate: {lr:g} per step, of the mean gradient of {workers} workers"
+    return f"effective learning rate: {workers} workers x lr {lr:g} = {workers * lr:g} per round (updates add up)"

@@ -1,0 +1,225 @@
+"""Jobs by name, file or function: what ``ako run`` is given, made into what a master takes.
+
+A job is a `Config` and a function ``build(config) -> LogicalGraph``, in a module of its own. Invariant: whatever the
+user's code raises while it is imported or builds comes out as one `AkoError` that names the user's line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import BaseModel
+
+from ako_jobs.effective_rate import effective_rate
+from dataflow.errors import AkoError, ConfigError, OperatorError, suggest
+from dataflow.graph.checks import check
+from dataflow.graph.logical import LogicalGraph
+from dataflow.plan.compile import compile_graph
+from dataflow.plan.job import JobSpec, StopRules
+from dataflow.runtime.bundle import Bundle, make_bundle
+
+BUILT_IN = {name: f"ako_jobs.{name}" for name in ("ako", "parameter_server", "all_to_all")}
+"""Modules of the jobs that have a name of their own."""
+
+_OURS = frozenset({"ako_jobs", "dataflow", "operators"})
+_FORMS = "a job is a built-in name, a file such as my_job.py, or module:function"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that can be configured and built.
+
+    Args:
+        name: for people.
+        config: its settings; a class with a classmethod ``parse(settings)``. Its field `seed` and its method
+            `stop_rules` are used if it has them.
+        build: makes the graph from a configuration.
+        folder: whose Python files travel with the job; None if it needs installed modules only.
+        include: further files and folders below `folder` that travel with it.
+    """
+
+    name: str
+    config: type[BaseModel]
+    build: Callable[[Any], LogicalGraph]
+    folder: Path | None = None
+    include: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that is ready to be submitted: `spec`, the code it needs, and its checked graph."""
+
+    spec: JobSpec
+    bundle: Bundle | None
+    graph: LogicalGraph
+
+
+def load_job(text: str) -> Job:
+    """The job that `text` names: a built-in name, a file ``my_job.py``, or ``module:function``.
+
+    The folder of a file is put on `sys.path`, so that the names of its modules are the same here and on nodes. The
+    settings are the class in the annotation of the function's first parameter, else the module's `Config`. A module
+    may name further files that travel with the job in a tuple `INCLUDE`.
+
+    Raises:
+        ConfigError: there is no such job, or its code cannot be used.
+    """
+    if text in BUILT_IN:
+        return _job(text, importlib.import_module(BUILT_IN[text]), "build")
+    place, _, function = text.partition(":")
+    if place.endswith(".py"):
+        path = Path(place).expanduser().resolve()
+        if not path.is_file():
+            raise ConfigError(what="there is no such job file", got=place)
+        return _job(path.stem, _import_file(path), function or "build", path.parent)
+    if not function:
+        fix = suggest(text, BUILT_IN)
+        raise ConfigError(what="there is no such job", got=text, fix=f"{fix}; {_FORMS}")
+    return _job(place.rpartition(".")[2] if function == "build" else function, _import_module(place), function)
+
+
+def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
+    """Configure, build and check a job; nothing is started.
+
+    Args:
+        job: the job.
+        settings: values by key, as the job's configuration takes them; text will do.
+        nodes: how many nodes it is to run on.
+
+    Raises:
+        ConfigError: a setting is wrong, or the user's code failed.
+        DataError: the data set cannot be read.
+        GraphError: the graph fails its checks.
+        PlanError: the graph does not fit the number of nodes.
+        BundleError: the code breaks a bundle's limits.
+    """
+    with _user_code(f"the job {job.name!r}", job.folder):
+        config: Any = job.config.parse(dict(settings))  # type: ignore[attr-defined]
+        graph = job.build(config)
+        stop = config.stop_rules() if hasattr(config, "stop_rules") else StopRules()
+    if not isinstance(graph, LogicalGraph):
+        what = f"the job {job.name!r} builds no LogicalGraph"
+        raise ConfigError(what, got=graph, where=_line_of(job.build), fix="return the graph from build")
+    _check_importable(graph)
+    check(graph)
+    compile_graph(graph, nodes)
+    rate = effective_rate(graph, config, nodes)
+    spec = JobSpec(
+        name=job.name,
+        graph=graph,
+        nodes=nodes,
+        seed=getattr(config, "seed", 0),
+        stop=stop,
+        config=config.model_dump(mode="json"),
+        warnings=(rate,) if rate else (),
+    )
+    return Prepared(spec, make_bundle(job.folder, job.include) if job.folder else None, graph)
+
+
+def _job(name: str, module: ModuleType, function: str, folder: Path | None = None) -> Job:
+    build = getattr(module, function, None)
+    if not callable(build):
+        fix = f"define {function}(config) there and return its LogicalGraph"
+        raise ConfigError(what=f"the job has no function {function!r}", where=str(module.__file__), fix=fix)
+    with _user_code(f"the job {name!r}", folder):
+        config = _config_of(build) or getattr(module, "Config", None)
+    if not (isinstance(config, type) and issubclass(config, BaseModel) and hasattr(config, "parse")):
+        fix = "define class Config(TrainingConfig) there, from ako_jobs.config"
+        raise ConfigError(what=f"the job {name!r} has no Config", where=_line_of(build), fix=fix)
+    return Job(name, config, build, folder, tuple(getattr(module, "INCLUDE", ())))
+
+
+def _config_of(build: Callable[..., Any]) -> type[BaseModel] | None:
+    """The class in the annotation of the first parameter."""
+    if not inspect.isfunction(build):
+        return None
+    annotations, parameters = typing.get_type_hints(build), list(inspect.signature(build).parameters)
+    found = annotations.get(parameters[0]) if parameters else None
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
+
+
+def _import_file(path: Path) -> ModuleType:
+    files = {file.stem: file for file in sorted(path.parent.glob("*.py"))}
+    _check_names(path, files)
+    folder = str(path.parent)
+    sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
+    for stem, file in files.items():
+        known = sys.modules.get(stem)
+        if known is not None and getattr(known, "__file__", None) != str(file):
+            del sys.modules[stem]  # of a job in another folder
+    importlib.invalidate_caches()
+    with _user_code(path.name, path.parent):
+        return importlib.import_module(path.stem)
+
+
+def _check_names(path: Path, files: Mapping[str, Path]) -> None:
+    """Refuse files that would stand in for other modules here and on every node."""
+    if not path.stem.isidentifier():
+        raise ConfigError(what="a job file's name must be a Python name", got=path.name, fix="rename it, as my_job.py")
+    installed = packages_distributions()
+    for stem, file in files.items():
+        owner = "Python's own" if stem in sys.stdlib_module_names else ", ".join(installed.get(stem, ()))
+        if owner or stem in _OURS:
+            what = f"{file.name} would hide the module {stem!r} ({owner or 'ako-dataflow'}) from everybody"
+            fix = "rename it" if file == path else "rename it, or put the job into a folder of its own"
+            raise ConfigError(what, where=str(file), fix=fix)
+
+
+def _import_module(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(what="there is no such job", got=name, fix=_FORMS)
+    with _user_code(f"module {name!r}", None):
+        if name.partition(".")[0] not in sys.modules and importlib.util.find_spec(name.partition(".")[0]) is None:
+            fix = "install it, or name the file: my_job.py"
+            raise ConfigError(what="there is no such module", got=name, fix=fix)
+        return importlib.import_module(name)
+
+
+def _check_importable(graph: LogicalGraph) -> None:
+    named = [(operator.kind, operator.where) for operator in graph.operators]
+    for kind, where in [*named, *((element.factory, element.where) for element in graph.elements)]:
+        if kind.startswith("__main__:"):
+            what = f"{kind.removeprefix('__main__:')} is defined in the main program, where no node can find it"
+            raise ConfigError(what, where=where, fix="move the class to a file of the job's folder")
+
+
+@contextmanager
+def _user_code(what: str, folder: Path | None) -> Iterator[None]:
+    """Turn whatever the user's code raises into one error with the user's line."""
+    try:
+        yield
+    except OperatorError as error:
+        # Nothing runs yet: this is bad input, not a job that failed.
+        raise ConfigError(what=error.what, got=error.got, where=error.where, fix=error.fix) from error
+    except AkoError:
+        raise
+    except Exception as error:
+        message = f"{what} raised {type(error).__name__}: {error}"
+        raise ConfigError(message, where=_line_in(error, folder)) from error
+
+
+def _line_in(error: Exception, folder: Path | None) -> str:
+    """``file:line`` of the last line of the user's that had a part in an error."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if folder is not None and Path(frame.filename).is_relative_to(folder)]
+    last = (users or frames)[-1]
+    return f"{last.filename}:{last.lineno}"
+
+
+def _line_of(function: Callable[..., Any]) -> str:
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)

@@ -1,0 +1,209 @@
+"""Run a job from Python: what ``ako run`` does, as a call."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from ako_jobs.jobs import Job, Prepared, load_job, prepare
+from ako_jobs.predict import CONFIG_FILE, ModelInput
+from dataflow.engine.coordinator import JobState
+from dataflow.errors import ConfigError, WireError
+from dataflow.observe.events import JobEvent
+from dataflow.observe.record import installed_versions, make_record
+from dataflow.runtime.auth import find_token
+from dataflow.runtime.client import Client
+from dataflow.runtime.local_cluster import LocalCluster
+from dataflow.runtime.state_dir import default_state_dir
+
+OnEvent = Callable[[JobEvent], None]
+"""Called with each event of a job as it comes."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a job.
+
+    Args:
+        job: its id at the master.
+        state: FINISHED, FAILED or CANCELLED.
+        reason: what made it fail.
+        stopped_by: what made it stop: target, patience, time, epochs or cancel.
+        record: see `dataflow.observe.record.make_record`.
+        artifacts: the files its operators have made, by name; ``model.safetensors`` among them.
+        log: what its processes printed.
+        interrupted: Ctrl-C cancelled it.
+    """
+
+    job: str
+    state: JobState
+    reason: str
+    stopped_by: str
+    record: dict[str, JsonValue]
+    artifacts: dict[str, bytes]
+    log: tuple[str, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        """The messages of reported ports, such as validations, oldest first."""
+        found: Any = self.record["reports"]
+        return list(found)
+
+
+def run(
+    job: str | Job,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    nodes: int = 4,
+    out: str | Path | None = None,
+    master: str = "",
+    on_event: OnEvent | None = None,
+) -> Result:
+    """Run a job and return when it has ended.
+
+    Args:
+        job: what `load_job` takes, or a `Job`.
+        settings: values by key.
+        nodes: how many nodes it runs on.
+        out: folder for what it makes; see `keep`.
+        master: ``host:port`` of a running master; if empty, processes are started here for this job alone.
+        on_event: called with each event.
+
+    A first Ctrl-C cancels the job, and what it made until then is returned; a second one raises `KeyboardInterrupt`.
+
+    Raises:
+        AkoError: the job could not be started. One that fails later is returned, with state FAILED.
+    """
+    prepared = prepare(load_job(job) if isinstance(job, str) else job, settings or {}, nodes)
+    return execute(prepared, out=out, master=master, on_event=on_event)
+
+
+def execute(
+    prepared: Prepared, *, out: str | Path | None = None, master: str = "", on_event: OnEvent | None = None
+) -> Result:
+    """Run a prepared job; arguments and errors as for `run`."""
+    folder = None if out is None else empty_folder(out)
+    with _client(master, prepared.spec.nodes) as client:
+        result = _run(client, prepared, on_event or (lambda _event: None))
+    if folder is not None:
+        keep(result, prepared, folder)
+    return result
+
+
+def empty_folder(path: str | Path) -> Path:
+    """The folder, made if it does not exist.
+
+    Raises:
+        ConfigError: it holds something, or cannot be made.
+    """
+    folder = Path(path).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        used = any(folder.iterdir())
+    except OSError as error:
+        raise ConfigError(what=f"cannot write results there: {error}", got=str(path)) from error
+    if used:
+        raise ConfigError(what="the folder for the results is not empty", got=str(path), fix="name a new one")
+    return folder
+
+
+def keep(result: Result, prepared: Prepared, folder: Path) -> None:
+    """Write a run's files.
+
+    These are ``record.json``, ``curves.csv`` (a row per validation), ``config.json`` (with which a trained model is
+    loaded), ``job.log`` (what the processes printed) and the artifacts of operators, which cannot take these names.
+    """
+    for name, data in result.artifacts.items():
+        path = folder / _plain(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    spec = prepared.spec
+    model_input = ModelInput.of(prepared.graph)
+    config = {
+        "name": spec.name,
+        "nodes": spec.nodes,
+        "seed": spec.seed,
+        "config": spec.config,
+        "input": model_input and model_input.model_dump(mode="json"),
+    }
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "record.json").write_text(record_text(result))
+    (folder / "job.log").write_text("".join(f"{line}\n" for line in result.log))
+    columns = dict.fromkeys(name for report in result.reports for name in ("time_s", "node", "port", *report))
+    with (folder / "curves.csv").open("w", newline="") as file:
+        rows = csv.DictWriter(file, list(columns))
+        rows.writeheader()
+        rows.writerows(result.reports)
+
+
+def record_text(result: Result) -> str:
+    """The record as the text of a JSON file."""
+    return json.dumps(result.record, indent=2, allow_nan=False) + "\n"
+
+
+@contextmanager
+def _client(master: str, nodes: int) -> Iterator[Client]:
+    """A client of the master at that address, or of one that lives as long as the ``with`` block."""
+    if master:
+        with Client(master, find_token(state_dir=default_state_dir())) as client:
+            yield client
+    else:
+        with LocalCluster(nodes) as cluster:
+            yield cluster.client
+
+
+def _run(client: Client, prepared: Prepared, on_event: OnEvent) -> Result:
+    events: list[JobEvent] = []
+    job = client.submit(prepared.spec, prepared.bundle)
+
+    def handle(event: JobEvent) -> None:
+        if event.statistics is None:  # the newest of each node are asked for at the end
+            events.append(event)
+        on_event(event)
+
+    interrupted = _follow(client, job, handle)
+    status = client.job(job)
+    return Result(
+        job=job,
+        state=status.state,
+        reason=status.reason,
+        stopped_by=status.stopped_by,
+        record=make_record(
+            prepared.spec, events, status.statistics, installed_versions(), node_names=status.node_names
+        ),
+        artifacts=dict(client.artifacts(job)),
+        log=tuple(f"{line.node}: {line.text}" for line in client.logs(job)),
+        interrupted=interrupted,
+    )
+
+
+def _follow(client: Client, job: str, handle: OnEvent) -> bool:
+    """Handle a job's events until it has ended; whether Ctrl-C cancelled it."""
+    since, interrupted = 0, False
+    while True:
+        try:
+            for event in client.watch(job, since):
+                since = event.index + (event.statistics is None)
+                handle(event)
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            client.cancel(job)
+        else:
+            return interrupted
+
+
+def _plain(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*", name):
+        raise WireError(what="an artifact's name leads out of its folder", got=name)
+    return name
