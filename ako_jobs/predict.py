@@ -94,7 +94,7 @@ class TrainedModel:
 
     def predict(self, images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """The most probable class of each image; see `probabilities`."""
-        return self.probabilities(images).argmax(axis=1)
+        return np.argmax(self.probabilities(images), axis=1).astype(np.int64)
 
     def test(self) -> tuple[int, int]:
         """How many images of its data set's test part it classifies correctly, and how many there are.
@@ -130,7 +130,9 @@ def predict(folder: str | Path, images: npt.NDArray[Any]) -> npt.NDArray[np.int6
 
 def _read_weights(path: Path) -> tuple[ModelSpec, dict[str, npt.NDArray[Any]]]:
     if not path.is_file():
-        raise DataError(what="there is no trained model here", where=str(path), fix="name the folder of `ako run --out`")
+        raise DataError(
+            what="there is no trained model here", where=str(path), fix="name the folder of `ako run --out`"
+        )
     try:
         with safe_open(path, framework="numpy") as file:
             spec = ModelSpec.model_validate_json((file.metadata() or {}).get("model", ""))

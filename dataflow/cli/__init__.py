@@ -1,1 +1,1 @@
-"""The ako command."""
+"""The `ako` command: a module per group of verbs, imported when one of its verbs is called."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import signal
 
@@ -153,7 +154,8 @@ class Dispatcher:
                 del self._runs[job]
                 run.bell.ring()
         waiting = [Waiting(run.id, run.spec.nodes) for run in self._runs.values() if run.waiting]
-        free = [session.name for session in self._sessions.values() if not session.jobs]
+        # By name, not by who attached first: a job that runs again gets the same nodes in the same order.
+        free = sorted((session.name for session in self._sessions.values() if not session.jobs), key=_in_order)
         placements = place_jobs(waiting, free, len(self._sessions))
         for job, names in placements.placed.items():
             self._runs[job].place(tuple(self._sessions[name] for name in names))
@@ -209,6 +211,11 @@ class Dispatcher:
             printed = f"; the last it printed:\n{last}" if last else ""
             run.feed(co.NodeFailed(node, f"its job process ended {_how(message.status)}{printed}"))
         self._settle()
+
+
+def _in_order(name: str) -> tuple[tuple[str, int], ...]:
+    """Sorts node-2 before node-10."""
+    return tuple((text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name))
 
 
 def _how(status: int) -> str:

@@ -60,6 +60,8 @@ class Explain:
     def __call__(self, error: Exception) -> tuple[str, str]:
         """Text and place (operator and ``file:line``) of an error."""
         if isinstance(error, AkoError):
+            if error.__cause__ is not None:
+                traceback.print_exception(error.__cause__)
             return self._shorten(str(error)), self._shorten(error.where)
         traceback.print_exception(error)
         frames = traceback.extract_tb(error.__traceback__)

@@ -50,7 +50,7 @@ class JobRun:
     Attributes:
         bell: rings when there is news for those who watch or read logs.
         sessions: the agents it was placed on, by node number.
-        live: newest statistics of each node and how many have come, for those who watch.
+        live: newest statistics of each running node and how many have come, for those who watch.
     """
 
     def __init__(
@@ -128,11 +128,12 @@ class JobRun:
     def statistics(self, statistics: pb.NodeStatistics, *, final: bool) -> None:
         """Show a node's statistics to those who watch; keep the newest, and the final ones as an event."""
         self._store.set_statistics(self.id, statistics)
+        count, _ = self.live.pop(statistics.node, (0, statistics))
         if final:
             self._keep(pb.JobEvent(statistics=statistics))
-        count = self.live[statistics.node][0] + 1 if statistics.node in self.live else 1
-        self.live[statistics.node] = (count, statistics)
-        self.bell.ring()
+        else:
+            self.live[statistics.node] = (count + 1, statistics)
+            self.bell.ring()
 
     def passing(self, statistics: pb.NodeStatistics) -> pb.JobEvent:
         """An event that is not kept."""

@@ -138,7 +138,7 @@ class JobSupervisor:
             stdout=printed,
             stderr=subprocess.STDOUT,
             pass_fds=(control.fileno(), self._memory),
-            env={**os.environ, **ONE_THREAD, "PYTHONUNBUFFERED": "1"},
+            env={"GRPC_VERBOSITY": "ERROR", **os.environ, **ONE_THREAD, "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
 

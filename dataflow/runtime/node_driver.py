@@ -1,11 +1,15 @@
 """The cluster's driver of one node: a `NodeEngine` on an event loop, with task pools and links.
 
-Invariant: the engine is only touched on the event loop; tasks run on the pools' threads.
+Invariant: the engine is only touched on the event loop, by one event at a time.
+
+Compute tasks run on threads. Network tasks do too, unless their chain has shown that they are short: then handing them
+to a thread and back costs more than they do, and they run on the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -26,18 +30,25 @@ from dataflow.engine.events import (
     Started,
     StopAsked,
     StreamEnded,
+    Task,
     TaskFinished,
 )
 from dataflow.engine.loading import LoadedNode, load_node, message_types
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.reports import NodeStatistics, OperatorReport
-from dataflow.errors import AkoError, WireError
+from dataflow.errors import AkoError, OperatorError, WireError
 from dataflow.message import Message
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
-from dataflow.runtime.pools import TaskPool
+from dataflow.runtime.pools import TaskPool, run_task
 from dataflow.transport.base import Network
 from dataflow.transport.links import Links
+
+SHORT_S = 0.0002
+"""Network tasks of a chain whose tasks take less than this on average run on the loop, in seconds."""
+
+_MEMORY = 0.9
+"""Weight of the past in a chain's average."""
 
 
 class NodeDriver:
@@ -71,6 +82,8 @@ class NodeDriver:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._pools: dict[str, TaskPool] = {}
+        self._typical_s: dict[str, float] = {}
+        self._pending: deque[Event] = deque()
         self._links: Links | None = None
         self._engine: NodeEngine | None = None
         self.loaded: LoadedNode | None = None
@@ -165,20 +178,39 @@ class NodeDriver:
     def _task_done(self, event: TaskFinished) -> None:
         """Hand an outcome to the loop; called on a pool's thread, perhaps after the loop has ended."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._handle, event)
+            self._loop.call_soon_threadsafe(self._task_came_back, event)
+
+    def _task_came_back(self, event: TaskFinished) -> None:
+        self._handle(self._measured(event))
 
     def _handle(self, event: Event) -> None:
-        if self._engine is None or self._ended.done():
-            return
+        """Have the engine take in an event, and those that follow from it at once."""
+        self._pending.append(event)
+        if len(self._pending) > 1:
+            return  # called from within the loop below, which will come to it
         self._progress()
-        for command in self._engine.handle(event, self._clock.now()):
-            self._carry_out(command)
+        while self._pending:
+            if self._engine is not None and not self._ended.done():
+                self._take_in(self._engine, self._pending[0])
+            self._pending.popleft()
+
+    def _take_in(self, engine: NodeEngine, event: Event) -> None:
+        try:
+            for command in engine.handle(event, self._clock.now()):
+                self._carry_out(command)
+        except AkoError as error:
+            self._fail(error)
+        except Exception as error:  # the event loop would drop it, and the job hang
+            what = f"the engine of node {self._plan.nodes[self._node].name} broke: {error!r}"
+            failure = OperatorError(what, fix="this is a defect: please report it with the job's log")
+            failure.__cause__ = error
+            self._fail(failure)
 
     def _carry_out(self, command: Command) -> None:
         assert self._links is not None
         match command:
             case RunTask(task):
-                self._pools[task.pool].submit(task)
+                self._run(task)
             case SendMessage(stream, message):
                 self._links.send(stream.target, stream.edge, message)
             case SendEnd(stream):
@@ -191,6 +223,17 @@ class NodeDriver:
                 self._fail(error)
             case Ended():
                 self._ended.set_result(None)
+
+    def _run(self, task: Task) -> None:
+        if task.pool == "compute" or self._typical_s.get(task.chain, SHORT_S) >= SHORT_S:
+            self._pools[task.pool].submit(task)
+        else:
+            self._pending.append(self._measured(run_task(task, self._clock)))
+
+    def _measured(self, event: TaskFinished) -> TaskFinished:
+        known = self._typical_s.get(event.task.chain, event.busy_s)
+        self._typical_s[event.task.chain] = _MEMORY * known + (1 - _MEMORY) * event.busy_s
+        return event
 
     def _fail(self, error: AkoError) -> None:
         if not self._ended.done():

@@ -1,0 +1,142 @@
+"""What the verbs share: their options, clients of a master, settings, output."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dataflow.errors import ConfigError
+from dataflow.runtime.auth import find_token
+from dataflow.runtime.client import Client
+from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
+
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="ako, parameter_server, all_to_all, a file my_job.py, or module:function.")
+]
+SettingsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings; `ako check JOB --settings` lists them.")
+]
+NodesOption = Annotated[int, typer.Option("--nodes", "-n", min=1, metavar="N", help="How many nodes the job runs on.")]
+MasterOption = Annotated[
+    str, typer.Option("--master", metavar="HOST:PORT", help="The master; that of --state-dir if left out.")
+]
+StateDirOption = Annotated[
+    Path | None,
+    typer.Option("--state-dir", metavar="DIR", help="The master's state directory; $AKO_STATE_DIR, or the user's own."),
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or its beginning.")]
+
+
+def verbs() -> typer.Typer:
+    """An empty group of verbs."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    # With a callback, a group of one verb is called by the verb's name like any other.
+    app.callback()(_group)
+    return app
+
+
+def examples(*lines: str) -> str:
+    """The end of a verb's help: lines to type, kept as they are."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _group() -> None:
+    """Nothing to do before a verb."""
+
+
+def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
+    """Settings by key, of words such as ``lr=0.1``.
+
+    Raises:
+        ConfigError: a word is not of that form, or a key is given twice.
+    """
+    settings: dict[str, str] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ConfigError(what="not a setting", got=text, fix="write key=value, as in lr=0.1")
+        if key in settings:
+            raise ConfigError(
+                what=f"the setting {key!r} is given twice", got=[settings[key], value], fix="give it once"
+            )
+        settings[key] = value
+    return settings
+
+
+def connect(master: str, state_dir: Path | None) -> Client:
+    """A client of the master at `master`, or of that of the state directory."""
+    folder = state_dir or default_state_dir()
+    return Client(master_address(master, folder), find_token(state_dir=folder))
+
+
+def master_address(master: str, state_dir: Path) -> str:
+    """The ``host:port`` given, else that of the master of `state_dir`, else the default.
+
+    Raises:
+        ConfigError: what is given is no ``host:port``.
+    """
+    if not master:
+        return read_endpoint(state_dir) or DEFAULT_ADDRESS
+    host, _, port = master.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(
+            what="not an address of a master", got=master, fix=f"write host:port, as in {DEFAULT_ADDRESS}"
+        )
+    return master
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a value as JSON on standard output; numbers that JSON does not know become null."""
+    print(json.dumps(plain(value), indent=indent, allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """A value made of dictionaries, lists and scalars only."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table on standard output; not wrapped unless a terminal shows it."""
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    out = Console(markup=False, highlight=False, emoji=False)
+    if out.is_terminal:
+        out.print(table)
+    else:
+        Console(width=10_000, markup=False, highlight=False, emoji=False).print(table)
+
+
+def note(text: str) -> None:
+    """Tell the user something beside the result: on standard error."""
+    print(text, file=sys.stderr)
+
+
+def megabytes(nbytes: float) -> str:
+    """A number of bytes in MB, for people."""
+    return f"{nbytes / 1e6:,.1f} MB"
+
+
+def seconds(duration_s: float) -> str:
+    """A duration as ``1:02:03`` or ``02:03``, for people."""
+    minutes, rest = divmod(int(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"

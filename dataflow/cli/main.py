@@ -1,0 +1,99 @@
+"""The `ako` command: finds the verb's module, runs it, turns errors into one line and an exit code.
+
+Exit codes: 0 all well, 1 a job failed or was cancelled, 2 bad input (nothing was started), 130 ended by Ctrl-C.
+Invariant: a verb's module is imported only when that verb is called, so that light verbs stay light.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from dataflow.errors import AkoError, ConfigError, suggest
+from dataflow.runtime.process import ONE_THREAD
+
+TRACEBACK_VARIABLE = "AKO_TRACEBACK"
+"""Environment variable: if it is set, errors show where in the program they arose."""
+
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("train", "run a job here, or at a master, and follow it"),
+    "submit": ("train", "put a job into a master's queue"),
+    "check": ("graphs", "check a job without running it; list its settings"),
+    "plan": ("graphs", "show what would run where: text, Mermaid, DOT or JSON"),
+    "ls": ("jobs", "list the jobs of a master"),
+    "status": ("jobs", "show a job, or the nodes of a master"),
+    "logs": ("jobs", "show what a job's processes print"),
+    "cancel": ("jobs", "stop a job"),
+    "master": ("master", "start a master"),
+    "node": ("node", "attach this machine to a master"),
+    "token": ("node", "print the token that nodes and clients need"),
+    "data": ("data", "list data sets and fetch them"),
+    "predict": ("model", "classify images with a trained model"),
+    "doctor": ("doctor", "check this machine"),
+}
+"""Module and one line of help of every verb."""
+
+_HELP = """usage: ako VERB [arguments]
+
+Train deep networks on ordinary machines and networks.
+
+verbs:
+{verbs}
+
+Each verb says more: ako run --help
+
+examples:
+  ako run ako --nodes 4                        four processes on this machine, the digits of the package
+  ako run ako data=mnist lr=0.05 target=0.99   with settings; ako check ako --settings lists them
+  ako run my_job.py --nodes 2 --out results    your own job
+  ako plan parameter_server --nodes 8          what would run where
+
+exit codes: 0 all well, 1 a job failed or was cancelled, 2 bad input (nothing was started), 130 Ctrl-C
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        arguments: those of the process if left out.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # Before anything loads NumPy: both BLAS libraries read these once.
+    os.environ.update(ONE_THREAD)
+    try:
+        return _run(given)
+    except AkoError as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(given: list[str]) -> int:
+    verb = given[0] if given else "--help"
+    if verb in ("-h", "--help", "help"):
+        verbs = "\n".join(f"  {name:9}{line}" for name, (_module, line) in VERBS.items())
+        print(_HELP.format(verbs=verbs), end="")
+        return 0
+    if verb == "--version":
+        print(f"ako {version('ako-dataflow')}")
+        return 0
+    if verb not in VERBS:
+        raise ConfigError(what="there is no such verb", got=verb, fix=suggest(verb, VERBS))
+    module = importlib.import_module(f"dataflow.cli.{VERBS[verb][0]}")
+    try:
+        module.app(args=given, prog_name="ako")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""``ako master``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dataflow.cli.common import StateDirOption, examples, verbs
+from dataflow.cli.serving import HostOption, InsecureFlag, serve_until_signal
+from dataflow.runtime.master import MasterConfig, serve
+from dataflow.runtime.state_dir import default_state_dir
+
+app = verbs()
+
+
+@app.command(
+    epilog=examples(
+        "ako master",
+        "AKO_TOKEN=$(ako token) ako node --master 127.0.0.1:7461",
+    )
+)
+def master(
+    host: HostOption = MasterConfig.host,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port to listen on; 0: any.")
+    ] = MasterConfig.port,
+    state_dir: StateDirOption = None,
+    insecure: InsecureFlag = False,
+) -> None:
+    """Start a master in the foreground: it queues jobs and places them on nodes.
+
+    Its state directory keeps jobs, results and the token that nodes and clients need. Stop it with Ctrl-C; jobs that
+    wait are there again when it is restarted.
+    """
+    serve_until_signal(serve(MasterConfig(host, port, state_dir or default_state_dir(), insecure)))

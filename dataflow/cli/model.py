@@ -1,0 +1,58 @@
+"""``ako predict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from ako_jobs.predict import load_model
+from dataflow.cli.common import JsonFlag, examples, print_json, verbs
+from dataflow.errors import DataError
+
+app = verbs()
+
+
+@app.command(
+    epilog=examples(
+        "ako run ako --out results",
+        "ako predict results",
+        "ako predict results --images digits.npy",
+    )
+)
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `ako run --out DIR` has kept.")],
+    images: Annotated[
+        Path | None,
+        typer.Option("--images", metavar="FILE", help="Images as .npy: (images, channels, height, width)."),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Classify images with a trained model: a class per line; without --images, test it on its data set.
+
+    Pixels are unsigned bytes, or floats in [0, 1]; they are normalised as the training images were.
+    """
+    model = load_model(folder)
+    if images is not None:
+        classes = model.predict(_read_images(images)).tolist()
+        print_json(classes) if json else print("\n".join(str(each) for each in classes))
+        return
+    right, count = model.test()
+    if json:
+        print_json({"accuracy": right / count, "right": right, "images": count})
+    else:
+        print(f"test accuracy {right / count:.2%} ({right:,} of {count:,} images of {model.input.data.name})")
+
+
+def _read_images(path: Path) -> np.ndarray:
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(
+            what=f"not an array of images: {error}", where=str(path), fix="save it with numpy.save"
+        ) from error
+    if not isinstance(found, np.ndarray):
+        raise DataError(what="the file holds several arrays", where=str(path), fix="save one with numpy.save")
+    return found

@@ -1,0 +1,69 @@
+"""``ako node`` and ``ako token``. Imports no NumPy."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Annotated
+
+import typer
+
+from dataflow.cli.common import JsonFlag, MasterOption, StateDirOption, examples, master_address, print_json, verbs
+from dataflow.cli.serving import HostOption, InsecureFlag, serve_until_signal
+from dataflow.runtime.agent import AgentConfig, attach
+from dataflow.runtime.auth import read_token
+from dataflow.runtime.state_dir import default_state_dir
+
+app = verbs()
+
+
+@app.command(
+    epilog=examples(
+        "ako node --tasks 1",
+        "AKO_TOKEN=... ako node --master 10.0.0.1:7461 --host 10.0.0.2 --insecure",
+    )
+)
+def node(
+    master: MasterOption = "",
+    name: Annotated[str, typer.Option("--name", help="Unique in the cluster; host name and process if left out.")] = "",
+    host: HostOption = AgentConfig.host,
+    cores: Annotated[
+        int | None, typer.Option("--cores", min=1, metavar="N", help="Cores it may use; all if left out.")
+    ] = None,
+    tasks: Annotated[
+        int | None,
+        typer.Option("--tasks", min=1, metavar="N", help="Compute tasks of a job on it; one per core if left out."),
+    ] = None,
+    state_dir: StateDirOption = None,
+    insecure: InsecureFlag = False,
+) -> None:
+    """Attach this machine to a master, in the foreground; it runs jobs until Ctrl-C.
+
+    The token is taken from $AKO_TOKEN, or from the master's state directory where that is on this machine. If the
+    master goes away, the node keeps trying to reach it.
+    """
+    folder = state_dir or default_state_dir()
+    config = AgentConfig(
+        name=name or f"{platform.node()}-{os.getpid()}",
+        master=master_address(master, folder) if master else "",
+        state_dir=folder,
+        host=host,
+        cores=cores,
+        tasks=tasks,
+        insecure=insecure,
+    )
+    serve_until_signal(attach(config))
+
+
+@app.command(
+    epilog=examples(
+        "AKO_TOKEN=$(ako token) ako status --master 127.0.0.1:7461",
+    )
+)
+def token(state_dir: StateDirOption = None, json: JsonFlag = False) -> None:
+    """Print the token of the master whose state directory is on this machine."""
+    found = read_token(state_dir or default_state_dir())
+    if json:
+        print_json({"token": found})
+    else:
+        print(found)

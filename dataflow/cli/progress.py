@@ -1,0 +1,99 @@
+"""The progress of a running job: a live line and a bar on a terminal, plain lines elsewhere; on standard error."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from dataflow.cli.common import megabytes, seconds
+from dataflow.clock import Clock, SystemClock
+from dataflow.engine.reports import NodeStatistics, OperatorReport
+from dataflow.observe.events import JobEvent
+
+
+class Progress:
+    """Shows events as they come. Use it in a ``with`` statement.
+
+    Args:
+        epochs: those of the whole job, for the bar; no bar if None.
+        console: where to show it.
+        clock: for the time since the last event.
+    """
+
+    def __init__(self, epochs: float | None, console: Console | None = None, clock: Clock | None = None) -> None:
+        self._console = console or Console(stderr=True, markup=False, highlight=False, emoji=False)
+        self._epochs, self._clock = epochs, clock or SystemClock()
+        self._state, self._elapsed_s, self._heard_s = "starting", 0.0, 0.0
+        self._report: OperatorReport | None = None
+        self._report_s = 0.0
+        self._nodes: dict[int, NodeStatistics] = {}
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._render, console=self._console, transient=True, refresh_per_second=5
+            ).__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def handle(self, event: JobEvent) -> None:
+        """Show an event."""
+        self._elapsed_s, self._heard_s = event.elapsed_s, self._clock.now()
+        if event.statistics is not None:
+            self._nodes[event.statistics.node] = event.statistics
+        elif event.report is not None:
+            self._report, self._report_s = event.report, event.elapsed_s
+            self._console.print(f"{seconds(event.elapsed_s)} {self._line()}", soft_wrap=True)
+        else:
+            self._state = event.state
+            # Why a job failed is the error that the command ends with.
+            reason = f": {event.reason}" if event.reason and event.state in ("PENDING", "CANCELLING") else ""
+            self._console.print(f"{seconds(event.elapsed_s)} {event.state}{reason}", soft_wrap=True)
+
+    def _render(self) -> RenderableType:
+        since_s = self._clock.now() - self._heard_s if self._state == "RUNNING" else 0.0
+        head = Text(f"{self._state} {seconds(self._elapsed_s + since_s)}  {self._line()}", no_wrap=True)
+        if self._epochs is None:
+            return head
+        return Group(head, ProgressBar(total=self._epochs, completed=min(self._epoch(), self._epochs), width=60))
+
+    def _line(self) -> str:
+        """The newest numbers, those that are known."""
+        parts = []
+        fields = self._report.fields if self._report else {}
+        for name, shown in (("epoch", "{:.2f}"), ("accuracy", "{:.4f}"), ("loss", "{:.4f}")):
+            value = fields.get(name)
+            if isinstance(value, int | float):
+                parts.append(f"{name} {shown.format(value)}")
+        images = fields.get("images")
+        if isinstance(images, int) and self._report_s > 0:
+            parts.append(f"{images / self._report_s:,.0f} images/s")
+        staleness = [
+            sample.last
+            for each in self._nodes.values()
+            for name, sample in each.samples.items()
+            if name.endswith(".staleness")
+        ]
+        if staleness:
+            parts.append(f"staleness {max(staleness):.0f}")
+        if self._nodes:
+            sent = sum(sum(each.sent_nbytes.values()) for each in self._nodes.values())
+            parts.append(f"{megabytes(sent)} sent")
+        if not parts and self._report is not None:
+            parts = [f"{self._report.port} {name}={value}" for name, value in fields.items()]
+        return "  ".join(parts)
+
+    def _epoch(self) -> float:
+        epoch = self._report.fields.get("epoch") if self._report else 0.0
+        return float(epoch) if isinstance(epoch, int | float) else 0.0

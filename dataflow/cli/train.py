@@ -1,0 +1,150 @@
+"""``ako run`` and ``ako submit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ako_jobs.jobs import Prepared, load_job, prepare
+from ako_jobs.run import Result, execute, record_text
+from dataflow.cli.common import (
+    JobArgument,
+    JsonFlag,
+    MasterOption,
+    NodesOption,
+    SettingsArgument,
+    StateDirOption,
+    connect,
+    examples,
+    master_address,
+    megabytes,
+    note,
+    parse_settings,
+    print_json,
+    verbs,
+)
+from dataflow.cli.progress import Progress
+from dataflow.engine.coordinator import JobState
+from dataflow.errors import ConfigError, JobFailedError
+from dataflow.runtime.state_dir import default_state_dir
+
+app = verbs()
+
+
+@app.command(
+    epilog=examples(
+        "ako run ako",
+        "ako run ako data=mnist data_dir=~/mnist lr=0.05 batch=16 p=5 --nodes 4 --json out.json",
+        "ako run parameter_server servers=1 consistency=ssp tau=4 --nodes 4",
+        "ako run parameter_server servers=all",
+        "ako run all_to_all consistency=bsp epochs=5 --out results",
+        "ako run my_job.py radius=2 --nodes 2",
+        "ako check ako --settings",
+    )
+)
+def run(
+    job: JobArgument,
+    settings: SettingsArgument = None,
+    nodes: NodesOption = 4,
+    master: Annotated[
+        str, typer.Option("--master", metavar="HOST:PORT", help="Run it there instead of on this machine.")
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="New folder for the model, the record, the curves and artifacts."),
+    ] = None,
+    json: Annotated[
+        str, typer.Option("--json", metavar="FILE", help="Write the run's record there; - is standard output.")
+    ] = "",
+) -> None:
+    """Run a job and follow it until it has ended.
+
+    Without --master, processes are started on this machine for this job alone. Ctrl-C cancels the job and keeps what
+    it made; a second Ctrl-C ends everything at once. Exit code 1: the job failed or was cancelled; 130: by Ctrl-C.
+    """
+    prepared = prepare(load_job(job), parse_settings(settings), nodes)
+    address = master_address(master, default_state_dir()) if master else ""
+    _check_target(json)
+    for warning in prepared.spec.warnings:
+        note(warning)
+    with Progress(_epochs(prepared)) as progress:
+        result = execute(prepared, out=out, master=address, on_event=progress.handle)
+    if json and json != "-":
+        Path(json).write_text(record_text(result))
+    elif json:
+        print(record_text(result), end="")
+    else:
+        print(_summary(result))
+    if out is not None:
+        note(f"results are in {out}")
+    _check_end(result)
+
+
+@app.command(
+    epilog=examples(
+        "ako submit ako epochs=5 --nodes 2",
+        "ako submit my_job.py radius=2 --master 127.0.0.1:7461",
+        "ako logs -f ID",
+    )
+)
+def submit(
+    job: JobArgument,
+    settings: SettingsArgument = None,
+    nodes: NodesOption = 4,
+    master: MasterOption = "",
+    state_dir: StateDirOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Put a job into a master's queue and print its id.
+
+    The token is taken from $AKO_TOKEN, or from the master's state directory.
+    """
+    prepared = prepare(load_job(job), parse_settings(settings), nodes)
+    with connect(master, state_dir) as client:
+        submitted = client.submit(prepared.spec, prepared.bundle)
+    if json:
+        print_json({"job": submitted, "name": prepared.spec.name, "nodes": nodes, "warnings": prepared.spec.warnings})
+        return
+    for warning in prepared.spec.warnings:
+        note(warning)
+    print(submitted)
+
+
+def _check_target(file: str) -> None:
+    """Refuse what could not be written once the job is over."""
+    path = Path(file)
+    if file and file != "-" and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise ConfigError(what="the record cannot be written there", got=file, fix="name a file in an existing folder")
+
+
+def _epochs(prepared: Prepared) -> float | None:
+    epochs = prepared.spec.config.get("epochs")
+    return float(epochs) if isinstance(epochs, int | float) else None
+
+
+def _summary(result: Result) -> str:
+    """What became of a job, for people."""
+    record: Any = result.record
+    totals, parts = record["totals"], [f"{result.state} after {record['run_s']:.1f} s"]
+    if result.stopped_by:
+        parts[0] += f", stopped by {result.stopped_by}"
+    validations = [report for report in result.reports if isinstance(report.get("accuracy"), float)]
+    if validations:
+        last = validations[-1]
+        parts.append(f"test accuracy {last['accuracy']:.2%} at epoch {last['epoch']:.2f}")
+    parts.append(f"{totals['gradients']:,} gradients")
+    parts.append(f"{megabytes(totals['sent_nbytes'])} sent")
+    if totals["staleness_mean"] is not None:
+        parts.append(f"staleness {totals['staleness_mean']:.1f} (at most {totals['staleness_max']:.0f})")
+    return "; ".join(parts)
+
+
+def _check_end(result: Result) -> None:
+    if result.interrupted:
+        raise typer.Exit(130)
+    if result.state is JobState.FAILED:
+        raise JobFailedError(what=f"the job failed: {result.reason}")
+    if result.state is JobState.CANCELLED:
+        raise JobFailedError(what="the job was cancelled")
