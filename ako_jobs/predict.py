@@ -94,7 +94,8 @@ class TrainedModel:
 
     def predict(self, images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """The most probable class of each image; see `probabilities`."""
-        return np.argmax(self.probabilities(images), axis=1).astype(np.int64)
+        classes: npt.NDArray[np.int64] = self.probabilities(images).argmax(axis=1)
+        return classes
 
     def test(self) -> tuple[int, int]:
         """How many images of its data set's test part it classifies correctly, and how many there are.

@@ -1,1 +1,140 @@
-"""A stateful dataflow engine."""
+"""Ako: a stateful dataflow engine for decentralised training of deep networks. This module is the public API.
+
+Names are imported when they are first used, so that agents and light commands never load NumPy.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataflow.clock import Clock, SystemClock
+    from dataflow.engine.coordinator import JobState
+    from dataflow.engine.memory_driver import MemoryDriver
+    from dataflow.engine.reports import NodeStatistics, OperatorReport
+    from dataflow.errors import (
+        AkoError,
+        AuthError,
+        BundleError,
+        ConfigError,
+        DataError,
+        GraphError,
+        JobFailedError,
+        MasterError,
+        OperatorError,
+        PlanError,
+        WireError,
+    )
+    from dataflow.graph.checks import check
+    from dataflow.graph.logical import LogicalGraph
+    from dataflow.graph.render import as_dot, as_mermaid, as_text
+    from dataflow.graph.routes import Route
+    from dataflow.message import Message, Sharded, Tick
+    from dataflow.node_context import NodeContext
+    from dataflow.observe.events import JobEvent
+    from dataflow.operators_api import Artifact, Emissions, EndOfData, Gather, Operator, Sample
+    from dataflow.plan.compile import compile_graph
+    from dataflow.plan.job import JobSpec, StopRules
+    from dataflow.plan.physical import PhysicalPlan
+    from dataflow.plan.render import plan_dot, plan_mermaid, plan_text
+    from dataflow.ports import In, Out
+    from dataflow.runtime.auth import find_token
+    from dataflow.runtime.bundle import Bundle, make_bundle
+    from dataflow.runtime.client import Client, JobStatus
+    from dataflow.runtime.local_cluster import LocalCluster
+    from dataflow.state import Reads, State, StateElement, StateKind, Writes
+
+__all__ = [
+    "AkoError",
+    "Artifact",
+    "AuthError",
+    "Bundle",
+    "BundleError",
+    "Client",
+    "Clock",
+    "ConfigError",
+    "DataError",
+    "Emissions",
+    "EndOfData",
+    "Gather",
+    "GraphError",
+    "In",
+    "JobEvent",
+    "JobFailedError",
+    "JobSpec",
+    "JobState",
+    "JobStatus",
+    "LocalCluster",
+    "LogicalGraph",
+    "MasterError",
+    "MemoryDriver",
+    "Message",
+    "NodeContext",
+    "NodeStatistics",
+    "Operator",
+    "OperatorError",
+    "OperatorReport",
+    "Out",
+    "PhysicalPlan",
+    "PlanError",
+    "Reads",
+    "Route",
+    "Sample",
+    "Sharded",
+    "State",
+    "StateElement",
+    "StateKind",
+    "StopRules",
+    "SystemClock",
+    "Tick",
+    "WireError",
+    "Writes",
+    "as_dot",
+    "as_mermaid",
+    "as_text",
+    "check",
+    "compile_graph",
+    "find_token",
+    "make_bundle",
+    "plan_dot",
+    "plan_mermaid",
+    "plan_text",
+]
+
+_HOMES = {
+    "clock": "Clock SystemClock",
+    "engine.coordinator": "JobState",
+    "engine.memory_driver": "MemoryDriver",
+    "engine.reports": "NodeStatistics OperatorReport",
+    "errors": "AkoError AuthError BundleError ConfigError DataError GraphError JobFailedError MasterError "
+    "OperatorError PlanError WireError",
+    "graph.checks": "check",
+    "graph.logical": "LogicalGraph",
+    "graph.render": "as_dot as_mermaid as_text",
+    "graph.routes": "Route",
+    "message": "Message Sharded Tick",
+    "node_context": "NodeContext",
+    "observe.events": "JobEvent",
+    "operators_api": "Artifact Emissions EndOfData Gather Operator Sample",
+    "plan.compile": "compile_graph",
+    "plan.job": "JobSpec StopRules",
+    "plan.physical": "PhysicalPlan",
+    "plan.render": "plan_dot plan_mermaid plan_text",
+    "ports": "In Out",
+    "runtime.auth": "find_token",
+    "runtime.bundle": "Bundle make_bundle",
+    "runtime.client": "Client JobStatus",
+    "runtime.local_cluster": "LocalCluster",
+    "state": "Reads State StateElement StateKind Writes",
+}
+_MODULES = {name: f"dataflow.{module}" for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        message = f"module 'dataflow' has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

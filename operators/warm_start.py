@@ -55,6 +55,7 @@ def initial_weights(spec: ModelSpec, warm_start: WarmStart | None, seed: int) ->
 
 
 def _train(model: Model, weights: Vector, warm: WarmStart, seed: int) -> None:
+    model.compile()
     data = open_data(warm.data)
     rows = training_rows(len(data.train_images), warm.holdout, seed)
     rows = rows[epoch_order(len(rows), seed, 0, _RANK)][: round(warm.fraction * len(rows))]

@@ -15,6 +15,11 @@ from dataflow.clock import Clock, SystemClock
 from dataflow.engine.reports import NodeStatistics, OperatorReport
 from dataflow.observe.events import JobEvent
 
+_MEANINGS = {
+    "DEPLOYING": "nodes open data, compile kernels and connect",
+    "CANCELLING": "Ctrl-C again does not wait for it",
+}
+
 
 class Progress:
     """Shows events as they come. Use it in a ``with`` statement.
@@ -54,12 +59,15 @@ class Progress:
             self._nodes[event.statistics.node] = event.statistics
         elif event.report is not None:
             self._report, self._report_s = event.report, event.elapsed_s
-            self._console.print(f"{seconds(event.elapsed_s)} {self._line()}", soft_wrap=True)
+            self._say(self._line())
         else:
             self._state = event.state
             # Why a job failed is the error that the command ends with.
-            reason = f": {event.reason}" if event.reason and event.state in ("PENDING", "CANCELLING") else ""
-            self._console.print(f"{seconds(event.elapsed_s)} {event.state}{reason}", soft_wrap=True)
+            why = _MEANINGS.get(event.state, "") or (event.reason if event.state == "PENDING" else "")
+            self._say(event.state + (f": {why}" if why else ""))
+
+    def _say(self, line: str) -> None:
+        self._console.print(f"{seconds(self._elapsed_s):>7}  {line}", soft_wrap=True)
 
     def _render(self) -> RenderableType:
         since_s = self._clock.now() - self._heard_s if self._state == "RUNNING" else 0.0

@@ -71,12 +71,12 @@ def run(
         note(warning)
     with Progress(_epochs(prepared)) as progress:
         result = execute(prepared, out=out, master=address, on_event=progress.handle)
-    if json and json != "-":
-        Path(json).write_text(record_text(result))
-    elif json:
+    if json == "-":
         print(record_text(result), end="")
     else:
         print(_summary(result))
+    if json and json != "-":
+        Path(json).write_text(record_text(result))
     if out is not None:
         note(f"results are in {out}")
     _check_end(result)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from operators.dnn.init import initial_weights
 from operators.dnn.kernels import loss, network
+from operators.dnn.kernels.jit import compiled_once
 from operators.dnn.program import compile_program
 from operators.dnn.spec import ModelSpec, WeightRange, weight_ranges
 
@@ -136,14 +137,18 @@ class Model:
         return np.ascontiguousarray(probabilities.T)
 
     def compile(self) -> None:
-        """Compile the kernels, or load them from disk, so that no training step waits for it (seconds when cold)."""
+        """Compile the kernels, or load them from disk, so that no training step waits for it (seconds when cold).
+
+        Of several processes on a machine, one compiles and the others wait for what it keeps on disk.
+        """
         workspace = self.workspace(1)
         weights = np.zeros(self.n_weights, np.float32)
         images = np.zeros((1, *self.spec.input), np.float32)
         labels = np.zeros(1, np.int64)
-        self.gradient(weights, images, labels, np.empty_like(weights), workspace, 1.0)
-        self.evaluate(weights, images, labels, workspace)
-        self.predict(weights, images, workspace)
+        with compiled_once():
+            self.gradient(weights, images, labels, np.empty_like(weights), workspace, 1.0)
+            self.evaluate(weights, images, labels, workspace)
+            self.predict(weights, images, workspace)
 
     @staticmethod
     def _logits(

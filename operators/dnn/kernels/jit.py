@@ -7,8 +7,11 @@ numba's on-disk cache notices a change of the file that holds an entry, not of t
 An entry's cache therefore lies in a folder named after the content of every file of this package.
 """
 
+import fcntl
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -35,13 +38,44 @@ def entry(function: F) -> F:
     compiled = numba.njit(nogil=True, error_model="numpy", fastmath=_FAST_MATH, cache=True)
     settings = cast("Any", config)
     previous = settings.CACHE_DIR
-    settings.CACHE_DIR = str(Path(previous or Path(__file__).parent / "__pycache__") / f"kernels-{_source_digest()}")
+    settings.CACHE_DIR = str(cache_folder())
     try:
         return cast("F", compiled(function))
     finally:
         settings.CACHE_DIR = previous
 
 
+def cache_folder() -> Path:
+    """Where compiled kernels of this version of the sources are kept."""
+    parent = cast("Any", config).CACHE_DIR or Path(__file__).parent / "__pycache__"
+    return Path(parent) / f"kernels-{_source_digest()}"
+
+
+@contextmanager
+def compiled_once() -> Iterator[None]:
+    """Let one process at a time compile into the cache; once one has, all the others load from it side by side.
+
+    Where the cache cannot be written, everybody compiles for himself.
+    """
+    folder = cache_folder()
+    complete = folder / "complete"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = None if complete.exists() else (folder / "lock").open("w")
+    except OSError:
+        lock = None
+    if lock is None:
+        yield
+        return
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if complete.exists():
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        yield
+        complete.touch()
+
+
+@cache
 def _source_digest() -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
