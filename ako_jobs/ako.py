@@ -36,8 +36,8 @@ class Config(TrainingConfig):
     p: int | Literal["auto"] = "auto"
     tau: int = Field(default=8, ge=0)
     every: int = Field(default=1, ge=1)
-    bandwidth: str = "1gbit"
-    gradients_per_s: float = Field(default=500, gt=0)
+    bandwidth: str = "250mbit"
+    gradients_per_s: float = Field(default=200, gt=0)
     accumulate: bool = True
 
 

@@ -111,7 +111,7 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
         stop = config.stop_rules() if hasattr(config, "stop_rules") else StopRules()
     if not isinstance(graph, LogicalGraph):
         what = f"the job {job.name!r} builds no LogicalGraph"
-        raise ConfigError(what, got=graph, where=_line_of(job.build), fix="return the graph from build")
+        raise ConfigError(what, got=type(graph).__name__, where=_line_of(job.build), fix="return the graph from build")
     _check_importable(graph)
     check(graph)
     compile_graph(graph, nodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -163,7 +164,13 @@ def _client(master: str, nodes: int) -> Iterator[Client]:
 
 def _run(client: Client, prepared: Prepared, on_event: OnEvent) -> Result:
     events: list[JobEvent] = []
-    job = client.submit(prepared.spec, prepared.bundle)
+    operation = secrets.token_hex(16)
+    try:
+        job = client.submit(prepared.spec, prepared.bundle, operation)
+    except KeyboardInterrupt:
+        # The master may have taken it already: with the same operation id this is the same job, not another.
+        client.cancel(client.submit(prepared.spec, prepared.bundle, operation))
+        raise
 
     def handle(event: JobEvent) -> None:
         if event.statistics is None:  # the newest of each node are asked for at the end

@@ -8,10 +8,12 @@ from typing import Literal
 from ako_jobs.config import TrainingConfig
 from ako_jobs.datasets import DataSet, load
 from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.routes import Route
 from operators.checkpoint import Checkpoint
 from operators.clocks import Clocks
 from operators.compute import Compute
 from operators.data import DataRef
+from operators.divergence import Divergence, SampleReplica, Samples
 from operators.dnn import Model, ModelSpec
 from operators.layout import Layout, Sharding
 from operators.preprocess import Normalise
@@ -132,9 +134,14 @@ def add_worker(
             role="worker",
         )
         .with_operator("checkpoint", Checkpoint(model=setting.model, every=config.checkpoint_every), role="worker")
+        .with_state("samples", Samples(), role="worker")
+        .with_operator("sample", SampleReplica(every=every), role="worker")
+        .with_operator("divergence", Divergence(), role="worker")
         .connect("source", "compute")
         .connect("compute.progress", "validate")
         .connect("compute.progress", "checkpoint")
+        .connect("compute.progress", "sample")
+        .connect("sample", "divergence", route=Route.ALL_TO_ONE, loopback=True)
     )
     return graph.insert_after("source", setting.normalise) if setting.normalise else graph
 

@@ -118,6 +118,8 @@ class MemoryDriver:
                 return True
         if not self._compute:
             return False
+        if self._order is not None:
+            self._compute.rotate(-int(self._order.integers(len(self._compute))))
         node, task = self._compute.popleft()
         self._run_task(node, task)
         return True

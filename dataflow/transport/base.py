@@ -41,7 +41,7 @@ class Connection(Protocol):
 
 
 Accept: TypeAlias = Callable[[Connection], Awaitable[None]]
-"""Serves one accepted connection, which is closed when it returns; it may be cancelled when the connection breaks."""
+"""Serves one accepted connection, which is closed when it ends; it may be cancelled when the connection breaks."""
 
 
 class Network(Protocol):
@@ -60,3 +60,13 @@ class Network(Protocol):
 
     async def close(self) -> None:
         """Stop listening and break all connections."""
+
+
+async def serve(accept: Accept, connection: Connection) -> None:
+    """Let `accept` serve `connection`, and close it; that the connection is lost is a usual end."""
+    try:
+        await accept(connection)
+    except ConnectionLostError:
+        return
+    finally:
+        await connection.close()

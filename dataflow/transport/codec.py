@@ -175,10 +175,10 @@ def _portable(value: np.ndarray[Any, Any], where: str) -> tuple[np.ndarray[Any, 
 
 def _padded_nbytes(shape: Sequence[int], dtype: np.dtype[Any], bound_nbytes: int) -> int:
     """Bytes that an array takes in the payload; empty arrays too must have axes that are not absurdly long."""
-    if math.prod(max(1, length) for length in shape) * dtype.itemsize > bound_nbytes:
+    nbytes: int = math.prod(shape) * dtype.itemsize
+    if nbytes > bound_nbytes or (nbytes == 0 and math.prod(max(1, length) for length in shape) > bound_nbytes):
         what = f"an array is larger than the {bound_nbytes} bytes a message may have"
         raise WireError(what, got=tuple(shape))
-    nbytes: int = math.prod(shape) * dtype.itemsize
     return nbytes + -nbytes % ALIGNMENT
 
 

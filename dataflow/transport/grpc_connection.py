@@ -14,7 +14,7 @@ import grpc.aio
 
 from dataflow.errors import AuthError, WireError
 from dataflow.transport.authorization import TokenInterceptor, token_metadata
-from dataflow.transport.base import Accept, Connection, ConnectionLostError
+from dataflow.transport.base import Accept, Connection, ConnectionLostError, serve
 from dataflow.transport.frames import MAX_PACKET_NBYTES
 from dataflow.transport.generated import data_pb2
 
@@ -55,10 +55,10 @@ class GrpcNetwork:
             WireError: the port is taken or the host is not of this machine.
         """
 
-        async def serve(_requests: object, context: _Context) -> None:
+        async def connect(_requests: object, context: _Context) -> None:
             await _serve(accept, context)
 
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(serve)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(connect)
         server = grpc.aio.server(
             interceptors=[] if self._token is None else [TokenInterceptor(self._token)], options=_OPTIONS
         )
@@ -166,16 +166,17 @@ class _AcceptedConnection:
 
 
 async def _serve(accept: Accept, context: _Context) -> None:
-    """Serve a call until `accept` returns or the connection is closed or broken; then the call ends."""
+    """Serve a call until `accept` ends or the connection is closed or broken; then the call ends."""
     connection = _AcceptedConnection(context)
     await context.send_initial_metadata(())
-    task = asyncio.ensure_future(accept(connection))
-    task.add_done_callback(lambda _: connection.closed.set())
+    task = asyncio.ensure_future(serve(accept, connection))
     try:
         await connection.closed.wait()
     finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
 
 
 def _being_cancelled() -> bool:

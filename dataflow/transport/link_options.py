@@ -34,7 +34,7 @@ class LinkOptions:
     max_message_nbytes: int = MAX_MESSAGE_NBYTES
     max_queued_nbytes: int = 1 << 30
     ack_frames: int = 128
-    ack_nbytes: int = 256 << 10
+    ack_nbytes: int = 1 << 20
     ack_delay_s: float = 0.001
 
 

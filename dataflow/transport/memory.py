@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from dataflow.transport.base import Accept, Connection, ConnectionLostError
+from dataflow.transport.base import Accept, Connection, ConnectionLostError, serve
 
 CAPACITY = 16
 """Packets that wait in one direction of a connection before `write` waits."""
@@ -35,7 +35,7 @@ class MemoryNetwork:
             raise ConnectionLostError(what)
         there, back = _Pipe(), _Pipe()
         accepted = _MemoryConnection(there, back)
-        task = asyncio.create_task(_serve(accept, accepted))
+        task = asyncio.create_task(serve(accept, accepted))
         self._serving[task] = accepted
         task.add_done_callback(self._serving.pop)
         return _MemoryConnection(back, there)
@@ -47,13 +47,6 @@ class MemoryNetwork:
             await connection.close()
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
-
-
-async def _serve(accept: Accept, connection: Connection) -> None:
-    try:
-        await accept(connection)
-    finally:
-        await connection.close()
 
 
 class _Pipe:

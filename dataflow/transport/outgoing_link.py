@@ -24,7 +24,7 @@ from dataflow.transport.generated import data_pb2
 from dataflow.transport.link_options import Counters, LinkOptions, race, report_failure
 from dataflow.transport.peers import Identity, Peers, hello
 
-PACKET_NBYTES: Final = 64 << 10
+PACKET_NBYTES: Final = 272 << 10
 """Small frames that wait together are sent in packets of up to this many bytes; one that is kept keeps its packet."""
 
 

@@ -88,6 +88,7 @@ MESSAGES = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(MESSAGES)
 def test_round_trip_any_message_is_identical(message: Mixed) -> None:
     got = round_trip(message, 1)
@@ -268,12 +269,13 @@ def decodes_or_raises_wire_error(packet: bytes) -> None:
         return
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_fuzz_random_bytes_raise_nothing_but_wire_error(packet: bytes) -> None:
     decodes_or_raises_wire_error(packet)
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(st.sampled_from(VALID), st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), min_size=1, max_size=4))
 def test_fuzz_flipped_bytes_raise_nothing_but_wire_error(packet: bytes, flips: list[tuple[int, int]]) -> None:
     flipped = bytearray(packet)
@@ -282,7 +284,7 @@ def test_fuzz_flipped_bytes_raise_nothing_but_wire_error(packet: bytes, flips: l
     decodes_or_raises_wire_error(bytes(flipped))
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(
     st.binary(max_size=40),
     st.lists(

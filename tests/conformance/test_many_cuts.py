@@ -1,0 +1,64 @@
+"""Delivery stays exact while connections are cut hundreds of times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dataflow.testing.conformance import Node, Subject, assert_delivered, closed, connected, numbered, run_check
+from dataflow.transport.base import Network
+from dataflow.transport.faulty import CutAfter, Delay, FaultyNetwork
+from dataflow.transport.grpc_connection import GrpcNetwork
+from dataflow.transport.memory import MemoryNetwork
+
+INNER: dict[str, Callable[[], Network]] = {"memory": MemoryNetwork, "grpc": GrpcNetwork}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("inner", INNER)
+def test_stream_cut_hundreds_of_times_is_exact(inner: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cuts = 200
+    faults = (*(CutAfter(int(frames)) for frames in rng.integers(1, 12, cuts)), Delay(0.0, 0.0002))
+    window_nbytes = 3_000
+
+    async def check(subject: Subject) -> None:
+        nodes = [Node(subject, 0), Node(subject, 1)]
+        for node in nodes:
+            node.links.grant(1 - node.number, 0, window_nbytes)
+        await connected(nodes)
+        sent = [numbered(700, seed=10 * seed + number, most=500) for number in (0, 1)]
+        await asyncio.gather(*(nodes[number].stream(1 - number, 0, sent[number]) for number in (0, 1)))
+        for node in nodes:
+            await node.links.drain()
+            await node.until(lambda node=node: node.credits[1 - node.number, 0] == window_nbytes)  # type: ignore[misc]
+        for number in (0, 1):
+            assert_delivered(nodes[1 - number].messages[number, 0], sent[number])
+        statistics = [node.links.statistics()[1 - node.number] for node in nodes]
+        assert sum(one.reconnections for one in statistics) > cuts // 2  # the others were cut while greeting
+        assert sum(one.resent_frames for one in statistics) > 0
+        assert [one.received_messages for one in statistics] == [700, 700]
+        await closed(nodes)
+
+    run_check(check, lambda: Subject.of(FaultyNetwork(INNER[inner](), faults, rng)))
+
+
+@pytest.mark.parametrize("inner", INNER)
+def test_large_message_cut_between_its_parts_arrives_once(inner: str) -> None:
+    async def check(subject: Subject) -> None:
+        nodes = [Node(subject, 0), Node(subject, 1)]
+        await connected(nodes)
+        sent = numbered(4, seed=0, most=3 << 20)  # up to 12 parts each
+        for message in sent:
+            nodes[0].links.send(1, 0, message)
+        nodes[0].links.send_end(1, 0)
+        await nodes[0].links.drain()
+        assert_delivered(nodes[1].messages[0, 0], sent)
+        assert nodes[0].links.statistics()[1].reconnections > 0
+        await closed(nodes)
+
+    faults = tuple(CutAfter(frames) for frames in (4, 7, 5, 9, 3, 6))
+    run_check(check, lambda: Subject.of(FaultyNetwork(INNER[inner](), faults, np.random.default_rng(0))))

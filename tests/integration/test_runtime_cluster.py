@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import runtime_job
+
+from dataflow.clock import SystemClock
+from dataflow.engine.coordinator import JobState
+from dataflow.plan.job import JobSpec
+from dataflow.runtime.bundle import make_bundle
+from dataflow.runtime.client import Client
+from dataflow.runtime.local_cluster import LocalCluster
+
+HERE = Path(__file__).parent
+ENDLESS = 1_000_000
+
+
+def processes(mark: str) -> dict[int, str]:
+    """Command lines of running processes that contain `mark`."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if mark in line and path.parent.name != str(os.getpid()):
+            found[int(path.parent.name)] = line
+    return found
+
+
+def job_processes(cluster: LocalCluster) -> dict[int, str]:
+    agents = [pid for name, pid in cluster.processes().items() if name != "master"]
+    found = {}
+    for agent in agents:
+        found.update(processes(f"--parent {agent} "))
+    return found
+
+
+def until_gone(pids: dict[int, str]) -> None:
+    while any(Path(f"/proc/{pid}/cmdline").exists() and line in processes(line).values() for pid, line in pids.items()):
+        SystemClock().sleep(0.02)
+
+
+def submit_endless(client: Client, nodes: int) -> str:
+    graph = runtime_job.build(count=ENDLESS, pause_s=0.01)
+    return client.submit(JobSpec(name="endless", graph=graph, nodes=nodes), make_bundle(HERE))
+
+
+def wait_until_running(client: Client, job: str) -> None:
+    for event in client.watch(job):
+        if event.report is not None:
+            return
+
+
+def run_module(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_second_master_on_the_same_state_directory_or_port_is_refused(tmp_path: Path) -> None:
+    with LocalCluster(nodes=1, state_dir=tmp_path / "state") as cluster:
+        same_state = run_module("dataflow.runtime.master", "--state-dir", str(cluster.state_dir), "--port", "0")
+        assert same_state.returncode == 2
+        assert "error: another master runs on this state directory" in same_state.stderr
+        port = cluster.client.address.rpartition(":")[2]
+        same_port = run_module("dataflow.runtime.master", "--state-dir", str(tmp_path / "other"), "--port", port)
+        assert same_port.returncode == 2
+        assert f"error: cannot listen on this address; another program may have the port at 127.0.0.1:{port}" in (
+            same_port.stderr
+        )
+        assert len(cluster.client.nodes()) == 1
+
+
+def test_second_agent_of_a_name_and_one_with_a_wrong_token_are_refused() -> None:
+    with LocalCluster(nodes=1) as cluster:
+        again = run_module("dataflow.runtime.agent", "--name", "node-0", "--state-dir", str(cluster.state_dir))
+        assert again.returncode == 2
+        assert "a node of this name is attached already" in again.stderr
+        outside = cluster.state_dir / "outside"
+        outside.mkdir()
+        (outside / "token").touch(mode=0o600)
+        (outside / "token").write_text("wrong")
+        where = ("--master", cluster.client.address, "--state-dir", str(outside))
+        wrong = run_module("dataflow.runtime.agent", "--name", "node-9", *where)
+        assert wrong.returncode == 2
+        assert "error: the master refuses this token" in wrong.stderr
+        assert [node.name for node in cluster.client.nodes()] == ["node-0"]
+
+
+def test_killed_agent_fails_its_job_and_takes_the_job_process_along() -> None:
+    with LocalCluster(nodes=2, tasks=1) as cluster:
+        job = submit_endless(cluster.client, 2)
+        wait_until_running(cluster.client, job)
+        left = job_processes(cluster)
+        assert len(left) == 2
+        os.kill(cluster.processes()["node-1"], signal.SIGKILL)
+        status = cluster.client.wait(job)
+        assert status.state is JobState.FAILED
+        assert status.reason == "node node-1 was lost: its connection broke"
+        until_gone(left)
+
+
+def test_restarted_master_knows_the_jobs_of_the_one_before(tmp_path: Path) -> None:
+    with LocalCluster(nodes=1, tasks=1, state_dir=tmp_path) as cluster:
+        done = cluster.client.submit(
+            JobSpec(name="short", graph=runtime_job.build(count=3), nodes=1), make_bundle(HERE)
+        )
+        assert cluster.client.wait(done).state is JobState.FINISHED
+        files = dict(cluster.client.artifacts(done))
+        interrupted = submit_endless(cluster.client, 1)
+        wait_until_running(cluster.client, interrupted)
+        waiting = submit_endless(cluster.client, 2)
+        left = job_processes(cluster)
+        os.kill(cluster.processes()["master"], signal.SIGKILL)
+        until_gone(left)
+    with LocalCluster(nodes=1, tasks=1, state_dir=tmp_path) as cluster:
+        client = cluster.client
+        assert [job.id for job in client.jobs()] == [done, interrupted, waiting]
+        assert client.job(done).state is JobState.FINISHED
+        assert dict(client.artifacts(done)) == files
+        failed = client.job(interrupted)
+        assert (failed.state, failed.reason) == (JobState.FAILED, "the master was restarted")
+        assert [event.state for event in client.watch(interrupted)][-1] == "FAILED"
+        assert client.job(waiting).state is JobState.PENDING
+        assert client.job(waiting).reason == "needs 2 nodes, 1 attached"
+
+
+CLIENT = """
+import sys
+sys.path.insert(0, {here!r})
+from test_runtime_cluster import submit_endless, wait_until_running
+from dataflow.runtime.local_cluster import LocalCluster
+with LocalCluster(nodes=2, tasks=1) as cluster:
+    job = submit_endless(cluster.client, 2)
+    wait_until_running(cluster.client, job)
+    print(cluster.state_dir, *cluster.processes().values(), flush=True)
+    {then}
+"""
+
+
+def start_client(then: str, folder: Path) -> tuple[subprocess.Popen[str], str, dict[int, str]]:
+    """A process with a local cluster that runs a job; its state directory, and all processes of the cluster."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLIENT.format(here=str(HERE), then=then)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    assert process.stdout is not None
+    state_dir, *pids = process.stdout.readline().split()
+    found = processes(state_dir)
+    assert set(found) == {int(pid) for pid in pids}
+    for pid in pids:
+        found.update(processes(f"--parent {pid} "))
+    assert len(found) == 5, "a master, two agents, two job processes"
+    return process, state_dir, found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_outlives_a_client_that_is_killed_or_interrupted(number: signal.Signals, tmp_path: Path) -> None:
+    process, _, cluster = start_client("cluster.client.wait(job)", tmp_path)
+    with process:
+        process.send_signal(number)
+        until_gone(cluster)
+        assert process.wait() != 0
+
+
+def test_no_process_outlives_a_client_that_raises_and_the_logs_are_kept(tmp_path: Path) -> None:
+    process, state_dir, cluster = start_client("sys.stdin.readline(); raise ValueError", tmp_path)
+    with process:
+        assert process.stdin is not None
+        print(file=process.stdin, flush=True)
+        until_gone(cluster)
+        assert process.wait() == 1
+    assert sorted(path.name for path in (Path(state_dir) / "logs").iterdir()) == [
+        "master.log",
+        "node-0.log",
+        "node-1.log",
+    ]
+
+
+@pytest.mark.parametrize("module", ["agent", "client", "local_cluster"])
+def test_light_modules_import_no_numpy_and_no_pydantic(module: str) -> None:
+    code = f"import sys, dataflow.runtime.{module}; print({{'numpy', 'pydantic', 'numba'}} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"

@@ -1,0 +1,199 @@
+"""What links do besides delivering: bounds, batching, callbacks that raise, backoff."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataflow.errors import WireError
+from dataflow.message import HEADER_NBYTES, Message
+from dataflow.testing.conformance import OPTIONS, Node, Numbered, Subject, closed, connected, run_check
+from dataflow.transport.faulty import CutAfter, FaultyNetwork
+from dataflow.transport.link_options import LinkOptions
+from dataflow.transport.memory import MemoryNetwork
+from dataflow.transport.peers import Peers, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Special(Numbered):
+    """A subtype of the edge's type."""
+
+
+def run(body: Callable[[Subject], Any]) -> None:
+    run_check(body, lambda: Subject.of(MemoryNetwork()))
+
+
+def test_send_beyond_the_queue_bound_raises_and_sends_nothing() -> None:
+    async def body(subject: Subject) -> None:
+        nodes = [Node(subject, 0, options=LinkOptions(max_queued_nbytes=10_000)), Node(subject, 1)]
+        await connected(nodes)
+        nodes[0].links.send(1, 0, Numbered(0, np.zeros(1_000)))
+        with pytest.raises(WireError, match="more than 10000 bytes to node 1 wait for their acknowledgement"):
+            nodes[0].links.send(1, 0, Numbered(1, np.zeros(1_000)))
+        await nodes[0].links.drain()
+        nodes[0].links.send(1, 0, Numbered(2, np.zeros(1_000)))
+        await nodes[0].links.drain()
+        got = [message.number for message in nodes[1].messages[0, 0] if isinstance(message, Numbered)]
+        assert got == [0, 2]
+        await closed(nodes)
+
+    run(body)
+
+
+def test_send_of_another_type_edge_or_peer_raises() -> None:
+    async def body(subject: Subject) -> None:
+        nodes = [Node(subject, 0), Node(subject, 1)]
+        await connected(nodes)
+        cases: list[tuple[int, int, Message, str]] = [
+            (1, 0, Special(0, np.zeros(1)), "edge 0 of node 0 carries Numbered, not Special"),
+            (1, 5, Numbered(0, np.zeros(1)), "edge 5 of node 0 carries nothing, not Numbered"),
+            (2, 0, Numbered(0, np.zeros(1)), "node 0 has no link to node 2"),
+        ]
+        for peer, edge, message, what in cases:
+            with pytest.raises(WireError, match=what):
+                nodes[0].links.send(peer, edge, message)
+        await closed(nodes)
+
+    run(body)
+
+
+def test_small_messages_share_packets_and_acknowledgements() -> None:
+    async def body(subject: Subject) -> None:
+        nodes = [Node(subject, 0), Node(subject, 1)]
+        await connected(nodes)
+        before = nodes[0].links.statistics()[1].received_nbytes
+        for number in range(1_000):
+            nodes[0].links.send(1, 0, Numbered(number, np.zeros(2)))
+        await nodes[0].links.drain()
+        await nodes[0].until(lambda: nodes[0].credits[1, 0] == 1_000 * (HEADER_NBYTES + 16))
+        after = nodes[0].links.statistics()[1]
+        assert after.sent_frames == 1_000
+        assert after.received_nbytes - before < 1_000  # of acknowledgements: a few frames of 64 bytes or less
+        await closed(nodes)
+
+    run(body)
+
+
+@pytest.mark.parametrize("callback", ["on_message", "on_end", "on_credit"])
+def test_callback_that_raises_is_shown_and_costs_the_link(callback: str) -> None:
+    def fail(*_: object) -> None:
+        what = "boom"
+        raise ZeroDivisionError(what)
+
+    async def body(subject: Subject) -> None:
+        shown: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: shown.append(context))
+        broken = 0 if callback == "on_credit" else 1
+        nodes = [Node(subject, number, **({callback: fail} if number == broken else {})) for number in (0, 1)]
+        await connected(nodes)
+        nodes[0].links.send(1, 0, Numbered(0, np.zeros(1)))
+        nodes[0].links.send_end(1, 0)
+        await nodes[0].until(lambda: bool(nodes[0].lost))
+        assert "boom" in nodes[0].lost[0][1]
+        assert [type(context["exception"]) for context in shown] == [ZeroDivisionError]
+        await closed(nodes)
+
+    run(body)
+
+
+def test_reconnections_back_off_with_jitter_until_progress() -> None:
+    pauses: list[float] = []
+
+    async def sleep(duration_s: float) -> None:
+        pauses.append(duration_s)
+
+    async def body(subject: Subject) -> None:
+        options = LinkOptions(first_backoff_s=1.0, max_backoff_s=4.0)
+        nodes = [Node(subject, 0, options=options, sleep=sleep), Node(subject, 1)]
+        await nodes[0].links.connect({1: await nodes[1].links.listen()})
+        nodes[0].links.send(1, 0, Numbered(0, np.zeros(1)))
+        await nodes[0].links.drain()
+        await closed(nodes)
+
+    faults = tuple(CutAfter(frames) for frames in (1, 1, 2, 3, 1))
+    run_check(body, lambda: Subject.of(FaultyNetwork(MemoryNetwork(), faults, np.random.default_rng(0))))
+    assert len(pauses) == 5
+    for pause_s, mean_s in zip(pauses, (2.0, 4.0, 4.0, 4.0, 4.0), strict=True):
+        assert 0.5 * mean_s <= pause_s <= 1.5 * mean_s
+    assert len(set(pauses)) == 5
+
+
+def test_patience_is_measured_on_the_injected_clock() -> None:
+    class Clock:
+        now_s = 0.0
+
+        def now(self) -> float:
+            return self.now_s
+
+        def wall(self) -> float:
+            return self.now_s
+
+        def sleep(self, duration_s: float) -> None:
+            raise NotImplementedError
+
+    clock = Clock()
+
+    async def sleep(_: float) -> None:
+        clock.now_s += 1.0
+
+    async def body(subject: Subject) -> None:
+        node = Node(subject, 0, options=LinkOptions(patience_s=30.0), clock=clock, sleep=sleep)
+        with pytest.raises(WireError, match=r"node 3: no connection for 30.0 s: nobody listens at memory:9"):
+            await node.links.connect({3: "memory:9"})
+        await closed([node])
+
+    run(body)
+    assert clock.now_s == 30.0
+
+
+def test_close_while_connecting_ends_the_attempt() -> None:
+    async def body(subject: Subject) -> None:
+        node = Node(subject, 0, options=OPTIONS)
+        connecting = asyncio.ensure_future(node.links.connect({1: "memory:9"}))
+        await asyncio.sleep(0.01)
+        await closed([node])
+        with pytest.raises(WireError, match="cannot connect to node 1: closed"):
+            await connecting
+
+    run(body)
+
+
+def test_statistics_are_immutable_and_count_both_directions() -> None:
+    async def body(subject: Subject) -> None:
+        nodes = [Node(subject, 0), Node(subject, 1)]
+        await connected(nodes)
+        nodes[0].links.send(1, 0, Numbered(0, np.zeros(100)))
+        nodes[0].links.send_end(1, 0)
+        await nodes[0].links.drain()
+        sent, received = nodes[0].links.statistics()[1], nodes[1].links.statistics()[0]
+        assert (sent.sent_messages, sent.sent_frames, sent.resent_frames, sent.reconnections) == (1, 2, 0, 0)
+        assert (received.received_messages, received.received_frames, received.duplicate_frames) == (1, 2, 0)
+        assert sent.sent_nbytes == received.received_nbytes
+        assert sent.received_nbytes == received.sent_nbytes
+        with pytest.raises(AttributeError):
+            sent.sent_frames = 3  # type: ignore[misc]
+        await closed(nodes)
+
+    run(body)
+
+
+def test_peers_meet_each_incarnation_as_the_membership_says() -> None:
+    peers = Peers()
+    assert peers.meet(1, 4, epoch=0) is None
+    assert peers.meet(1, 4, epoch=0) is None
+    assert peers.meet(1, 3, epoch=9) == Refusal("node 1 comes as incarnation 3, but incarnation 4 is the member")
+    assert peers.meet(1, 5, epoch=0) == Refusal(
+        "node 1 comes as incarnation 5, but incarnation 4 is the member", retry=True
+    )
+    assert peers.update(2, {1: 5, 2: 0}) == {1}
+    assert peers.update(2, {1: 6}) == frozenset()
+    assert peers.meet(1, 5, epoch=0) is None
+    assert peers.meet(3, 0, epoch=2) == Refusal("node 3 is not a member as of epoch 2")
+    assert peers.meet(3, 0, epoch=3) == Refusal("node 3 is not a member as of epoch 2", retry=True)
+    assert peers.update(3, {2: 0}) == {1}
+    assert peers.meet(1, 5, epoch=3) == Refusal("node 1 is not a member as of epoch 3")
