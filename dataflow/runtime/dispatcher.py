@@ -13,6 +13,7 @@ from dataflow.clock import Clock
 from dataflow.engine import coordinator as co
 from dataflow.engine.scheduling import Waiting, place_jobs
 from dataflow.errors import ConfigError, MasterError, WireError
+from dataflow.graph.checks import check
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
 from dataflow.runtime.agent_session import AgentSession
@@ -55,6 +56,7 @@ class Dispatcher:
 
         Raises:
             ConfigError: the specification is no valid one.
+            GraphError: the graph fails its checks.
             PlanError: the graph cannot be placed on that many nodes.
             MasterError: the operation id was used for another job.
         """
@@ -62,6 +64,7 @@ class Dispatcher:
             spec = JobSpec.model_validate_json(spec_json)
         except ValidationError as error:
             raise ConfigError(what=f"the job's specification is not valid: {error}") from error
+        check(spec.graph)
         compile_graph(spec.graph, spec.nodes)
         status = pb.JobStatus(
             job=secrets.token_hex(6),

@@ -78,6 +78,7 @@ class JobRelay:
         """Serve until the agent closes the connection; returns whether the node did not fail."""
         first = await self._next()
         if first is None:
+            await self._close()
             return True
         life = asyncio.create_task(self._live(first.deploy))
         asked_to_leave = asyncio.create_task(self._listen(life))

@@ -13,7 +13,7 @@ from typing import Any
 
 from dataflow.engine.chain import Member, call
 from dataflow.errors import OperatorError, suggest
-from dataflow.message import Message, Sharded
+from dataflow.message import Message, Sharded, Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Effect, Gather, Operator
 from dataflow.ports import Emission
@@ -67,7 +67,11 @@ class Harness:
 
         Args:
             message: for an input port; a `Tick` for a source.
+
+        Raises:
+            OperatorError: no input port takes such a message, or the operator raised.
         """
+        self._check(message)
         if not isinstance(self.operator, Gather):
             step = message.step if isinstance(message, Sharded) else self._count
             self._count += 1
@@ -81,6 +85,7 @@ class Harness:
 
     def part(self, message: Message) -> Any:
         """The part that a gathering operator makes of one shard, on the step's snapshots."""
+        self._check(message)
         step = self._open(message)
         arguments = self._member.arguments("process", step.given, step.number, _shard(message))
         return call(self._member, "process", (message,), arguments)
@@ -132,6 +137,15 @@ class Harness:
             name: state.create(self.node) if isinstance(state, StateElement) else state
             for name, state in states.items()
         }
+
+    def _check(self, message: Message) -> None:
+        operator = type(self.operator)
+        kinds = (Tick,) if operator.source else tuple(port.kind for port in operator.inputs().values())
+        if not isinstance(message, kinds):
+            raise OperatorError(
+                what=f"{operator.__name__} takes no {type(message).__name__}",
+                fix=f"send one of: {', '.join(kind.__name__ for kind in kinds)}",
+            )
 
     def _open(self, message: Message) -> _Step:
         """The open step of a gathering operator, with its snapshots; a new one if `message` begins it."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dataflow.cli.main import main
+from dataflow.clock import SystemClock
 
 ENDLESS = "epochs=100000"
 
@@ -62,6 +63,7 @@ def wait_for(capsys: pytest.CaptureFixture[str], job: str, *states: str) -> dict
         if status["state"] in states:
             return status
         assert not status["ended"], status
+        SystemClock().sleep(0.1)
 
 
 def test_status_lists_the_nodes(capsys: pytest.CaptureFixture[str]) -> None:

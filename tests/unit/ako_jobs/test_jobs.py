@@ -152,13 +152,13 @@ def test_load_job_unknown_name_is_refused(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("stem", ["queue", "numpy", "operators"])
 def test_load_job_file_that_hides_a_module_is_refused(tmp_path: Path, stem: str) -> None:
-    with pytest.raises(ConfigError, match=f"{stem}.py would hide the module '{stem}'"):
+    with pytest.raises(ConfigError, match=rf"{stem}.py would hide the module '{stem}'"):
         load_job(write(tmp_path, JOB, f"{stem}.py"))
 
 
 def test_load_job_neighbour_that_hides_a_module_is_refused(tmp_path: Path) -> None:
     (tmp_path / "types.py").write_text("")
-    with pytest.raises(ConfigError, match="types.py would hide the module 'types' .Python's own."):
+    with pytest.raises(ConfigError, match=r"types.py would hide the module 'types' .Python's own."):
         load_job(write(tmp_path, JOB))
 
 

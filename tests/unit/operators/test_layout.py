@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -51,7 +53,7 @@ def test_frames_of_a_large_model_cover_it_and_fit_one_mebibyte():
     frames = list(layout.frames(0, layout.cells))
     assert frames[0][0] == 0
     assert frames[-1][1] == layout.cells
-    assert all(before[1] == after[0] for before, after in zip(frames, frames[1:], strict=False))
+    assert all(before[1] == after[0] for before, after in pairwise(frames))
     assert len(frames) == 128  # 256 cells of 81,250 weights, two to a frame
     for start, stop in frames:
         size = layout.weights(start, stop).stop - layout.weights(start, stop).start

@@ -78,7 +78,7 @@ def test_turn_wraps_around_in_two_parts():
     assert list(state.turn(1, 8)) == [(2, 6)]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(changes=st.lists(st.integers(1, 40), min_size=1, max_size=80), cells=st.integers(1, 50))
 def test_turn_p_changing_at_any_time_returns_to_every_cell_within_span_rounds(changes, cells):
     """The span announced in a round holds from then on until p changes, and no cell waits longer than the largest."""

@@ -239,7 +239,7 @@ RUN = st.tuples(st.integers(0, CELLS - 1), st.integers(1, CELLS)).map(lambda r: 
 STEP = st.one_of(st.none(), st.tuples(st.integers(1, RECEIVERS), RUN))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(steps=st.lists(STEP, max_size=40))
 def test_take_any_schedule_delivers_every_gradient_exactly_once_per_receiver_and_cell(steps):
     layout = Layout(bounds=(0, 2, 3, 5, 6, 8, 9))
@@ -268,7 +268,7 @@ def test_take_any_schedule_delivers_every_gradient_exactly_once_per_receiver_and
     assert window.nbytes == 0
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(steps=st.lists(STEP, max_size=60))
 def test_append_any_schedule_at_the_cap_loses_prefixes_only_and_counts_them(steps):
     window = make(Layout(bounds=tuple(range(CELLS + 1))), receivers=range(1, RECEIVERS + 1), cap=2)
