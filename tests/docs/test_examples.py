@@ -101,7 +101,11 @@ def test_shell_commands_of_a_page_fit_the_command_line(block: Block, tmp_path: P
         job = given.get("job")
         if verb in ("run", "submit", "check", "plan"):
             place, colon, function = str(job).partition(":")
-            job = f"{files[place]}{colon}{function}" if place in files else str(job).replace("examples/", f"{ROOT}/examples/")
+            job = (
+                f"{files[place]}{colon}{function}"
+                if place in files
+                else str(job).replace("examples/", f"{ROOT}/examples/")
+            )
             load_job(job).config.parse(parse_settings(given["settings"]))
 
 
