@@ -51,6 +51,13 @@ class Dispatcher:
                 run.feed(co.MasterRestarted())
         self._settle()
 
+    def shut_down(self) -> None:
+        """End what runs, in order, because the master has been told to leave; what waits is kept for the next one."""
+        for run in self._runs.values():
+            run.feed(co.MasterRestarted("the master was stopped"))
+        for session in self._sessions.values():
+            session.end()
+
     def submit(self, operation_id: str, spec_json: bytes, bundle: Bundle) -> str:
         """Queue a job; see `Client.submit`.
 

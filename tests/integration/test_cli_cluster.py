@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from ako_jobs.run import run
 from dataflow.cli.main import main
 from dataflow.clock import SystemClock
+from dataflow.engine.coordinator import JobState
 
 ENDLESS = "epochs=100000"
 
@@ -106,11 +109,24 @@ def test_run_at_the_master_follows_the_job(capsys: pytest.CaptureFixture[str]) -
     assert {node["name"] for node in record["nodes"]} == {"left", "right"}
 
 
+def test_run_from_python_calls_back_and_returns_what_came_out(state_dir: Path) -> None:
+    states = []
+    endpoint = (state_dir / "endpoint").read_text().strip()
+    result = run(
+        "all_to_all", {"epochs": 1}, nodes=2, master=endpoint, on_event=lambda event: states.append(event.state)
+    )
+    assert [state for state in states if state][-3:] == ["DEPLOYING", "RUNNING", "FINISHED"]
+    assert (result.state, result.stopped_by, result.interrupted) == (JobState.FINISHED, "epochs", False)
+    assert "model.safetensors" in result.artifacts
+    assert result.reports[-1]["accuracy"] > 0.2
+
+
 def test_job_that_fails_leaves_others_untouched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = said(capsys, "submit", "ako", ENDLESS, "--nodes", "1", "--json")["job"]
     wait_for(capsys, good, "RUNNING")
     bad = said(capsys, "submit", "ako", "lr=1e9", "--nodes", "1", "--json")["job"]
-    assert "the loss is" in wait_for(capsys, bad, "FAILED")["reason"]
+    reason = wait_for(capsys, bad, "FAILED")["reason"]
+    assert re.search(r"the loss is (nan|inf) at step \d+ at node (left|right), operator compute", reason)
     assert wait_for(capsys, good, "RUNNING")["reason"] == ""
     assert main(["cancel", good]) == 0
     wait_for(capsys, good, "CANCELLED")

@@ -16,10 +16,8 @@ import numpy as np
 import pytest
 
 from ako_jobs.datasets import load
-from ako_jobs.run import run
 from dataflow.cli.main import main
 from dataflow.clock import SystemClock
-from dataflow.engine.coordinator import JobState
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -151,21 +149,6 @@ def test_run_operator_that_raises_fails_the_job_with_the_users_line(
     assert "failing_job.py:14" in errors[0]
     assert "IndexError" in (tmp_path / "out" / "job.log").read_text()
     assert json.loads((tmp_path / "out" / "record.json").read_text())["state"] == "FAILED"
-
-
-def test_run_nan_loss_fails_the_job_naming_node_and_step(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "ako", "lr=1e9", "--nodes", "2"]) == 1
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert re.match(r"error: the job failed: .*the loss is (nan|inf) at step \d+ at node node-[01]", error)
-
-
-def test_run_from_python_calls_back_and_returns_what_came_out() -> None:
-    states = []
-    result = run("all_to_all", {"epochs": 1}, nodes=2, on_event=lambda event: states.append(event.state))
-    assert [state for state in states if state][-3:] == ["DEPLOYING", "RUNNING", "FINISHED"]
-    assert (result.state, result.stopped_by, result.interrupted) == (JobState.FINISHED, "epochs", False)
-    assert "model.safetensors" in result.artifacts
-    assert result.reports[-1]["accuracy"] > 0.2
 
 
 def test_run_interrupted_keeps_what_it_made_and_leaves_no_process(tmp_path: Path) -> None:

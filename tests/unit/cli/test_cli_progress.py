@@ -22,7 +22,7 @@ class StillClock:
 
 VALIDATION = OperatorReport("validate.results", {"epoch": 1.5, "accuracy": 0.875, "loss": 0.25, "images": 3000})
 STATISTICS = NodeStatistics(
-    node=1, sent_nbytes={0: 2_500_000}, samples={"compute.staleness": SampleStatistics(4, 8.0, 3.0, 2.0)}
+    node=1, steps=1200, sent_nbytes={0: 2_500_000}, samples={"compute.staleness": SampleStatistics(4, 8.0, 3.0, 2.0)}
 )
 EVENTS = [
     JobEvent(0, 0.0, 0.0, state="SUBMITTED"),
@@ -48,7 +48,7 @@ def test_progress_not_on_a_terminal_is_plain_lines() -> None:
         "  0.0 s  SUBMITTED",
         "  0.0 s  PENDING: needs 3 nodes; 2 are attached",
         "  0.0 s  RUNNING",
-        "  2.0 s  epoch 1.50  accuracy 0.8750  loss 0.2500  1,500 images/s  staleness 2  2.5 MB sent",
+        "  2.0 s  epoch 1.50  accuracy 0.8750  loss 0.2500  1,500 images/s  staleness 2  1,200 gradients  2.5 MB sent",
         "   1:15  FINISHED",
     ]
 

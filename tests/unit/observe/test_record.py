@@ -21,7 +21,7 @@ SPEC = JobSpec(
 EVENTS = [
     JobEvent(0, 100.0, 0.0, state="RUNNING"),
     JobEvent(1, 101.0, 1.0, node=0, report=OperatorReport("validate.results", {"accuracy": 0.5, "loss": math.nan})),
-    JobEvent(2, 102.5, 2.5, node=1, report=OperatorReport("validate.results", {"accuracy": 0.75, "epoch": 1})),
+    JobEvent(2, 102.5, 2.5, node=1, report=OperatorReport("validate.results", {"accuracy": 0.75, "images": 256})),
     JobEvent(3, 104.0, 4.0, state="FINISHED", stopped_by="time"),
 ]
 STATISTICS = [
@@ -43,7 +43,6 @@ STATISTICS = [
         sent_nbytes={1: 60},
         samples={
             "compute.staleness": SampleStatistics(6, 6.0, 2.0, 1.0),
-            "compute.images": SampleStatistics(2, 256.0, 128.0, 128.0),
         },
     ),
 ]
@@ -65,10 +64,10 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
         "run_s": 4.0,
         "reports": [
             {"accuracy": 0.5, "loss": None, "time_s": 1.0, "node": 0, "port": "validate.results"},
-            {"accuracy": 0.75, "epoch": 1, "time_s": 2.5, "node": 1, "port": "validate.results"},
+            {"accuracy": 0.75, "images": 256, "time_s": 2.5, "node": 1, "port": "validate.results"},
         ],
         "totals": {
-            "images": 256.0,
+            "images": 256,
             "gradients": 40,
             "tasks": 52,
             "sent_nbytes": 130,
@@ -88,7 +87,6 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
                 "sent_nbytes": 60,
                 "received_nbytes": 0,
                 "samples": {
-                    "compute.images": {"count": 2, "mean": 128.0, "maximum": 128.0, "last": 128.0},
                     "compute.staleness": {"count": 6, "mean": 1.0, "maximum": 2.0, "last": 1.0},
                 },
             },
