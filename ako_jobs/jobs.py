@@ -23,12 +23,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from ako_jobs.effective_rate import effective_rate
+from dataflow import Bundle, JobSpec, StopRules, compile_graph, make_bundle
 from dataflow.errors import AkoError, ConfigError, OperatorError, suggest
 from dataflow.graph.checks import check
 from dataflow.graph.logical import LogicalGraph
-from dataflow.plan.compile import compile_graph
-from dataflow.plan.job import JobSpec, StopRules
-from dataflow.runtime.bundle import Bundle, make_bundle
 
 BUILT_IN = {name: f"ako_jobs.{name}" for name in ("ako", "parameter_server", "all_to_all")}
 """Modules of the jobs that have a name of their own."""

@@ -16,14 +16,17 @@ from pydantic import JsonValue
 
 from ako_jobs.jobs import Job, Prepared, load_job, prepare
 from ako_jobs.predict import CONFIG_FILE, ModelInput
-from dataflow.engine.coordinator import JobState
+from dataflow import (
+    Client,
+    JobEvent,
+    JobState,
+    LocalCluster,
+    default_state_dir,
+    find_token,
+    installed_versions,
+    make_record,
+)
 from dataflow.errors import ConfigError, WireError
-from dataflow.observe.events import JobEvent
-from dataflow.observe.record import installed_versions, make_record
-from dataflow.runtime.auth import find_token
-from dataflow.runtime.client import Client
-from dataflow.runtime.local_cluster import LocalCluster
-from dataflow.runtime.state_dir import default_state_dir
 
 OnEvent = Callable[[JobEvent], None]
 """Called with each event of a job as it comes."""

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("dataflow", "operators", "ako_jobs")
-BASE = ("errors", "clock", "message", "state", "operators_api", "ports", "node_context")
+BASE = ("errors", "clock", "message", "state", "operators_api", "ports", "node_context", "reports")
 ENGINE = {"base", "graph", "plan", "engine"}
 BELOW_TESTING = {*ENGINE, "transport", "observe", "runtime", "sim"}
 
@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"base", "graph", "plan"},
     "engine": ENGINE,
     "transport": {"base", "transport"},
-    "observe": {"base", "observe"},
+    "observe": {"base", "graph", "plan", "observe"},
     "runtime": {*ENGINE, "transport", "observe", "runtime"},
     "sim": {*ENGINE, "transport.base", "observe", "sim"},
     "testing": {*BELOW_TESTING, "testing"},

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from dataflow.cli.common import megabytes, seconds
 from dataflow.clock import Clock, SystemClock
-from dataflow.engine.reports import NodeStatistics, OperatorReport
 from dataflow.observe.events import JobEvent
+from dataflow.reports import NodeStatistics, OperatorReport
 
 _MEANINGS = {
     "DEPLOYING": "nodes open data, compile kernels and connect",

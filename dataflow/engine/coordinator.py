@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
-from dataflow.engine.reports import NodeStatistics, OperatorReport
+from dataflow.reports import NodeStatistics, OperatorReport
 
 if TYPE_CHECKING:
     from dataflow.plan.job import StopRules

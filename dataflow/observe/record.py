@@ -9,9 +9,9 @@ from importlib.metadata import version
 
 from pydantic import JsonValue
 
-from dataflow.engine.reports import NodeStatistics, SampleStatistics
 from dataflow.observe.events import JobEvent
 from dataflow.plan.job import JobSpec
+from dataflow.reports import NodeStatistics, SampleStatistics
 
 FORMAT = 1
 """Version of the document's layout."""

@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from dataflow.engine.reports import NodeStatistics, OperatorReport
 from dataflow.errors import WireError
 from dataflow.operators_api import Artifact
+from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.wire import CHUNK_NBYTES, report_to_wire, statistics_to_wire
 from dataflow.transport.generated import control_pb2 as pb

@@ -5,8 +5,8 @@ import io
 from rich.console import Console
 
 from dataflow.cli.progress import Progress
-from dataflow.engine.reports import NodeStatistics, OperatorReport, SampleStatistics
 from dataflow.observe.events import JobEvent
+from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
 
 
 class StillClock:

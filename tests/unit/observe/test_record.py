@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 import math
 
-from dataflow.engine.reports import NodeStatistics, OperatorReport, SampleStatistics
 from dataflow.graph.logical import LogicalGraph
 from dataflow.observe.events import JobEvent
 from dataflow.observe.record import installed_versions, make_record
 from dataflow.plan.job import JobSpec, StopRules
+from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
 
 SPEC = JobSpec(
     name="ako",

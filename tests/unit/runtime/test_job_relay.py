@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dataflow.engine.reports import NodeStatistics, OperatorReport
 from dataflow.errors import OperatorError, WireError
 from dataflow.operators_api import Artifact
+from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.job_relay import JobRelay, Report
 from dataflow.runtime.wire import CHUNK_NBYTES
