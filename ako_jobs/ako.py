@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from ako_jobs.config import TrainingConfig, bytes_per_second
 from ako_jobs.worker import Setting, add_worker, finish_after
@@ -33,7 +33,7 @@ class Config(TrainingConfig):
         accumulate: false for the ablation of ako.txt 5.7: a round sends the newest gradient only.
     """
 
-    p: int | Literal["auto"] = "auto"
+    p: PositiveInt | Literal["auto"] = "auto"
     tau: int = Field(default=8, ge=0)
     every: int = Field(default=1, ge=1)
     bandwidth: str = "250mbit"

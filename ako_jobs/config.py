@@ -9,8 +9,8 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ako_jobs.models import network
+from dataflow import StopRules
 from dataflow.errors import ConfigError, suggest
-from dataflow.plan.job import StopRules
 from operators.dnn import ModelSpec
 
 C = TypeVar("C", bound="TrainingConfig")

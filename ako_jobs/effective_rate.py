@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from dataflow import place
 from dataflow.graph.logical import LogicalGraph
 from dataflow.operators_api import qualified_name
-from dataflow.plan.placement import place
 from operators.apply import ApplyMean
 from operators.compute import Compute
 from operators.serve import ServeMean

@@ -51,7 +51,7 @@ def _meanings(docstring: str) -> dict[str, str]:
         if start := re.match(r" {4}(\w+(?:, \w+)*): (.*)", line):
             names = start[1].split(", ")
             found.update(dict.fromkeys(names, start[2]))
-        else:
+        elif line.strip():
             found.update({name: f"{found[name]} {line.strip()}" for name in names})
     return found
 

@@ -23,12 +23,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from ako_jobs.effective_rate import effective_rate
+from dataflow import Bundle, JobSpec, StopRules, compile_graph, make_bundle
 from dataflow.errors import AkoError, ConfigError, OperatorError, suggest
 from dataflow.graph.checks import check
 from dataflow.graph.logical import LogicalGraph
-from dataflow.plan.compile import compile_graph
-from dataflow.plan.job import JobSpec, StopRules
-from dataflow.runtime.bundle import Bundle, make_bundle
 
 BUILT_IN = {name: f"ako_jobs.{name}" for name in ("ako", "parameter_server", "all_to_all")}
 """Modules of the jobs that have a name of their own."""
@@ -111,7 +109,7 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
         stop = config.stop_rules() if hasattr(config, "stop_rules") else StopRules()
     if not isinstance(graph, LogicalGraph):
         what = f"the job {job.name!r} builds no LogicalGraph"
-        raise ConfigError(what, got=graph, where=_line_of(job.build), fix="return the graph from build")
+        raise ConfigError(what, got=type(graph).__name__, where=_line_of(job.build), fix="return the graph from build")
     _check_importable(graph)
     check(graph)
     compile_graph(graph, nodes)

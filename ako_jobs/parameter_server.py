@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from ako_jobs.config import TrainingConfig
 from ako_jobs.worker import Setting, add_worker, finish_after
@@ -35,7 +35,7 @@ class Config(TrainingConfig):
         n_fetch: mini-batches between two pulls; above 1 the worker also updates its own replica.
     """
 
-    servers: int | Literal["all"] = 1
+    servers: PositiveInt | Literal["all"] = 1
     shard: Literal["range", "layer"] = "range"
     consistency: Literal["bsp", "ssp", "async"] = "async"
     tau: int = Field(default=8, ge=0)
@@ -105,5 +105,3 @@ def _check(config: Config) -> None:
             got=(config.n_push, config.n_fetch),
             fix="use n_push=1 n_fetch=1, or consistency=async",
         )
-    if isinstance(config.servers, int) and config.servers < 1:
-        raise ConfigError(what="a parameter-server job needs servers", got=config.servers, fix="use servers=1 or more")

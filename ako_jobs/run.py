@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,14 +16,17 @@ from pydantic import JsonValue
 
 from ako_jobs.jobs import Job, Prepared, load_job, prepare
 from ako_jobs.predict import CONFIG_FILE, ModelInput
-from dataflow.engine.coordinator import JobState
+from dataflow import (
+    Client,
+    JobEvent,
+    JobState,
+    LocalCluster,
+    default_state_dir,
+    find_token,
+    installed_versions,
+    make_record,
+)
 from dataflow.errors import ConfigError, WireError
-from dataflow.observe.events import JobEvent
-from dataflow.observe.record import installed_versions, make_record
-from dataflow.runtime.auth import find_token
-from dataflow.runtime.client import Client
-from dataflow.runtime.local_cluster import LocalCluster
-from dataflow.runtime.state_dir import default_state_dir
 
 OnEvent = Callable[[JobEvent], None]
 """Called with each event of a job as it comes."""
@@ -163,7 +167,13 @@ def _client(master: str, nodes: int) -> Iterator[Client]:
 
 def _run(client: Client, prepared: Prepared, on_event: OnEvent) -> Result:
     events: list[JobEvent] = []
-    job = client.submit(prepared.spec, prepared.bundle)
+    operation = secrets.token_hex(16)
+    try:
+        job = client.submit(prepared.spec, prepared.bundle, operation)
+    except KeyboardInterrupt:
+        # The master may have taken it already: with the same operation id this is the same job, not another.
+        client.cancel(client.submit(prepared.spec, prepared.bundle, operation))
+        raise
 
     def handle(event: JobEvent) -> None:
         if event.statistics is None:  # the newest of each node are asked for at the end

@@ -15,11 +15,12 @@ from operators.compute import Compute
 from operators.data import DataRef
 from operators.divergence import Divergence, SampleReplica, Samples
 from operators.dnn import Model, ModelSpec
+from operators.due import Due, Newest
 from operators.layout import Layout, Sharding
 from operators.preprocess import Normalise
 from operators.schedule import Schedule
 from operators.source import Source, steps_per_epoch
-from operators.validate import Newest, Validate
+from operators.validate import Validate
 from operators.vector_state import Replica
 from operators.warm_start import WarmStart
 
@@ -113,11 +114,12 @@ def add_worker(
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
     """
     config, data = setting.config, setting.data
-    every = config.validate_every or setting.train_images
     graph = (
         graph.with_state("replica", Replica(model=setting.model, warm_start=setting.warm_start), role="worker")
         .with_state("clocks", clocks, role="worker")
         .with_state("newest", Newest(), role="worker")
+        .with_state("newest_kept", Newest(), role="worker")
+        .with_state("samples", Samples(), role="worker")
         .with_operator(
             "source",
             Source(data=data, batch=config.batch, epochs=config.epochs, holdout=config.holdout),
@@ -128,27 +130,35 @@ def add_worker(
             Compute(model=setting.model, schedule=setting.schedule, local=local, emits=emits, slack=slack),
             role="worker",
         )
+        .with_operator("due", Due(every=config.validate_every or "epoch"), role="worker")
         .with_operator(
             "validate",
-            Validate(model=setting.model, data=data, every=every, holdout=config.holdout, normalise=setting.normalise),
+            Validate(model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise),
             role="worker",
         )
-        .with_operator("checkpoint", Checkpoint(model=setting.model, every=config.checkpoint_every), role="worker")
-        .with_state("samples", Samples(), role="worker")
-        .with_operator("sample", SampleReplica(every=every), role="worker")
+        .with_operator("sample", SampleReplica(), role="worker")
         .with_operator("divergence", Divergence(), role="worker")
+        .with_operator(
+            "due_checkpoint",
+            Due(every=config.checkpoint_every or "end"),
+            role="worker",
+            bind={"newest": "newest_kept"},
+        )
+        .with_operator("checkpoint", Checkpoint(model=setting.model), role="worker")
         .connect("source", "compute")
-        .connect("compute.progress", "validate")
-        .connect("compute.progress", "checkpoint")
-        .connect("compute.progress", "sample")
+        .connect("compute.progress", "due")
+        .connect("compute.progress", "due_checkpoint")
+        .connect("due", "validate")
+        .connect("due", "sample")
         .connect("sample", "divergence", route=Route.ALL_TO_ONE, loopback=True)
+        .connect("due_checkpoint", "checkpoint")
     )
     return graph.insert_after("source", setting.normalise) if setting.normalise else graph
 
 
 def finish_after(graph: LogicalGraph, operator: str) -> LogicalGraph:
     """`graph` whose last validation and final model come after `operator` has ended."""
-    return graph.connect(f"{operator}.finished", "validate").connect(f"{operator}.finished", "checkpoint")
+    return graph.connect(f"{operator}.finished", "due").connect(f"{operator}.finished", "due_checkpoint")
 
 
 def _train_images(data: DataSet, config: TrainingConfig) -> int:

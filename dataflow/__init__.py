@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from dataflow.clock import Clock, SystemClock
     from dataflow.engine.coordinator import JobState
     from dataflow.engine.memory_driver import MemoryDriver
-    from dataflow.engine.reports import NodeStatistics, OperatorReport
     from dataflow.errors import (
         AkoError,
         AuthError,
@@ -31,16 +30,20 @@ if TYPE_CHECKING:
     from dataflow.message import Message, Sharded, Tick
     from dataflow.node_context import NodeContext
     from dataflow.observe.events import JobEvent
+    from dataflow.observe.record import installed_versions, make_record
     from dataflow.operators_api import Artifact, Emissions, EndOfData, Gather, Operator, Sample
     from dataflow.plan.compile import compile_graph
     from dataflow.plan.job import JobSpec, StopRules
     from dataflow.plan.physical import PhysicalPlan
+    from dataflow.plan.placement import place
     from dataflow.plan.render import plan_dot, plan_mermaid, plan_text
     from dataflow.ports import In, Out
+    from dataflow.reports import NodeStatistics, OperatorReport
     from dataflow.runtime.auth import find_token
     from dataflow.runtime.bundle import Bundle, make_bundle
     from dataflow.runtime.client import Client, JobStatus
     from dataflow.runtime.local_cluster import LocalCluster
+    from dataflow.runtime.state_dir import default_state_dir
     from dataflow.state import Reads, State, StateElement, StateKind, Writes
 
 __all__ = [
@@ -93,8 +96,12 @@ __all__ = [
     "as_text",
     "check",
     "compile_graph",
+    "default_state_dir",
     "find_token",
+    "installed_versions",
     "make_bundle",
+    "make_record",
+    "place",
     "plan_dot",
     "plan_mermaid",
     "plan_text",
@@ -104,7 +111,7 @@ _HOMES = {
     "clock": "Clock SystemClock",
     "engine.coordinator": "JobState",
     "engine.memory_driver": "MemoryDriver",
-    "engine.reports": "NodeStatistics OperatorReport",
+    "reports": "NodeStatistics OperatorReport",
     "errors": "AkoError AuthError BundleError ConfigError DataError GraphError JobFailedError MasterError "
     "OperatorError PlanError WireError",
     "graph.checks": "check",
@@ -114,16 +121,19 @@ _HOMES = {
     "message": "Message Sharded Tick",
     "node_context": "NodeContext",
     "observe.events": "JobEvent",
+    "observe.record": "installed_versions make_record",
     "operators_api": "Artifact Emissions EndOfData Gather Operator Sample",
     "plan.compile": "compile_graph",
     "plan.job": "JobSpec StopRules",
     "plan.physical": "PhysicalPlan",
+    "plan.placement": "place",
     "plan.render": "plan_dot plan_mermaid plan_text",
     "ports": "In Out",
     "runtime.auth": "find_token",
     "runtime.bundle": "Bundle make_bundle",
     "runtime.client": "Client JobStatus",
     "runtime.local_cluster": "LocalCluster",
+    "runtime.state_dir": "default_state_dir",
     "state": "Reads State StateElement StateKind Writes",
 }
 _MODULES = {name: f"dataflow.{module}" for module, names in _HOMES.items() for name in names.split()}

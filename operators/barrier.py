@@ -37,9 +37,11 @@ class BarrierState(State):
 
     Args:
         expected: nodes that contribute to every step.
+        last: by run of cells, the number of the last complete step and who contributed to it.
     """
 
     expected: set[int]
+    last: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     _waiting: dict[tuple[int, int, int], dict[int, Vector]] = field(default_factory=dict)
 
     def add(self, fragment: Fragment) -> Mean | None:
@@ -74,8 +76,10 @@ class BarrierState(State):
         if not self.expected <= parts.keys():
             return None
         del self._waiting[key]
-        origins = sorted(parts)
-        return Mean(*key, mean([parts[origin] for origin in origins]), tuple(origins))
+        start, stop, number = key
+        origins = tuple(sorted(parts))
+        self.last[start, stop] = (number, origins)
+        return Mean(start, stop, number, mean([parts[origin] for origin in origins]), origins)
 
 
 class Barrier(StateElement):

@@ -59,20 +59,22 @@ class ClocksState(State):
 
         They must not when some were applied before, or when some before them were not and `skips` is not set.
         """
-        if origin not in self._applied:
-            return False
-        applied = self._applied[origin][cells]
-        fits = (applied <= low).all() if skips else (applied == low).all()
-        if not fits or high <= low:
+        if not self._follows(origin, cells, low, skips=skips) or high <= low:
             self.rejected += 1
             return False
+        applied = self._applied[origin][cells]
         applied[:] = high
         self._lowest[origin] = int(self._applied[origin].min())
         self._span[origin] = span
         return True
 
     def reach(self, origin: int, cells: slice, number: int) -> None:
-        """Note that `cells` of `origin` answer for gradients up to `number`, whatever lies between."""
+        """Note that `cells` of `origin` answer for gradients up to `number`, whatever lies between.
+
+        Nothing is noted of an origin that has left: what it sent before may be applied after.
+        """
+        if origin not in self._applied:
+            return
         applied = self._applied[origin][cells]
         np.maximum(applied, number, out=applied)
         self._lowest[origin] = int(self._applied[origin].min())
@@ -85,7 +87,9 @@ class ClocksState(State):
     def snapshot(self) -> ClocksState:
         """A copy."""
         copy = ClocksState(self._cells, {})
-        copy.restore({name: tensor.copy() for name, tensor in self.tensors().items()})
+        copy.made, copy.images, copy.rejected = self.made, self.images, self.rejected
+        copy._applied = {origin: applied.copy() for origin, applied in self._applied.items()}
+        copy._lowest, copy._span = dict(self._lowest), dict(self._span)
         return copy
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -109,6 +113,12 @@ class ClocksState(State):
         self._applied = {origin: np.array(row) for origin, row in zip(origins, tensors["applied"], strict=True)}
         self._lowest = {origin: int(row.min()) for origin, row in self._applied.items()}
         self._span = {origin: int(span) for origin, span in zip(origins, tensors["span"], strict=True)}
+
+    def _follows(self, origin: int, cells: slice, low: int, *, skips: bool) -> bool:
+        if origin not in self._applied:
+            return False
+        applied = self._applied[origin][cells]
+        return bool((applied <= low).all() if skips else (applied == low).all())
 
 
 class Clocks(StateElement):

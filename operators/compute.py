@@ -32,18 +32,21 @@ class Part:
         loss: sum over the shard's images.
         size: images in the whole mini-batch.
         epoch: see `Batch`.
+        lag: gradients of the slowest origin that the weights lack.
     """
 
     gradient: Vector
     loss: float
     size: int
     epoch: float
+    lag: int
 
 
 class Compute(Gather):
     """Computes gradients of the softmax cross-entropy (ako.txt, algorithm 1, lines 3 to 5).
 
-    The parts are added in shard order.
+    The parts are added in shard order. The sample `staleness` is how many gradients of the slowest origin, up to this
+    node's own count, were missing from the weights that a gradient was computed on.
 
     Args:
         model: the network.
@@ -76,7 +79,7 @@ class Compute(Gather):
         """Whether the staleness bound allows another gradient: c <= min(s + span) + slack (algorithm 1, line 3)."""
         return self.slack is None or clocks.made <= clocks.slowest() + self.slack
 
-    def process(self, batch: Batch, replica: Vector) -> Part:
+    def process(self, batch: Batch, replica: Vector, clocks: ClocksState) -> Part:
         """The part of one shard, on the step's snapshot of the replica."""
         gradient = np.empty_like(replica)
         workspace = self._workspace(len(batch.images))
@@ -84,7 +87,7 @@ class Compute(Gather):
             replica, batch.images, batch.labels, gradient, workspace, 1.0 / max(1, batch.size)
         )
         self._workspaces.append(workspace)
-        return Part(gradient, loss, batch.size, batch.epoch)
+        return Part(gradient, loss, batch.size, batch.epoch, clocks.lag())
 
     def merge(self, parts: Sequence[Part], replica: VectorState, clocks: ClocksState, node: NodeContext) -> Emissions:
         """Add up the parts, update the replica, count the gradient and emit it."""
@@ -105,11 +108,11 @@ class Compute(Gather):
             total *= rate
         if self.local:
             replica.values -= total if self.emits == "update" else total * rate
-        yield Sample("staleness", float(clocks.lag()))
+        yield Sample("staleness", float(parts[0].lag))
         clocks.made = number
         clocks.images += size
         yield self.gradients(Gradient(number, total))
-        yield self.progress(Progress(number, clocks.images * node.size, size * node.size, parts[0].epoch, loss))
+        yield self.progress(Progress(number, clocks.images * node.size, parts[0].epoch, loss))
 
     def _workspace(self, images: int) -> Workspace:
         """A workspace that no other task uses, large enough for `images`."""

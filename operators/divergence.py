@@ -1,7 +1,8 @@
 """Divergence: how far the workers' replicas are from each other, sampled while they train.
 
 Exchange without consensus never heals a lost update, so this distance is watched in every run. Samples of different
-nodes are taken at the same number of images, not at the same moment: updates under way are part of the distance.
+nodes are taken after the same number of steps, not at the same moment: updates under way are part of the distance, but
+for the last sample, which is taken when nothing is under way.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ class ReplicaSample(Message):
 
     Args:
         origin: number of the node.
-        turn: how often the node had been sampled before.
+        step: gradients that the node had computed; 0 for the final sample.
+        final: all updates that reach the node were applied.
         values: (sampled weights,) float32, the same places on every node.
     """
 
     origin: int
-    turn: int
+    step: int
+    final: bool
     values: Vector
 
 
@@ -40,24 +43,21 @@ class SampleReplica(Operator):
     """Sends evenly spaced weights of the replica to the node that compares them.
 
     Args:
-        every: images that the whole role sees between two samples.
         weights: how many weights are sampled at most.
     """
 
     pool = "network"
     sends = True
-    every: int = Field(ge=1)
     weights: int = Field(default=1024, ge=1)
     progress = In(Progress, capacity=64)
     samples = Out(ReplicaSample)
     replica = Reads()
 
     def process(self, progress: Progress, replica: Vector, node: NodeContext) -> Emissions:
-        """A sample, if one is due."""
-        turn = progress.images // self.every
-        if turn > (progress.images - progress.new_images) // self.every:
-            step = -(-len(replica) // self.weights)
-            yield self.samples(ReplicaSample(node.index, turn, replica[::step].copy()))
+        """A sample."""
+        stride = -(-len(replica) // self.weights)
+        step = 0 if progress.final else progress.step
+        yield self.samples(ReplicaSample(node.index, step, progress.final, replica[::stride].copy()))
 
 
 @dataclass
@@ -65,10 +65,10 @@ class SamplesState(State):
     """Samples that wait for those of the other nodes.
 
     Args:
-        waiting: by turn and node.
+        waiting: by step and whether it is final, then by node.
     """
 
-    waiting: dict[int, dict[int, Vector]] = field(default_factory=dict)
+    waiting: dict[tuple[bool, int], dict[int, Vector]] = field(default_factory=dict)
 
     def snapshot(self) -> SamplesState:
         """A copy."""
@@ -94,7 +94,7 @@ class Samples(StateElement):
 
 
 class Divergence(Operator):
-    """Measures each sampled turn's distance of the replicas from their mean: the largest, and root mean square."""
+    """Measures the distance of the replicas from their mean at each sampled step: the largest, and root mean square."""
 
     pool = "network"
     receives = True
@@ -103,7 +103,7 @@ class Divergence(Operator):
 
     def process(self, sample: ReplicaSample, waiting: SamplesState, node: NodeContext) -> Emissions:
         """Take in a sample; measure once all nodes' are there."""
-        turn = waiting.waiting.setdefault(sample.turn, {})
+        turn = waiting.waiting.setdefault((sample.final, sample.step), {})
         turn[sample.origin] = sample.values
         if len(turn) < node.size:
             return
@@ -111,5 +111,5 @@ class Divergence(Operator):
         distance = distance - distance.mean(axis=0)
         yield Sample("max", float(np.abs(distance).max()))
         yield Sample("rms", float(np.sqrt(np.mean(np.square(distance)))))
-        for old in [known for known in waiting.waiting if known <= sample.turn]:
+        for old in [known for known in waiting.waiting if known <= (sample.final, sample.step)]:
             del waiting.waiting[old]

@@ -120,16 +120,16 @@ class Progress(Message):
     Args:
         step: gradients computed by the node.
         images: images that the whole role has seen by then, at equal pace.
-        new_images: those of them in this step.
         epoch: passes over the training data, with fraction.
         loss: mean loss of the node's last mini-batch.
+        final: nothing follows; all updates that reach the node are applied.
     """
 
     step: int
     images: int
-    new_images: int
     epoch: float
     loss: float
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

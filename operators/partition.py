@@ -18,6 +18,9 @@ from operators.cost_model import CostModel
 from operators.layout import Layout, Sharding, runs
 from operators.messages import Accumulated, Offer
 
+_GRID = 1 << 40
+"""Largest denominator of a place after a change: far finer than cells, and small enough for 64 bits in a checkpoint."""
+
 
 class RotationState(State):
     """Where in the model each receiver's next partition begins, as a fraction of the cells."""
@@ -40,10 +43,17 @@ class RotationState(State):
         return tuple(self._place)
 
     def change(self, partitions: int) -> None:
-        """Use another number of partitions from the next round on; nobody's place is lost."""
+        """Use another number of partitions from the next round on; nobody's place is lost.
+
+        A place whose denominator has grown beyond `_GRID` moves back to a multiple of 1/`_GRID`.
+        """
         self.span = max(self.span, partitions)
         self.partitions = partitions
         self._rounds = 0
+        self._place = {
+            node: place if place.denominator <= _GRID else Fraction(math.floor(place * _GRID), _GRID)
+            for node, place in self._place.items()
+        }
 
     def next_round(self) -> None:
         """Begin a round; a full turn after the last change, `span` is the number of partitions again."""
@@ -52,11 +62,17 @@ class RotationState(State):
             self.span = self.partitions
 
     def turn(self, receiver: int, cells: int) -> Iterator[tuple[int, int]]:
-        """The run of cells that `receiver` is due, in two parts where it wraps around, and move its place on."""
+        """The run of cells that `receiver` is due, in two parts where it wraps around, and move its place on.
+
+        With more partitions than cells a turn may be empty, but not in the first round after a change: a receiver
+        that does not hear of a longer span would wait for cells that are not due.
+        """
         begin = self._place[receiver]
         end = begin + Fraction(1, self.partitions)
         self._place[receiver] = end % 1
         start, stop = math.floor(begin * cells), math.floor(end * cells)
+        if self._rounds == 1:
+            stop = max(stop, start + 1)
         if start < min(stop, cells):
             yield start, min(stop, cells)
         if stop > cells:
@@ -82,6 +98,7 @@ class RotationState(State):
         """Take over the places."""
         self.partitions, self.span = (int(value) for value in tensors["partitions"])
         self._place = {int(node): Fraction(int(above), int(below)) for node, above, below in tensors["place"]}
+        self._rounds = 0
 
 
 class Rotation(StateElement):

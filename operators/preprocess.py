@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, PositiveFloat, model_validator
 
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
@@ -20,17 +22,31 @@ class Normalise(Operator):
         mean, std: one number per channel, of pixels in [0, 1].
     """
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[float, ...] = Field(min_length=1)
+    std: tuple[PositiveFloat, ...]
     batches = In(Batch)
     normalised = Out(Batch)
+
+    @model_validator(mode="after")
+    def _paired(self) -> Self:
+        if len(self.mean) != len(self.std):
+            what = f"mean has {len(self.mean)} channels and std {len(self.std)}"
+            raise ValueError(what)
+        return self
 
     def process(self, batch: Batch) -> Emissions:
         """The normalised batch."""
         yield self.normalised(batch.with_images(self.apply(batch.images)))
 
     def apply(self, images: Images) -> Images:
-        """Normalised images, (images, channels, height, width)."""
+        """Normalised images, (images, channels, height, width).
+
+        Raises:
+            ValueError: the images have another number of channels.
+        """
+        if images.shape[1] != len(self.mean):
+            what = f"images have {images.shape[1]} channels, mean and std have {len(self.mean)}"
+            raise ValueError(what)
         shape = (1, -1, 1, 1)
         return (images - np.array(self.mean, np.float32).reshape(shape)) / np.array(self.std, np.float32).reshape(shape)
 

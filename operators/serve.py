@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -127,13 +127,13 @@ class Serve(Operator):
     def on_end(self, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
         """Send every worker the final weights."""
         for cells, pushed in pulls.pushed.items():
-            for worker, number in pushed.items():
-                yield self.weights(answer(self.layout, cells, shard, worker, number, node))
+            everybody = {worker: pushed.get(worker, 0) for worker in node.members[self.workers]}
+            yield from map(self.weights, answers(self.layout, cells, everybody, shard, node))
 
     def _answer(self, cells: Cells, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
         bound = float("inf") if self.tau is None else self.tau
-        for worker in pulls.release(cells, bound):
-            yield self.weights(answer(self.layout, cells, shard, worker, pulls.pushed[cells][worker], node))
+        released = {worker: pulls.pushed[cells][worker] for worker in pulls.release(cells, bound)}
+        yield from map(self.weights, answers(self.layout, cells, released, shard, node))
 
 
 class ServeMean(Operator):
@@ -165,15 +165,33 @@ class ServeMean(Operator):
         for mean in barrier.leave(worker):
             yield from self._apply(mean, shard, node)
 
+    def on_end(self, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
+        """Send the final weights to workers that had no part in the last step: they stopped earlier than others."""
+        for cells, (number, contributors) in barrier.last.items():
+            late = [worker for worker in node.members[self.workers] if worker not in contributors]
+            yield from self._answer(cells, late, number, shard, node)
+
     def _apply(self, mean: Mean, shard: VectorState, node: NodeContext) -> Emissions:
-        where = self.layout.weights(mean.start, mean.stop)
+        cells = (mean.start, mean.stop)
         rate = self.schedule.at(mean.number, len(node.members[self.workers]))
-        shard.values[where] -= mean.values * np.float32(rate)
-        for worker in mean.contributors:
-            yield self.weights(answer(self.layout, (mean.start, mean.stop), shard, worker, mean.number, node))
+        shard.values[self.layout.weights(*cells)] -= mean.values * np.float32(rate)
+        yield from self._answer(cells, mean.contributors, mean.number, shard, node)
+
+    def _answer(
+        self, cells: Cells, workers: Sequence[int], number: int, shard: VectorState, node: NodeContext
+    ) -> Emissions:
+        pushed = dict.fromkeys(workers, number)
+        yield from map(self.weights, answers(self.layout, cells, pushed, shard, node))
 
 
-def answer(layout: Layout, cells: Cells, shard: VectorState, worker: int, number: int, node: NodeContext) -> Weights:
-    """The shard's weights now, for a worker whose gradient `number` is in them."""
-    values = shard.values[layout.weights(*cells)].copy()
-    return Weights(to=worker, origin=node.index, start=cells[0], stop=cells[1], clock=number, values=values)
+def answers(
+    layout: Layout, cells: Cells, pushed: Mapping[int, int], shard: VectorState, node: NodeContext
+) -> Iterator[Weights]:
+    """The shard's weights now, for every worker in `pushed`, with the number of its last gradient in them.
+
+    The answers share one copy of the weights.
+    """
+    if pushed:
+        values = shard.values[layout.weights(*cells)].copy()
+        for worker, number in pushed.items():
+            yield Weights(to=worker, origin=node.index, start=cells[0], stop=cells[1], clock=number, values=values)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PrivateAttr
 
+from dataflow.errors import ConfigError
 from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator
@@ -24,7 +27,7 @@ class Source(Operator):
     Args:
         data: the data set.
         batch: images of a mini-batch on one node, over all its compute tasks.
-        epochs: passes over the data; endless if None.
+        epochs: passes over the data, to the nearest mini-batch, at least one; endless if None.
         holdout: fraction of the training images kept out, by seed, for validation.
         keep_last: whether an epoch's last, smaller mini-batch is used.
     """
@@ -40,25 +43,36 @@ class Source(Operator):
     _data: Data = PrivateAttr()
     _rows: npt.NDArray[np.int64] = PrivateAttr()
     _per_epoch: int = PrivateAttr()
+    _steps: int | None = PrivateAttr()
     _share: int = PrivateAttr()
     _order: tuple[int, npt.NDArray[np.int64]] = PrivateAttr(default=(-1, np.zeros(0, np.int64)))
 
     def open(self, node: NodeContext) -> None:
-        """Open the data and find this node's share."""
+        """Open the data and find this node's share.
+
+        Raises:
+            DataError: the data set cannot be opened.
+            ConfigError: there are fewer training images than nodes, or `holdout` leaves a part empty.
+        """
         self._data = open_data(self.data)
         train = training_rows(len(self._data.train_images), self.holdout, node.seed)
+        if len(train) < node.size:
+            what = f"every node needs a training image, and {node.size} nodes share {len(train)}"
+            raise ConfigError(what, fix="use fewer nodes or a smaller holdout")
         self._rows = train[node_indices(len(train), node.rank, node.size)]
         self._share = len(train) // node.size
         self._per_epoch = steps_per_epoch(len(train), node.size, self.batch, keep_last=self.keep_last)
+        self._steps = None if self.epochs is None else max(1, math.floor(self.epochs * self._per_epoch + 0.5))
 
     def process(self, tick: Tick, node: NodeContext) -> Emissions:
         """The shard of the mini-batch that `tick` asks for, or the end."""
-        epoch, position = divmod(tick.step, self._per_epoch)
-        if self.epochs is not None and tick.step >= round(self.epochs * self._per_epoch):
+        if self._steps is not None and tick.step >= self._steps:
             yield EndOfData()
             return
+        epoch, position = divmod(tick.step, self._per_epoch)
         order = self._epoch_order(epoch, node)
-        rows = order[position * self.batch : min((position + 1) * self.batch, self._share)]
+        seen = min((position + 1) * self.batch, self._share)
+        rows = order[position * self.batch : seen]
         begin, end = (len(rows) * (tick.shard + more) // tick.shards for more in (0, 1))
         mine = self._rows[rows[begin:end]]
         yield self.batches(
@@ -69,7 +83,7 @@ class Source(Operator):
                 images=pixels(self._data.train_images[mine], self._data.scale),
                 labels=self._data.train_labels[mine],
                 size=len(rows),
-                epoch=(tick.step + 1) / self._per_epoch,
+                epoch=epoch + seen / min(self._per_epoch * self.batch, self._share),
             )
         )
 
@@ -82,8 +96,17 @@ class Source(Operator):
 
 
 def training_rows(images: int, holdout: float, seed: int) -> npt.NDArray[np.int64]:
-    """Rows of the training images that are trained on."""
-    return split_validation(images, holdout, seed)[0] if holdout else np.arange(images)
+    """Rows of the training images that are trained on.
+
+    Raises:
+        ConfigError: `holdout` leaves no images to train on, or none to validate on.
+    """
+    if not holdout:
+        return np.arange(images)
+    try:
+        return split_validation(images, holdout, seed)[0]
+    except ValueError as error:
+        raise ConfigError(what=str(error), fix="use holdout=0 to keep no images out") from error
 
 
 def steps_per_epoch(images: int, nodes: int, batch: int, *, keep_last: bool = True) -> int:

@@ -1,55 +1,22 @@
-"""Validate: accuracy and loss of a node's replica, on a schedule in images."""
+"""Validate: accuracy and loss of a node's replica."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, PrivateAttr
+from pydantic import PrivateAttr
 
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
-from dataflow.state import Reads, State, StateElement, StateKind, Writes
+from dataflow.state import Reads
 from operators.data import DataRef, open_data, pixels
 from operators.dnn import Model, ModelSpec, Workspace
 from operators.messages import Predictions, Progress, Validation, Vector
 from operators.preprocess import Normalise
 from operators.sampling import split_validation
-
-
-@dataclass
-class NewestState(State):
-    """The newest progress message."""
-
-    progress: Progress
-
-    def snapshot(self) -> Progress:
-        """The message."""
-        return self.progress
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """``progress``: its fields in order."""
-        p = self.progress
-        return {"progress": np.array([p.step, p.images, p.new_images, p.epoch, p.loss], np.float64)}
-
-    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Take over the message."""
-        step, images, new_images, epoch, loss = tensors["progress"].tolist()
-        self.progress = Progress(int(step), int(images), int(new_images), epoch, loss)
-
-
-class Newest(StateElement):
-    """The newest progress message of a node."""
-
-    kind: ClassVar[StateKind] = StateKind.LOCAL
-
-    def create(self, node: NodeContext) -> NewestState:
-        """Nothing done yet."""
-        return NewestState(Progress(0, 0, 0, 0.0, float("nan")))
 
 
 @dataclass(frozen=True)
@@ -59,12 +26,11 @@ class _Part:
 
 
 class Validate(Operator):
-    """Measures one node's replica on the test images, and on those held out of training.
+    """Measures one node's replica on the test images, and on those held out of training, at each progress it is told.
 
     Args:
         model: the network.
         data: the data set.
-        every: images that the whole role sees between two validations.
         holdout: fraction of the training images held out, as in `Source`.
         normalise: what the training batches are normalised with; None if they are not.
         rank: the node that validates.
@@ -73,7 +39,6 @@ class Validate(Operator):
 
     model: ModelSpec
     data: DataRef
-    every: int = Field(ge=1)
     holdout: float = 0.0
     normalise: Normalise | None = None
     rank: int = 0
@@ -82,7 +47,6 @@ class Validate(Operator):
     results = Out(Validation, reported=True)
     predictions = Out(Predictions)
     replica = Reads()
-    newest = Writes()
 
     _model: Model = PrivateAttr()
     _workspace: Workspace = PrivateAttr()
@@ -104,19 +68,10 @@ class Validate(Operator):
             rows = split_validation(len(data.train_images), self.holdout, node.seed)[1]
             self._held_out = _Part(data.train_images[rows], data.train_labels[rows])
 
-    def process(self, progress: Progress, replica: Vector, newest: NewestState, node: NodeContext) -> Emissions:
-        """A validation, if one is due."""
-        newest.progress = progress
-        before = progress.images - progress.new_images
-        if node.rank == self.rank and progress.images // self.every > before // self.every:
-            yield from self._validate(progress, replica)
-
-    def on_end(self, replica: Vector, newest: NewestState, node: NodeContext) -> Emissions:
-        """The last validation, of the final weights."""
-        if node.rank == self.rank:
-            yield from self._validate(newest.progress, replica)
-
-    def _validate(self, progress: Progress, replica: Vector) -> Emissions:
+    def process(self, progress: Progress, replica: Vector, node: NodeContext) -> Emissions:
+        """The result of a validation, and what was predicted."""
+        if node.rank != self.rank:
+            return
         accuracy, loss, predicted = self._evaluate(self._test, replica)
         held_out = self._evaluate(self._held_out, replica)[:2] if self._held_out else (None, None)
         yield self.results(

@@ -43,7 +43,10 @@ class _Block:
 
 
 class WindowState(State):
-    """Live window of one node. `dropped` counts gradients that some receiver will never get."""
+    """Live window of one node.
+
+    `dropped` counts gradients of which some receiver will never get some cell; once there may be any, `skips` is set.
+    """
 
     def __init__(
         self, layout: Layout, wanted: Mapping[int, npt.NDArray[np.bool_]], *, cap_nbytes: int, newest_only: bool
@@ -128,12 +131,17 @@ class WindowState(State):
         return {"newest": np.array([self.newest], np.int64), "sent_to": self._sent_to}
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Take over the numbers; the gradients themselves are gone, so everything counts as sent."""
+        """Take over the numbers; the gradients themselves are gone, so everything counts as sent.
+
+        What had not been sent is missing for good, and receivers must be told so.
+        """
         if tensors["sent_to"].shape != self._sent_to.shape:
             what = f"window has shape {tensors['sent_to'].shape}, not {self._sent_to.shape}"
             raise ValueError(what)
         self.newest = int(tensors["newest"][0])
+        self.skips = True
         self._blocks.clear()
+        self._sums.clear()
         self._sent_to[self._sent_to < FAR] = self.newest
 
     def _sum(self, start: int, stop: int, low: int) -> Vector:

@@ -52,8 +52,9 @@ def fetch_set(
     json: JsonFlag = False,
 ) -> None:
     """Download a data set, checked against published checksums, unless it is there already."""
+    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {}
 
         def show(file: str, done_nbytes: int, all_nbytes: int) -> None:

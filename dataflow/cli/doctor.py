@@ -96,7 +96,7 @@ def _blas_threads() -> Finding:
 def _kernel_cache() -> Finding:
     named = os.environ.get("NUMBA_CACHE_DIR", "")
     folder = Path(named) if named else Path(__file__).parents[2] / "operators" / "dnn" / "kernels" / "__pycache__"
-    finding = _writable("kernel cache", folder, "set NUMBA_CACHE_DIR, or every process compiles anew for seconds")
+    finding = _writable("kernel cache", folder, "numba will use one of the user's; NUMBA_CACHE_DIR names another")
     return Finding(finding.name, "warning", finding.found, finding.fix) if finding.state == "failed" else finding
 
 

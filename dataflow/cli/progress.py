@@ -12,8 +12,8 @@ from rich.text import Text
 
 from dataflow.cli.common import megabytes, seconds
 from dataflow.clock import Clock, SystemClock
-from dataflow.engine.reports import NodeStatistics, OperatorReport
 from dataflow.observe.events import JobEvent
+from dataflow.reports import NodeStatistics, OperatorReport
 
 _MEANINGS = {
     "DEPLOYING": "nodes open data, compile kernels and connect",
@@ -95,6 +95,9 @@ class Progress:
         ]
         if staleness:
             parts.append(f"staleness {max(staleness):.0f}")
+        gradients = sum(each.steps for each in self._nodes.values())
+        if gradients:
+            parts.append(f"{gradients:,} gradients")
         if self._nodes:
             sent = sum(sum(each.sent_nbytes.values()) for each in self._nodes.values())
             parts.append(f"{megabytes(sent)} sent")

@@ -73,13 +73,13 @@ def run(
         result = execute(prepared, out=out, master=address, on_event=progress.handle)
     if json == "-":
         print(record_text(result), end="")
-    else:
+    elif result.state is not JobState.FAILED:
         print(_summary(result))
     if json and json != "-":
         Path(json).write_text(record_text(result))
     if out is not None:
         note(f"results are in {out}")
-    _check_end(result)
+    _check_end(result, out)
 
 
 @app.command(
@@ -141,10 +141,11 @@ def _summary(result: Result) -> str:
     return "; ".join(parts)
 
 
-def _check_end(result: Result) -> None:
+def _check_end(result: Result, out: Path | None) -> None:
     if result.interrupted:
         raise typer.Exit(130)
     if result.state is JobState.FAILED:
-        raise JobFailedError(what=f"the job failed: {result.reason}")
+        fix = "--out DIR would keep its log" if out is None else f"its log is {out / 'job.log'}"
+        raise JobFailedError(what=f"the job failed: {result.reason}", fix=fix)
     if result.state is JobState.CANCELLED:
         raise JobFailedError(what="the job was cancelled")

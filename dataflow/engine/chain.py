@@ -12,7 +12,6 @@ import numpy as np
 
 from dataflow.engine.blame import reraise
 from dataflow.engine.events import Outcome
-from dataflow.engine.reports import OperatorReport
 from dataflow.errors import OperatorError
 from dataflow.graph.logical import Edge, OperatorSpec
 from dataflow.graph.routes import Route
@@ -31,6 +30,7 @@ from dataflow.operators_api import (
 )
 from dataflow.plan.physical import ChainPlan, PhysicalPlan
 from dataflow.ports import Emission
+from dataflow.reports import OperatorReport
 from dataflow.state import State
 
 

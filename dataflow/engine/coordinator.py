@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
-from dataflow.engine.reports import NodeStatistics, OperatorReport
+from dataflow.reports import NodeStatistics, OperatorReport
 
 if TYPE_CHECKING:
     from dataflow.plan.job import StopRules
@@ -168,7 +168,9 @@ class CancelAsked:
 
 @dataclass(frozen=True, slots=True)
 class MasterRestarted:
-    """The master that looked after the job has died; this is another."""
+    """The master that looked after the job is gone or going; if the job can wait, another will go on with it."""
+
+    reason: str = "the master was restarted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,8 +361,8 @@ class JobCoordinator:
                 commands = self._on_broken(Trigger.NODE_LOST, node, f"node {self._names[node]} was lost: {reason}", now)
             case CancelAsked():
                 commands = self._go(Trigger.CANCEL, now, "cancelled")
-            case MasterRestarted():
-                commands = self._go(Trigger.MASTER_RESTARTED, now, "the master was restarted")
+            case MasterRestarted(reason):
+                commands = self._go(Trigger.MASTER_RESTARTED, now, reason)
             case Tick():
                 commands = self._on_tick(now)
         return commands

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dataflow.engine.reports import OperatorReport
 from dataflow.errors import AkoError
 from dataflow.message import Message
 from dataflow.operators_api import Artifact, Pool, Sample
 from dataflow.plan.physical import StreamId
 from dataflow.ports import Emission
+from dataflow.reports import OperatorReport
 
 
 @dataclass(slots=True)

@@ -32,10 +32,10 @@ from dataflow.engine.events import (
 )
 from dataflow.engine.loading import LoadedNode, load_node
 from dataflow.engine.node_engine import NodeEngine
-from dataflow.engine.reports import OperatorReport
 from dataflow.errors import AkoError, JobFailedError
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan
+from dataflow.reports import OperatorReport
 
 
 @dataclass

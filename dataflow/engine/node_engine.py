@@ -39,12 +39,12 @@ from dataflow.engine.events import (
 from dataflow.engine.flow import Crossing
 from dataflow.engine.inbox import Delivery
 from dataflow.engine.loading import LoadedNode
-from dataflow.engine.reports import NodeStatistics
 from dataflow.engine.tally import Tally
 from dataflow.errors import AkoError
 from dataflow.message import Message, Sharded, Tick
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.ports import Emission
+from dataflow.reports import NodeStatistics
 
 
 class NodeEngine:

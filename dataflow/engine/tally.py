@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from dataflow.engine.reports import NodeStatistics, SampleStatistics
 from dataflow.operators_api import Sample
+from dataflow.reports import NodeStatistics, SampleStatistics
 
 
 class Tally:

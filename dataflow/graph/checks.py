@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 
 import networkx as nx
 
@@ -20,6 +21,11 @@ from dataflow.message import Sharded
 from dataflow.operators_api import qualified_name
 
 SHARDED = qualified_name(Sharded)
+MAX_PROBLEMS = 100
+"""Problems listed at most, so that a large broken graph costs a bounded time and text."""
+
+Ends = list[tuple[Edge, OperatorSpec, OperatorSpec]]
+"""Every edge with its source and target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +61,27 @@ def check(graph: LogicalGraph) -> None:
 
 
 def problems(graph: LogicalGraph) -> tuple[Problem, ...]:
-    """Everything that is wrong with the graph; empty if it can be compiled and run."""
-    broken = (*_names(graph), *_references(graph))
+    """Everything that is wrong with the graph, up to `MAX_PROBLEMS`; empty if it can be compiled and run."""
+    broken = tuple(islice(chain(_names(graph), _references(graph)), MAX_PROBLEMS))
     if broken:
         return broken  # the other checks look operators, ports and roles up by name
-    return (
-        *_roles(graph),
-        *_ports(graph),
-        *_types(graph),
-        *_states(graph),
-        *_crossings(graph),
-        *_routes(graph),
-        *_reach(graph),
-        *_cycles(graph),
+    ends = _ends(graph)
+    checks = (
+        _roles(graph),
+        _ports(graph),
+        _types(ends),
+        _states(graph),
+        _crossings(graph, ends),
+        _routes(graph, ends),
+        _reach(graph),
+        _cycles(graph),
     )
+    return tuple(islice(chain.from_iterable(checks), MAX_PROBLEMS))
+
+
+def _ends(graph: LogicalGraph) -> Ends:
+    operators = {operator.id: operator for operator in graph.operators}
+    return [(edge, operators[edge.source], operators[edge.target]) for edge in graph.edges]
 
 
 def _names(graph: LogicalGraph) -> Iterator[Problem]:
@@ -145,6 +158,11 @@ def _roles(graph: LogicalGraph) -> Iterator[Problem]:
 def _ports(graph: LogicalGraph) -> Iterator[Problem]:
     """Each operator's ports by themselves: how many there are, and whether something arrives."""
     entered = {(edge.target, edge.input) for edge in graph.edges}
+    offers: dict[str, list[tuple[str, str]]] = {}
+    for operator in graph.operators:
+        for out in operator.outputs:
+            for type_name in out.types:
+                offers.setdefault(type_name, []).append((operator.id, out.name))
     for operator in graph.operators:
         name, where = repr(operator.id), operator.where
         if operator.source and operator.inputs:
@@ -160,18 +178,19 @@ def _ports(graph: LogicalGraph) -> Iterator[Problem]:
                 yield Problem(f"input {operator.id}.{port.name} has capacity {port.capacity}", where, "give 1 or more")
             if (operator.id, port.name) not in entered and not operator.source:
                 what = f"input {operator.id}.{port.name} ({_short(port.type)}) is not connected"
-                yield Problem(what, where, _offer(graph, operator, port))
+                yield Problem(
+                    what, where, _offer([f"{o}.{out}" for o, out in offers.get(port.type, ()) if o != operator.id])
+                )
 
 
-def _offer(graph: LogicalGraph, operator: OperatorSpec, port: InputSpec) -> str:
-    others = (other for other in graph.operators if other is not operator)
-    fitting = [f"{other.id}.{out.name}" for other in others for out in other.outputs if port.type in out.types]
-    return f"connect it; outputs of that type: {_ids(fitting)}" if fitting else "connect it; no output has that type"
+def _offer(fitting: list[str]) -> str:
+    if not fitting:
+        return "connect it; no output has that type"
+    return f"connect it; outputs of that type: {_ids(fitting[:8])}" + (", ..." if len(fitting) > 8 else "")
 
 
-def _types(graph: LogicalGraph) -> Iterator[Problem]:
-    for edge in graph.edges:
-        source, target = graph.operator(edge.source), graph.operator(edge.target)
+def _types(ends: Ends) -> Iterator[Problem]:
+    for edge, source, target in ends:
         types, wanted = source.output(edge.output).types, target.input(edge.input).type
         emitted = types[0] if types else "nothing"
         where = _lines(source, target)
@@ -205,10 +224,9 @@ def _states(graph: LogicalGraph) -> Iterator[Problem]:
                 yield Problem(what, where, fix)
 
 
-def _crossings(graph: LogicalGraph) -> Iterator[Problem]:
+def _crossings(graph: LogicalGraph, ends: Ends) -> Iterator[Problem]:
     """Edges that cross nodes and operators that say they do must agree."""
-    for edge in graph.edges:
-        source, target = graph.operator(edge.source), graph.operator(edge.target)
+    for edge, source, target in ends:
         where = _lines(source, target)
         if edge.route is None and source.role != target.role:
             what = f"edge {edge.name} joins role {source.role!r} to role {target.role!r} without a route"
@@ -225,20 +243,20 @@ def _crossings(graph: LogicalGraph) -> Iterator[Problem]:
             ]
             what = f"edge {edge.name} crosses nodes ({edge.route}), but {' and '.join(lacks)}"
             yield Problem(what, where, "put a Send before and a Receive behind the crossing")
+    left = {edge.source for edge in graph.edges}
     for operator in graph.operators:
-        if operator.sends and not any(edge.source == operator.id for edge in graph.edges):
+        if operator.sends and operator.id not in left:
             what = f"operator {operator.id!r} sends, but no edge leaves it"
             yield Problem(what, operator.where, "connect it to a receiving operator with route=, or remove it")
 
 
-def _routes(graph: LogicalGraph) -> Iterator[Problem]:
+def _routes(graph: LogicalGraph, ends: Ends) -> Iterator[Problem]:
     """Each edge's route, loopback and key by themselves."""
     sizes = {role.name: role.size for role in graph.roles}
-    ends = Counter((edge.source, edge.output, edge.target, edge.input) for edge in graph.edges)
-    for edge in dict.fromkeys(graph.edges):
-        source, target = graph.operator(edge.source), graph.operator(edge.target)
+    joins = Counter((edge.source, edge.output, edge.target, edge.input) for edge in graph.edges)
+    for edge, source, target in ends:
         where = _lines(source, target)
-        if ends.pop((edge.source, edge.output, edge.target, edge.input), 1) > 1:
+        if joins.pop((edge.source, edge.output, edge.target, edge.input), 1) > 1:
             yield Problem(f"several edges {edge.name}", where, "connect the two ports once")
         if edge.route is Route.BY_OWNER and not edge.key:
             what = f"by-owner edge {edge.name} has no key"
@@ -275,9 +293,9 @@ def _cycles(graph: LogicalGraph) -> Iterator[Problem]:
     local.add_nodes_from(operator.id for operator in graph.operators)
     local.add_edges_from((edge.source, edge.target) for edge in graph.edges if edge.route is None)
     for knot in nx.strongly_connected_components(local):
-        tied = nx.DiGraph((source, target) for source, target in local.edges if {source, target} <= knot)
-        if not tied:
+        if len(knot) == 1 and not any(local.has_edge(name, name) for name in knot):
             continue
+        tied = nx.DiGraph((source, target) for source, target in local.edges if {source, target} <= knot)
         start = next(operator.id for operator in graph.operators if operator.id in knot)
         cycle = [source for source, _ in nx.find_cycle(tied, start)]
         what = f"the cycle {' -> '.join((*cycle, cycle[0]))} stays on its node: it would wait for itself"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataflow.engine.reports import NodeStatistics, OperatorReport
+from dataflow.reports import NodeStatistics, OperatorReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from importlib.metadata import version
 
 from pydantic import JsonValue
 
-from dataflow.engine.reports import NodeStatistics, SampleStatistics
 from dataflow.observe.events import JobEvent
 from dataflow.plan.job import JobSpec
+from dataflow.reports import NodeStatistics, SampleStatistics
 
 FORMAT = 1
 """Version of the document's layout."""
@@ -38,9 +38,10 @@ def make_record(
 
     Returns:
         ``reports`` holds one entry per reported message, with the message's own fields beside ``time_s``, ``node``
-        and ``port``; ``nodes`` one entry per node; ``links`` one per pair of nodes that exchanged messages.
+        and ``port``; ``totals.images`` is the largest field ``images`` of a report; ``nodes`` has one entry per node;
+        ``links`` one per pair of nodes that exchanged messages.
     """
-    reports: list[JsonValue] = []
+    reports: list[dict[str, JsonValue]] = []
     last: JobEvent | None = None
     run_s = 0.0
     for event in events:
@@ -63,8 +64,8 @@ def make_record(
         "reason": last.reason if last else "",
         "stopped_by": last.stopped_by if last else "",
         "run_s": run_s,
-        "reports": reports,
-        "totals": _totals(by_node),
+        "reports": list(reports),
+        "totals": _totals(by_node, reports),
         "nodes": [_node(each, node_names) for each in by_node],
         "links": _links(by_node),
     }
@@ -77,11 +78,11 @@ def installed_versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
-def _totals(statistics: Sequence[NodeStatistics]) -> JsonValue:
+def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str, JsonValue]]) -> JsonValue:
     staleness = _merged(statistics, "staleness")
-    images = _merged(statistics, "images")
+    counts = [report.get("images") for report in reports]
     return {
-        "images": _number(images.total) if images else None,
+        "images": max((count for count in counts if isinstance(count, int)), default=None),
         "gradients": sum(each.steps for each in statistics),
         "tasks": sum(each.tasks for each in statistics),
         "sent_nbytes": sum(sum(each.sent_nbytes.values()) for each in statistics),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import NamedTuple
+
 import networkx as nx
 
 from dataflow.errors import PlanError
-from dataflow.graph.logical import LogicalGraph, OperatorSpec
+from dataflow.graph.logical import Edge, LogicalGraph, OperatorSpec, UseSpec
 from dataflow.plan.physical import ChainPlan, NodePlan, PhysicalPlan, check_size
 from dataflow.plan.placement import place
 
@@ -80,42 +83,56 @@ def chains(graph: LogicalGraph) -> tuple[ChainPlan, ...]:
     Raises:
         PlanError: operators form a cycle on their node.
     """
-    runs: dict[str, list[OperatorSpec]] = {}
-    run_of: dict[str, list[OperatorSpec]] = {}
+    into: dict[str, list[Edge]] = {}
+    leaving = Counter(edge.source for edge in graph.edges)
+    for edge in graph.edges:
+        into.setdefault(edge.target, []).append(edge)
+    runs: dict[str, _Run] = {}
+    run_of: dict[str, _Run] = {}
     for operator in _upstream_first(graph):
-        entering = [edge for edge in graph.edges if edge.target == operator.id]
-        run = run_of.get(entering[0].source) if len(entering) == 1 and entering[0].route is None else None
-        if run is None or not _fusible(graph, run, operator):
-            run = runs[operator.id] = []
-        run.append(operator)
+        edges = into.get(operator.id, [])
+        alone = len(edges) == 1 and edges[0].route is None and leaving[edges[0].source] == 1
+        run = run_of[edges[0].source] if alone else None
+        if run is None or not _fusible(run, operator):
+            run = runs[operator.id] = _Run([], [])
+        run.operators.append(operator)
+        run.uses.extend(operator.uses)
         run_of[operator.id] = run
     return tuple(
-        ChainPlan(operators=tuple(member.id for member in run), role=run[0].role, pool=run[0].pool)
+        ChainPlan(
+            operators=tuple(member.id for member in run.operators),
+            role=run.operators[0].role,
+            pool=run.operators[0].pool,
+        )
         for run in (runs[operator.id] for operator in graph.operators if operator.id in runs)
     )
+
+
+class _Run(NamedTuple):
+    """Operators that become one task, and their uses of state."""
+
+    operators: list[OperatorSpec]
+    uses: list[UseSpec]
 
 
 def _upstream_first(graph: LogicalGraph) -> list[OperatorSpec]:
     local: nx.DiGraph[str] = nx.DiGraph()
     local.add_nodes_from(operator.id for operator in graph.operators)
     local.add_edges_from((edge.source, edge.target) for edge in graph.edges if edge.route is None)
+    operators = {operator.id: operator for operator in graph.operators}
     try:
-        return [graph.operator(name) for name in nx.topological_sort(local)]
+        return [operators[name] for name in nx.topological_sort(local)]
     except nx.NetworkXUnfeasible:
         what = f"operators of {graph.name!r} form a cycle that stays on its node"
         raise PlanError(what, fix="check(graph) names it") from None
 
 
-def _fusible(graph: LogicalGraph, run: list[OperatorSpec], operator: OperatorSpec) -> bool:
-    """Whether `operator`, whose one input comes from the last of `run`, can be run in the same task."""
-    last = run[-1]
-    alone = sum(edge.source == last.id for edge in graph.edges) == 1
+def _fusible(run: _Run, operator: OperatorSpec) -> bool:
+    """Whether `operator`, alone behind the last of `run` on its node, can be run in the same task."""
+    last = run.operators[-1]
     queued = operator.sends or any(port.key or port.latest for port in operator.inputs)
-    if last.gather or queued or not alone or last.pool != operator.pool:
-        return False
-    uses = [use for member in run for use in member.uses]
-    if operator.gather and uses:
+    if last.gather or queued or last.pool != operator.pool or (operator.gather and run.uses):
         return False
     return all(
-        mine.writes == theirs.writes for mine in operator.uses for theirs in uses if mine.element == theirs.element
+        mine.writes == theirs.writes for mine in operator.uses for theirs in run.uses if mine.element == theirs.element
     )

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 
 from dataflow.engine.coordinator import ENDED, JobState
-from dataflow.engine.reports import NodeStatistics, OperatorReport
 from dataflow.errors import AkoError, AuthError, ConfigError, MasterError
 from dataflow.observe.events import JobEvent
+from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.wire import MESSAGE_NBYTES, event_from_wire, report_from_wire, statistics_from_wire

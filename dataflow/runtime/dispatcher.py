@@ -13,6 +13,7 @@ from dataflow.clock import Clock
 from dataflow.engine import coordinator as co
 from dataflow.engine.scheduling import Waiting, place_jobs
 from dataflow.errors import ConfigError, MasterError, WireError
+from dataflow.graph.checks import check
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
 from dataflow.runtime.agent_session import AgentSession
@@ -50,11 +51,19 @@ class Dispatcher:
                 run.feed(co.MasterRestarted())
         self._settle()
 
+    def shut_down(self) -> None:
+        """End what runs, in order, because the master has been told to leave; what waits is kept for the next one."""
+        for run in self._runs.values():
+            run.feed(co.MasterRestarted("the master was stopped"))
+        for session in self._sessions.values():
+            session.end()
+
     def submit(self, operation_id: str, spec_json: bytes, bundle: Bundle) -> str:
         """Queue a job; see `Client.submit`.
 
         Raises:
             ConfigError: the specification is no valid one.
+            GraphError: the graph fails its checks.
             PlanError: the graph cannot be placed on that many nodes.
             MasterError: the operation id was used for another job.
         """
@@ -62,6 +71,7 @@ class Dispatcher:
             spec = JobSpec.model_validate_json(spec_json)
         except ValidationError as error:
             raise ConfigError(what=f"the job's specification is not valid: {error}") from error
+        check(spec.graph)
         compile_graph(spec.graph, spec.nodes)
         status = pb.JobStatus(
             job=secrets.token_hex(6),

@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from dataflow.engine.reports import NodeStatistics, OperatorReport
 from dataflow.errors import WireError
 from dataflow.operators_api import Artifact
+from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.wire import CHUNK_NBYTES, report_to_wire, statistics_to_wire
 from dataflow.transport.generated import control_pb2 as pb
@@ -78,6 +78,7 @@ class JobRelay:
         """Serve until the agent closes the connection; returns whether the node did not fail."""
         first = await self._next()
         if first is None:
+            await self._close()
             return True
         life = asyncio.create_task(self._live(first.deploy))
         asked_to_leave = asyncio.create_task(self._listen(life))

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from dataflow.clock import Clock
+from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.process import ONE_THREAD, signal_group
 from dataflow.transport.generated import control_pb2 as pb
@@ -138,7 +139,7 @@ class JobSupervisor:
             stdout=printed,
             stderr=subprocess.STDOUT,
             pass_fds=(control.fileno(), self._memory),
-            env={"GRPC_VERBOSITY": "ERROR", **os.environ, **ONE_THREAD, "PYTHONUNBUFFERED": "1"},
+            env=_environment(),
             start_new_session=True,
         )
 
@@ -203,6 +204,12 @@ class JobSupervisor:
             lines.append(pb.LogLine(wall_s=self._clock.wall(), text=f"[{dropped} lines left out]"))
         if lines:
             await self._say(pb.AgentMessage(log_lines=pb.LogLines(job=self.job, lines=lines)))
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment with what job processes need; without the cluster's token, which they do not."""
+    inherited = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
+    return {"GRPC_VERBOSITY": "ERROR", **inherited, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}
 
 
 async def _until_gone(pid: int) -> None:

@@ -97,6 +97,7 @@ async def _serve(config: MasterConfig, store: Store, token: str, clock: Clock) -
     try:
         await dispatcher.sweep()
     finally:
+        dispatcher.shut_down()
         await server.stop(_STOP_S)
 
 

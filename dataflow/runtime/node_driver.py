@@ -35,11 +35,11 @@ from dataflow.engine.events import (
 )
 from dataflow.engine.loading import LoadedNode, load_node, message_types
 from dataflow.engine.node_engine import NodeEngine
-from dataflow.engine.reports import NodeStatistics, OperatorReport
 from dataflow.errors import AkoError, OperatorError, WireError
 from dataflow.message import Message
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
+from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.pools import TaskPool, run_task
 from dataflow.transport.base import Network
 from dataflow.transport.links import Links

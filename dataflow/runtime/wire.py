@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from dataflow.engine.reports import NodeStatistics, OperatorReport, SampleStatistics
 from dataflow.errors import WireError
 from dataflow.observe.events import JobEvent
+from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
 from dataflow.transport.generated import control_pb2 as pb
 
 CHUNK_NBYTES = 1 << 20

@@ -82,6 +82,8 @@ def run_check(check: Check, make: Callable[[], Subject]) -> None:
         finally:
             await subject.close()
         left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:
+            _, left = await asyncio.wait(left, timeout=5.0)  # those that are ending
         assert not left, f"tasks are left behind: {left}"
         assert not unseen, f"exceptions went unseen: {unseen}"
 

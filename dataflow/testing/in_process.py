@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from dataflow.clock import SystemClock
 from dataflow.engine.loading import LoadedNode
-from dataflow.engine.reports import NodeStatistics, OperatorReport
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan
+from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.node_driver import NodeDriver
 from dataflow.transport.base import Network
 

@@ -29,6 +29,8 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
+_SETTLE_S: Final = 0.05
+
 # What gRPC raises on a call that has ended; cancelling a call cancels those who wait for it.
 _BROKEN: Final = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, asyncio.CancelledError)
 
@@ -89,6 +91,8 @@ class GrpcNetwork:
         """Stop the servers, which breaks the connections they accepted."""
         servers, self._servers = self._servers, []
         await asyncio.gather(*(server.stop(grace=None) for server in servers))
+        # gRPC completes cancelled operations from its own threads; a loop that closes before fails a later one.
+        await asyncio.sleep(_SETTLE_S)
 
 
 class _DialledConnection:

@@ -200,7 +200,7 @@ def test_bad_submissions_are_refused_and_change_nothing(cluster: LocalCluster, b
     with pytest.raises(ConfigError, match="a bundle may have 16777216 bytes"):
         client.submit(spec(), Bundle("digest", bytes((16 << 20) + 1)))
     fixed = spec().model_copy(update={"graph": spec().graph.model_copy(update={"roles": ()})})
-    with pytest.raises(ConfigError, match="leave 2 of 2 nodes without work"):
+    with pytest.raises(ConfigError, match="which the graph lacks"):
         client.submit(fixed, bundle)
     assert client.jobs() == before
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from dataflow.engine import coordinator as co
 from dataflow.engine.coordinator import JobCoordinator, JobState
-from dataflow.engine.reports import NodeStatistics, OperatorReport
 from dataflow.engine.scheduling import Placements, Waiting, place_jobs
 from dataflow.plan.job import StopRules
+from dataflow.reports import NodeStatistics, OperatorReport
 
 NAMES = ("left", "right")
 ADDRESSES = {0: "127.0.0.1:1", 1: "127.0.0.1:2"}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -412,3 +413,26 @@ def test_problem_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         problem.what = "right"  # type: ignore[misc]
     assert str(problem) == "wrong at job.py:1"
+
+
+def test_check_many_problems_are_cut_at_100_and_offers_at_8() -> None:
+    graph = pipeline()
+    spares = tuple(graph.operator("blur").model_copy(update={"id": f"spare_{number}"}) for number in range(150))
+    texts = found(graph.model_copy(update={"operators": (*graph.operators, *spares)}))
+    assert len(texts) == 100
+    assert texts[0] == (
+        "input spare_0.batches (Batch) is not connected at job.py:4; connect it; outputs of that type: "
+        "source.batches, blur.blurred, spare_1.blurred, spare_2.blurred, spare_3.blurred, spare_4.blurred, "
+        "spare_5.blurred, spare_6.blurred, ..."
+    )
+
+
+def test_check_line_of_9000_operators_passes_in_linear_time() -> None:
+    graph = pipeline().remove("compute").remove("blur")
+    blur = pipeline().operator("blur")
+    line = tuple(blur.model_copy(update={"id": f"blur_{number}"}) for number in range(9_000))
+    edges = tuple(
+        Edge(source=before.id, output=before.outputs[0].name, target=after.id, input="batches")
+        for before, after in itertools.pairwise((*graph.operators, *line))
+    )
+    assert problems(graph.model_copy(update={"operators": (*graph.operators, *line), "edges": edges})) == ()

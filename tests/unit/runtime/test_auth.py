@@ -16,7 +16,9 @@ from dataflow.runtime.client import Client
 from dataflow.runtime.master import MasterConfig, serve
 from dataflow.runtime.state_dir import read_endpoint
 from dataflow.transport.authorization import token_metadata
-from dataflow.transport.generated import control_pb2
+from dataflow.transport.base import Connection
+from dataflow.transport.generated import control_pb2, data_pb2
+from dataflow.transport.grpc_connection import GrpcNetwork
 
 METHODS = [
     f"/{service.full_name}/{method.name}"
@@ -67,6 +69,28 @@ def test_every_method_of_every_service_refuses_calls_without_the_token(
     found = asyncio.run(codes())
     assert found.pop("with the token") is grpc.StatusCode.OK
     assert found == dict.fromkeys([*METHODS, "/no.Such/Method"], grpc.StatusCode.UNAUTHENTICATED)
+
+
+def test_every_method_of_the_data_plane_refuses_calls_without_the_token() -> None:
+    services = data_pb2.DESCRIPTOR.services_by_name.values()
+    methods = [f"/{service.full_name}/{method.name}" for service in services for method in service.methods]
+
+    async def accept(connection: Connection) -> None:
+        pytest.fail("nobody may get here")
+
+    async def codes() -> set[grpc.StatusCode]:
+        network = GrpcNetwork(token="right")
+        found = set()
+        async with grpc.aio.insecure_channel(await network.listen(accept)) as channel:
+            for method in methods:
+                for metadata in ((), token_metadata("wrong")):
+                    call = channel.stream_stream(method)(metadata=metadata)
+                    found.add(await call.code())
+        await network.close()
+        return found
+
+    assert methods
+    assert asyncio.run(codes()) == {grpc.StatusCode.UNAUTHENTICATED}
 
 
 def test_token_is_made_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from dataflow.engine.reports import NodeStatistics, OperatorReport, SampleStatistics
 from dataflow.errors import WireError
 from dataflow.observe.events import JobEvent
+from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.wire import (
     event_from_wire,

@@ -1,0 +1,182 @@
+"""Test an operator without an engine: give it messages, look at what it yields and at its state.
+
+The harness gives an operator what the engine would: snapshots of the state it declares with `Reads`, the live elements
+of what it declares with `Writes`, a generator `rng` with the engine's seed, and its `NodeContext`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dataflow.engine.chain import Member, call
+from dataflow.errors import OperatorError, suggest
+from dataflow.message import Message, Sharded, Tick
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Effect, Gather, Operator
+from dataflow.ports import Emission
+from dataflow.state import State, StateElement
+
+
+@dataclass
+class _Step:
+    """The step that a gathering operator is in: its snapshots, and its parts by shard."""
+
+    number: int
+    given: dict[str, Any]
+    parts: dict[int, Any] = field(default_factory=dict)
+
+
+class Harness:
+    """One operator on one node.
+
+    Args:
+        operator: what is tested; it is opened at once.
+        node: where it runs.
+        states: by the name the operator declares, live state elements or declarations to create them from.
+        name: the operator's id, which its random numbers depend on; the class's name in snake_case if left out.
+
+    Raises:
+        OperatorError: a declared state element is missing, or one is given that is not declared.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        *,
+        node: NodeContext | None = None,
+        states: Mapping[str, State | StateElement] | None = None,
+        name: str = "",
+    ) -> None:
+        self.operator, self.node = operator, node or NodeContext()
+        self.effects: list[Effect] = []
+        """Everything yielded so far, in order."""
+        self.states = self._made(states or {})
+        name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(operator).__name__).lower()
+        self._member = Member(name, operator, self.node, {state: state for state in self.states})
+        self._step: _Step | None = None
+        self._count = 0
+        operator.open(self.node)
+
+    def send(self, message: Message) -> list[Effect]:
+        """Hand the operator a message; what it yields.
+
+        A gathering operator takes it as one shard of a step and yields once the step's last shard has come.
+
+        Args:
+            message: for an input port; a `Tick` for a source.
+
+        Raises:
+            OperatorError: no input port takes such a message, or the operator raised.
+        """
+        self._check(message)
+        if not isinstance(self.operator, Gather):
+            step = message.step if isinstance(message, Sharded) else self._count
+            self._count += 1
+            return self._run("process", (message,), self._given("process"), step, _shard(message))
+        part = self.part(message)
+        step_ = self._open(message)
+        step_.parts[_shard(message)] = part
+        if len(step_.parts) < (message.shards if isinstance(message, Sharded) else 1):
+            return []
+        return self.merge([step_.parts[shard] for shard in sorted(step_.parts)])
+
+    def part(self, message: Message) -> Any:
+        """The part that a gathering operator makes of one shard, on the step's snapshots."""
+        self._check(message)
+        step = self._open(message)
+        arguments = self._member.arguments("process", step.given, step.number, _shard(message))
+        return call(self._member, "process", (message,), arguments)
+
+    def merge(self, parts: Sequence[Any]) -> list[Effect]:
+        """End a gathering operator's step with the parts of its shards, in shard order; what it yields."""
+        step = self._step or _Step(self._count, self._snapshots())
+        self._step, self._count = None, step.number + 1
+        return self._run("merge", (parts,), step.given | self._written("merge"), step.number)
+
+    def ready(self) -> bool:
+        """Whether the operator may be started now; true for one that is never held back."""
+        if "ready" not in self._member.asks:
+            return True
+        return bool(call(self._member, "ready", (), self._member.arguments("ready", self.states, 0, 0)))
+
+    def end(self) -> list[Effect]:
+        """Tell the operator that the last message has come; what it yields."""
+        return self._run("on_end", (), self._given("on_end"), self._count)
+
+    def left(self, node: int) -> list[Effect]:
+        """Tell the operator that node number `node` has ended or died; what it yields."""
+        return self._run("on_left", (node,), self._given("on_left"), self._count)
+
+    def emitted(self, port: str) -> list[Any]:
+        """The messages emitted so far on an output port.
+
+        Raises:
+            OperatorError: the operator has no such port.
+        """
+        if port not in self._member.ports:
+            raise OperatorError(
+                what="there is no such output port",
+                got=port,
+                where=type(self.operator).__name__,
+                fix=suggest(port, self._member.ports),
+            )
+        return [effect.message for effect in self.effects if isinstance(effect, Emission) and effect.port == port]
+
+    def _made(self, states: Mapping[str, State | StateElement]) -> dict[str, State]:
+        declared = type(self.operator).accesses()
+        for missing in declared.keys() - states.keys():
+            what = f"{type(self.operator).__name__} uses a state element that the test does not give"
+            raise OperatorError(what, got=missing, fix=f"add it, as in states={{{missing!r}: ...}}")
+        for unknown in states.keys() - declared.keys():
+            what = f"{type(self.operator).__name__} declares no such state element"
+            raise OperatorError(what, got=unknown, fix=suggest(unknown, declared))
+        return {
+            name: state.create(self.node) if isinstance(state, StateElement) else state
+            for name, state in states.items()
+        }
+
+    def _check(self, message: Message) -> None:
+        operator = type(self.operator)
+        kinds = (Tick,) if operator.source else tuple(port.kind for port in operator.inputs().values())
+        if not isinstance(message, kinds):
+            raise OperatorError(
+                what=f"{operator.__name__} takes no {type(message).__name__}",
+                fix=f"send one of: {', '.join(kind.__name__ for kind in kinds)}",
+            )
+
+    def _open(self, message: Message) -> _Step:
+        """The open step of a gathering operator, with its snapshots; a new one if `message` begins it."""
+        if self._step is None:
+            number = message.step if isinstance(message, Sharded) else self._count
+            self._step = _Step(number, self._snapshots())
+        return self._step
+
+    def _snapshots(self) -> dict[str, Any]:
+        return {name: state.snapshot() for name, state in self.states.items()}
+
+    def _written(self, hook: str) -> dict[str, Any]:
+        return {name: self.states[name] for name in self._member.uses(hook, writes=True)}
+
+    def _given(self, hook: str) -> dict[str, Any]:
+        """What the engine gives a hook: live elements of what it writes, snapshots of what it reads."""
+        if hook not in self._member.asks:
+            return {}
+        reads = self._member.uses(hook, writes=False)
+        return self._written(hook) | {name: self.states[name].snapshot() for name in reads}
+
+    def _run(
+        self, hook: str, positional: tuple[Any, ...], given: Mapping[str, Any], step: int, shard: int = 0
+    ) -> list[Effect]:
+        if hook not in self._member.asks:
+            return []
+        arguments = self._member.arguments(hook, given, step, shard)
+        effects: list[Effect] = call(self._member, hook, positional, arguments, listed=True)
+        self.effects += effects
+        return effects
+
+
+def _shard(message: Message) -> int:
+    return message.shard if isinstance(message, Sharded) else 0

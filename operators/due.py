@@ -1,0 +1,75 @@
+"""Due: when to look at a replica. Keeps those who look from being handed a snapshot after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, Operator
+from dataflow.ports import In, Out
+from dataflow.state import State, StateElement, StateKind, Writes
+from operators.messages import Progress
+
+
+@dataclass
+class NewestState(State):
+    """The newest progress message."""
+
+    progress: Progress
+
+    def snapshot(self) -> Progress:
+        """The message."""
+        return self.progress
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """``progress``: step, images, epoch and loss."""
+        p = self.progress
+        return {"progress": np.array([p.step, p.images, p.epoch, p.loss], np.float64)}
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over the message."""
+        step, images, epoch, loss = tensors["progress"].tolist()
+        self.progress = Progress(int(step), int(images), epoch, loss)
+
+
+class Newest(StateElement):
+    """The newest progress message of a node."""
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+
+    def create(self, node: NodeContext) -> NewestState:
+        """Nothing done yet."""
+        return NewestState(Progress(0, 0, 0.0, float("nan")))
+
+
+class Due(Operator):
+    """Lets the progress through at which something is due, and the last one again, as final, when all has ended.
+
+    Args:
+        every: images that the whole role sees in between, or ``epoch``, or ``end`` for the final one only.
+    """
+
+    pool = "network"
+    every: int | Literal["epoch", "end"] = "epoch"
+    progress = In(Progress, capacity=64)
+    due = Out(Progress)
+    newest = Writes()
+
+    def process(self, progress: Progress, newest: NewestState) -> Emissions:
+        """The message, if something is due."""
+        before, newest.progress = newest.progress, progress
+        if self._turn(progress) > self._turn(before):
+            yield self.due(progress)
+
+    def on_end(self, newest: NewestState) -> Emissions:
+        """The final message."""
+        yield self.due(replace(newest.progress, final=True))
+
+    def _turn(self, progress: Progress) -> int:
+        if self.every == "end":
+            return 0
+        return int(progress.epoch) if self.every == "epoch" else progress.images // self.every

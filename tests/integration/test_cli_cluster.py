@@ -1,0 +1,182 @@
+"""``ako master``, ``ako node`` and the verbs that talk to them, as in two terminals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ako_jobs.run import run
+from dataflow.cli.main import main
+from dataflow.clock import SystemClock
+from dataflow.engine.coordinator import JobState
+
+ENDLESS = "epochs=100000"
+
+
+def start(state_dir: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dataflow.cli.main", *arguments]
+    environment = {**os.environ, "AKO_STATE_DIR": str(state_dir)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+@pytest.fixture(scope="module")
+def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("state")
+    master = start(folder, "master", "--port", "0")
+    assert first_line(master).startswith("master listens on 127.0.0.1:")
+    nodes = [start(folder, "node", "--name", name, "--tasks", "1") for name in ("left", "right")]
+    for node in nodes:
+        assert "is attached" in first_line(node)
+    yield folder
+    for process in (*nodes, master):
+        process.terminate()
+        process.communicate()
+    assert [process.returncode for process in (*nodes, master)] == [0, 0, 0]
+
+
+@pytest.fixture(autouse=True)
+def as_user(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AKO_STATE_DIR", str(state_dir))
+    monkeypatch.delenv("AKO_TOKEN", raising=False)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    capsys.readouterr()
+    assert main(arguments) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def wait_for(capsys: pytest.CaptureFixture[str], job: str, *states: str) -> dict[str, Any]:
+    while True:
+        status: dict[str, Any] = said(capsys, "status", job, "--json")
+        if status["state"] in states:
+            return status
+        assert not status["ended"], status
+        SystemClock().sleep(0.1)
+
+
+def test_status_lists_the_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = said(capsys, "status", "--json")
+    assert {(node["name"], node["tasks"], node["job"]) for node in nodes} == {("left", 1, ""), ("right", 1, "")}
+    assert main(["status"]) == 0
+    assert "left" in capsys.readouterr().out
+
+
+def test_job_from_submit_to_cancel(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "ako", ENDLESS, "--nodes", "2"]) == 0
+    job = capsys.readouterr().out.strip()
+    status = wait_for(capsys, job[:8], "RUNNING")
+    assert (status["id"], status["name"], status["nodes"]) == (job, "ako", 2)
+    assert main(["status", job]) == 0
+    assert f"{job} ako: RUNNING" in capsys.readouterr().out
+    assert [each["id"] for each in said(capsys, "ls", "--json") if not each["ended"]] == [job]
+
+    assert main(["cancel", job]) == 0
+    assert main(["logs", "-f", job]) == 0  # returns when the job has ended
+    assert wait_for(capsys, job, "CANCELLED")["stopped_by"] == "cancel"
+    assert main(["ls"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(job))
+    assert "CANCELLED" in line
+
+
+def test_job_that_wants_more_nodes_than_there_are_waits_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    job = said(capsys, "submit", "ako", "--nodes", "3", "--json")["job"]
+    status = wait_for(capsys, job, "PENDING")
+    assert "3" in status["reason"]
+    assert main(["status", job]) == 0
+    assert status["reason"] in capsys.readouterr().out
+    assert said(capsys, "cancel", job, "--json") == {"job": job, "state": "CANCELLED"}
+
+
+def test_run_at_the_master_follows_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    endpoint = (Path(os.environ["AKO_STATE_DIR"]) / "endpoint").read_text().strip()
+    record = said(capsys, "run", "ako", "epochs=1", "--nodes", "2", "--master", endpoint, "--json", "-")
+    assert record["state"] == "FINISHED"
+    assert {node["name"] for node in record["nodes"]} == {"left", "right"}
+
+
+def test_run_from_python_calls_back_and_returns_what_came_out(state_dir: Path) -> None:
+    states = []
+    endpoint = (state_dir / "endpoint").read_text().strip()
+    result = run(
+        "all_to_all", {"epochs": 1}, nodes=2, master=endpoint, on_event=lambda event: states.append(event.state)
+    )
+    assert [state for state in states if state][-3:] == ["DEPLOYING", "RUNNING", "FINISHED"]
+    assert (result.state, result.stopped_by, result.interrupted) == (JobState.FINISHED, "epochs", False)
+    assert "model.safetensors" in result.artifacts
+    assert result.reports[-1]["accuracy"] > 0.2
+
+
+def test_job_that_fails_leaves_others_untouched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = said(capsys, "submit", "ako", ENDLESS, "--nodes", "1", "--json")["job"]
+    wait_for(capsys, good, "RUNNING")
+    bad = said(capsys, "submit", "ako", "lr=1e9", "--nodes", "1", "--json")["job"]
+    reason = wait_for(capsys, bad, "FAILED")["reason"]
+    assert re.search(r"the loss is (nan|inf) at step \d+ at node (left|right), operator compute", reason)
+    assert wait_for(capsys, good, "RUNNING")["reason"] == ""
+    assert main(["cancel", good]) == 0
+    wait_for(capsys, good, "CANCELLED")
+
+
+def test_unknown_job_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("status", "logs", "cancel"):
+        assert main([verb, "nonsense"]) == 2
+        assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_token_is_that_of_the_master_and_a_wrong_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = said(capsys, "token", "--json")["token"]
+    monkeypatch.setenv("AKO_TOKEN", token)
+    assert main(["ls"]) == 0
+    monkeypatch.setenv("AKO_TOKEN", "wrong")
+    capsys.readouterr()
+    assert main(["ls"]) == 2
+    assert "the master refuses this token" in capsys.readouterr().err
+
+
+def test_second_master_on_the_same_directory_is_refused(state_dir: Path) -> None:
+    second = start(state_dir, "master", "--port", "0")
+    output, _ = second.communicate()
+    assert second.returncode == 2
+    assert output.startswith("error: another master runs on this state directory")
+    assert output.count("\n") == 1
+
+
+def test_second_master_on_the_same_port_is_refused(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        second = start(tmp_path, "master", "--port", str(taken.getsockname()[1]))
+        output, _ = second.communicate()
+    assert second.returncode == 2
+    assert "error: cannot listen on this address; another program may have the port" in output
+
+
+def test_master_on_a_public_address_is_refused(tmp_path: Path) -> None:
+    master = start(tmp_path, "master", "--host", "0.0.0.0", "--port", "0")
+    output, _ = master.communicate()
+    assert master.returncode == 2
+    assert "--insecure" in output
+
+
+def test_second_node_of_the_same_name_is_refused(state_dir: Path) -> None:
+    second = start(state_dir, "node", "--name", "left")
+    output, _ = second.communicate()
+    assert second.returncode == 2
+    assert "a node of this name is attached already" in output

@@ -1,0 +1,188 @@
+"""``ako run`` with real processes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ako_jobs.datasets import load
+from dataflow.cli.main import main
+from dataflow.clock import SystemClock
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+FAILING = """\
+from ako_jobs import ako
+from dataflow import Emissions, In, Operator, Out
+from operators.messages import Batch
+
+Config = ako.Config
+
+
+class Fails(Operator):
+    batches = In(Batch)
+    never = Out(Batch)
+
+    def process(self, batch: Batch) -> Emissions:
+        numbers = [1, 2]
+        yield self.never(batch.with_images(numbers[2]))
+
+
+def build(config):
+    return ako.build(config).insert_after("source", Fails())
+"""
+
+
+def ako(scratch: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dataflow.cli.main", *arguments]
+    # A cluster that was not taken down in order leaves its directory.
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def descendants(root: int) -> set[int]:
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+    found, before = {root}, set[int]()
+    while found != before:
+        before = found
+        found = before | {child for child, parent in parents.items() if parent in before}
+    return found - {root}
+
+
+def alive(processes: set[int]) -> set[int]:
+    return {number for number in processes if Path(f"/proc/{number}").exists()}
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if text in line:
+            return
+    raise AssertionError(seen)
+
+
+def test_run_keeps_model_record_and_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, record_file = tmp_path / "out", tmp_path / "record.json"
+    arguments = ["ako", "epochs=2", "p=2", "seed=3", "--nodes", "2", "--out", str(out), "--json", str(record_file)]
+    assert main(["run", *arguments]) == 0
+    said = capsys.readouterr()
+    assert re.match(r"FINISHED after [\d.]+ s, stopped by epochs; test accuracy [\d.]+% at epoch 2.00; ", said.out)
+    assert "effective learning rate: 2 workers x lr 0.05 = 0.1 per round" in said.err
+    assert {path.name for path in out.iterdir()} == {
+        "config.json",
+        "curves.csv",
+        "job.log",
+        "model.safetensors",
+        "record.json",
+    }
+    record: dict[str, Any] = json.loads(record_file.read_text())
+    assert record == json.loads((out / "record.json").read_text())
+    assert (record["state"], record["stopped_by"], record["seed"]) == ("FINISHED", "epochs", 3)
+    assert (record["config"]["p"], record["config"]["epochs"]) == (2, 2.0)
+    assert record["warnings"] == ["effective learning rate: 2 workers x lr 0.05 = 0.1 per round (updates add up)"]
+    validations = [report for report in record["reports"] if report["port"] == "validate.results"]
+    assert [report["epoch"] for report in validations][-1] == 2.0
+    assert all({"time_s", "epoch", "accuracy", "loss"} <= report.keys() for report in validations)
+    assert record["totals"]["gradients"] == 2 * 2 * 41  # epochs x nodes x mini-batches of 16 of 649 images
+    assert {(link["source"], link["target"]) for link in record["links"]} == {(0, 1), (1, 0)}
+    assert all(link["sent_nbytes"] == link["received_nbytes"] > 0 for link in record["links"])
+    assert [{"computing_s", "waiting_s", "sending_s"} <= node.keys() for node in record["nodes"]] == [True, True]
+
+    rows = list(csv.DictReader((out / "curves.csv").read_text().splitlines()))
+    measured = [row for row in rows if row["port"] == "validate.results"]
+    assert [float(row["accuracy"]) for row in measured] == [report["accuracy"] for report in validations]
+
+    assert main(["predict", str(out), "--json"]) == 0
+    tested = json.loads(capsys.readouterr().out)
+    assert tested["images"] == 355
+    assert tested["accuracy"] == pytest.approx(validations[-1]["accuracy"], abs=0.01)
+    np.save(tmp_path / "images.npy", load("digits").test_images)
+    assert main(["predict", str(out), "--images", str(tmp_path / "images.npy"), "--json"]) == 0
+    classes = json.loads(capsys.readouterr().out)
+    assert sum(np.array(classes) == load("digits").test_labels) == tested["right"]
+
+
+def test_run_own_operator_runs_on_all_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(EXAMPLES / "blur_job.py"), "radius=2", "epochs=1", "--nodes", "2", "--json", "-"]
+    assert main(["run", *arguments]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["config"]["radius"] == 2
+    assert [node["steps"] for node in record["nodes"]] == [41, 41]
+
+
+def test_run_own_post_processing_writes_its_file(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main(["run", str(EXAMPLES / "confusion_job.py"), "epochs=1", "--nodes", "2", "--out", str(out)]) == 0
+    matrix = np.loadtxt(out / "confusion.csv", delimiter=",", dtype=int)
+    labels = load("digits").test_labels
+    np.testing.assert_array_equal(matrix.sum(axis=1), np.bincount(labels))
+    record = json.loads((out / "record.json").read_text())
+    last = [report for report in record["reports"] if report["port"] == "validate.results"][-1]
+    assert np.trace(matrix) / len(labels) == last["accuracy"]
+
+
+def test_run_operator_that_raises_fails_the_job_with_the_users_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "failing_job.py").write_text(FAILING)
+    assert main(["run", str(tmp_path / "failing_job.py"), "--nodes", "2", "--out", str(tmp_path / "out")]) == 1
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "operator 'fails' raised IndexError: list index out of range" in errors[0]
+    assert "failing_job.py:14" in errors[0]
+    assert "IndexError" in (tmp_path / "out" / "job.log").read_text()
+    assert json.loads((tmp_path / "out" / "record.json").read_text())["state"] == "FAILED"
+
+
+def test_run_interrupted_keeps_what_it_made_and_leaves_no_process(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = ako(tmp_path, "run", "ako", "epochs=100000", "--nodes", "2", "--out", str(out))
+    read_until(process, "epoch 1.00")
+    started = descendants(process.pid)
+    assert len(started) == 5  # the master, two agents, two job processes
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+    assert alive(started) == set()
+    record = json.loads((out / "record.json").read_text())
+    assert (record["state"], record["stopped_by"]) == ("CANCELLED", "cancel")
+    assert (out / "model.safetensors").exists()
+
+
+def test_run_interrupted_twice_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None:
+    process = ako(tmp_path, "run", "ako", "epochs=100000", "--nodes", "2")
+    read_until(process, "epoch 1.00")
+    started = descendants(process.pid)
+    process.send_signal(signal.SIGINT)
+    read_until(process, "CANCELLING")
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+    assert alive(started) == set()
+
+
+def test_run_killed_leaves_no_process(tmp_path: Path) -> None:
+    process = ako(tmp_path, "run", "ako", "epochs=100000", "--nodes", "2")
+    read_until(process, "epoch 1.00")
+    started = descendants(process.pid)
+    process.kill()
+    process.communicate()
+    while alive(started):
+        SystemClock().sleep(0.02)

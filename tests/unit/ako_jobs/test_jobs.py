@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import io
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ako_jobs import ako
+from ako_jobs.jobs import BUILT_IN, load_job, prepare
+from dataflow.errors import BundleError, ConfigError, DataError, GraphError, PlanError
+
+JOB = """\
+from ako_jobs import ako
+from dataflow import Emissions, In, Operator, Out
+from operators.messages import Batch
+
+
+class Same(Operator):
+    batches = In(Batch)
+    same = Out(Batch)
+
+    def process(self, batch: Batch) -> Emissions:
+        yield self.same(batch)
+
+
+class Config(ako.Config):
+    extra: int = 1
+
+
+def build(config: Config):
+    return ako.build(config).insert_after("source", Same())
+"""
+
+
+@pytest.fixture(autouse=True)
+def same_imports(tmp_path: Path) -> Iterator[None]:
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def write(folder: Path, text: str, name: str = "my_job.py") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_prepare_built_in_job_gives_its_graph_without_bundle(name: str) -> None:
+    prepared = prepare(load_job(name), {"seed": "7", "target": "0.9"}, nodes=3)
+    assert (prepared.spec.name, prepared.spec.nodes, prepared.spec.seed) == (name, 3, 7)
+    assert prepared.spec.graph.name == name
+    assert prepared.spec.stop.target == 0.9
+    assert prepared.spec.config["target"] == 0.9
+    assert prepared.bundle is None
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "note"),
+    [
+        ("ako", {}, "effective learning rate: 4 workers x lr 0.05 = 0.2 per round (updates add up)"),
+        ("parameter_server", {}, "effective learning rate: 3 workers x lr 0.05 = 0.15 per round (updates add up)"),
+        (
+            "parameter_server",
+            {"consistency": "bsp", "servers": "all"},
+            "effective learning rate: 0.05 per step, of the mean gradient of 4 workers",
+        ),
+        ("all_to_all", {"lr": "0.5"}, "effective learning rate: 4 workers x lr 0.5 = 2 per round (updates add up)"),
+        (
+            "all_to_all",
+            {"consistency": "bsp"},
+            "effective learning rate: 0.05 per step, of the mean gradient of 4 workers",
+        ),
+    ],
+)
+def test_prepare_says_the_effective_learning_rate(job: str, settings: dict[str, str], note: str) -> None:
+    assert prepare(load_job(job), settings, nodes=4).spec.warnings == (note,)
+
+
+def test_load_job_from_file_names_operators_by_the_files_stem_and_packs_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("N = 1\n")
+    (tmp_path / "notes.txt").write_text("not code\n")
+    prepared = prepare(load_job(write(tmp_path, JOB)), {"extra": "3"}, nodes=2)
+    assert prepared.spec.name == "my_job"
+    assert prepared.spec.config["extra"] == 3
+    assert prepared.graph.operator("same").kind == "my_job:Same"
+    assert prepared.bundle is not None
+    with zipfile.ZipFile(io.BytesIO(prepared.bundle.data)) as archive:
+        assert sorted(archive.namelist()) == ["helper.py", "my_job.py"]
+
+
+def test_load_job_second_file_of_the_same_name_is_not_the_first(tmp_path: Path) -> None:
+    for name, default in (("a", 1), ("b", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "numbers_of_mine.py").write_text(f"DEFAULT = {default}\n")
+        write(tmp_path / name, "from numbers_of_mine import DEFAULT\n" + JOB.replace("int = 1", "int = DEFAULT"))
+    first, second = (load_job(str(tmp_path / name / "my_job.py")) for name in ("a", "b"))
+    assert first.config.model_fields["extra"].default == 1
+    assert second.config.model_fields["extra"].default == 2
+
+
+def test_load_job_include_travels_with_it(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "table.csv").write_text("1,2\n")
+    job = load_job(write(tmp_path, JOB + 'INCLUDE = ("lib",)\n'))
+    bundle = prepare(job, {}, nodes=1).bundle
+    assert bundle is not None
+    with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
+        assert sorted(archive.namelist()) == ["lib/table.csv", "my_job.py"]
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/passwd"])
+def test_prepare_include_that_leads_out_of_the_folder_is_refused(tmp_path: Path, path: str) -> None:
+    job = load_job(write(tmp_path, JOB + f"INCLUDE = ({path!r},)\n"))
+    with pytest.raises(BundleError, match="leads out of the bundle"):
+        prepare(job, {}, nodes=1)
+
+
+def test_load_job_module_and_function_is_found() -> None:
+    job = load_job("ako_jobs.ako:build")
+    assert (job.name, job.config, job.folder) == ("ako", ako.Config, None)
+
+
+def test_load_job_functions_annotation_gives_its_config(tmp_path: Path) -> None:
+    text = (
+        JOB
+        + "\n\nclass Other(ako.Config):\n    more: int = 2\n\n\ndef other(config: Other):\n    return build(config)\n"
+    )
+    assert "more" in load_job(write(tmp_path, text) + ":other").config.model_fields
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("akoo", "there is no such job .got 'akoo'.; did you mean 'ako'"),
+        ("nowhere/my_job.py", "there is no such job file .got 'nowhere/my_job.py'"),
+        ("no_such_module:build", "there is no such module .got 'no_such_module'"),
+        ("ako_jobs.ako:biuld", "no function 'biuld'"),
+        ("../ako:build", "there is no such job"),
+    ],
+)
+def test_load_job_unknown_name_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        load_job(text)
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize("stem", ["queue", "numpy", "operators"])
+def test_load_job_file_that_hides_a_module_is_refused(tmp_path: Path, stem: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{stem}.py would hide the module '{stem}'"):
+        load_job(write(tmp_path, JOB, f"{stem}.py"))
+
+
+def test_load_job_neighbour_that_hides_a_module_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "types.py").write_text("")
+    with pytest.raises(ConfigError, match=r"types.py would hide the module 'types' .Python's own."):
+        load_job(write(tmp_path, JOB))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import ako_jobs\nx = undefined_name\n", r"NameError: name 'undefined_name' is not defined at .*my_job.py:2"),
+        ("def build(:\n", r"SyntaxError: .* at .*my_job.py:1"),
+        ("import no_such_module\n", r"ModuleNotFoundError: .* at .*my_job.py:1"),
+        ("def build(config):\n    return 1\n", r"has no Config at .*my_job.py:1"),
+        (JOB.replace("def build", "def bauen"), "has no function 'build'"),
+        (JOB.replace("process(self, batch", "process(self, batch, nothing"), r"asks for 'nothing'.* at .*my_job.py:6"),
+    ],
+)
+def test_load_job_broken_file_is_one_error_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        load_job(write(tmp_path, text))
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"lrr": "1"}, "unknown key .got 'lrr'.; did you mean 'lr'"),
+        ({"lr": "fast"}, "lr: .*valid number.* .got 'fast'"),
+        ({"epochs": "-1"}, "epochs: .*greater than 0"),
+        ({"p": "many"}, "p"),
+        ({"model": "huge"}, "there is no such model .got 'huge'"),
+    ],
+)
+def test_prepare_wrong_setting_is_refused(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        prepare(load_job("ako"), settings, nodes=2)
+
+
+def test_prepare_missing_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="ako data fetch mnist"):
+        prepare(load_job("ako"), {"data": "mnist", "data_dir": str(tmp_path)}, nodes=2)
+
+
+def test_prepare_too_few_nodes_is_refused() -> None:
+    with pytest.raises(PlanError, match="give --nodes 2 or more"):
+        prepare(load_job("parameter_server"), {}, nodes=1)
+
+
+def test_prepare_graph_with_a_type_error_names_ports_and_line(tmp_path: Path) -> None:
+    wrong = JOB.replace('.insert_after("source", Same())', '.insert_after("validate.predictions", Same())')
+    wrong = wrong.replace(
+        "return ako.build(config)", 'return ako.build(config).with_operator("other", Same(), role="worker")'
+    ).replace('.insert_after("validate.predictions", Same())', '.connect("validate.predictions", "other")')
+    with pytest.raises(GraphError, match=r"validate.predictions.*other.*my_job.py:19") as raised:
+        prepare(load_job(write(tmp_path, wrong)), {}, nodes=2)
+    assert raised.value.exit_code == 2
+
+
+def test_prepare_build_that_raises_names_the_users_line(tmp_path: Path) -> None:
+    wrong = JOB.replace("    return ako", "    1 / 0\n    return ako")
+    with pytest.raises(ConfigError, match=r"'my_job' raised ZeroDivisionError: division by zero at .*my_job.py:19"):
+        prepare(load_job(write(tmp_path, wrong)), {}, nodes=2)
+
+
+def test_prepare_build_without_graph_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"builds no LogicalGraph .got .NoneType.. at .*my_job.py:18"):
+        prepare(load_job(write(tmp_path, JOB.replace("return ako", "ako"))), {}, nodes=2)

@@ -1,0 +1,296 @@
+from functools import cache
+
+import numpy as np
+import pytest
+
+from ako_jobs import ako, all_to_all, parameter_server
+from ako_jobs.config import bytes_per_second
+from ako_jobs.models import network
+from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.errors import ConfigError
+from dataflow.plan.compile import compile_graph
+from dataflow.plan.placement import place
+
+WORKER_EDGES = {
+    "source.batches -> normalise.batches",
+    "normalise.normalised -> compute.batches",
+    "compute.progress -> validate.progress",
+    "compute.progress -> checkpoint.progress",
+}
+WORKER_STATE = {"replica", "clocks", "newest"}
+
+
+def graph(job, **settings):
+    return job.build(job.Config.parse(settings))
+
+
+def edges(built):
+    return {edge.name for edge in built.edges}
+
+
+def crossing(built):
+    return {edge.name: (edge.route.value, edge.loopback) for edge in built.edges if edge.route is not None}
+
+
+def state(built, role="worker"):
+    return {element.name for element in built.elements if element.role == role}
+
+
+def driver(job, nodes, *, tasks=1, order=None, on_report=None, **settings):
+    settings = {"epochs": 1, "batch": 32, "model": "mlp", "normalise": False, "seed": 5} | settings
+    plan = compile_graph(graph(job, **settings), nodes, compute_tasks=tasks, seed=settings["seed"])
+    order = None if order is None else np.random.default_rng(order)
+    return MemoryDriver(plan, order=order, on_report=on_report)
+
+
+def replicas(run):
+    return [node.states["replica"].values for node in run.nodes if "replica" in node.states]
+
+
+def made(run):
+    return [node.states["clocks"].made for node in run.nodes if "clocks" in node.states]
+
+
+# Graphs
+
+
+def test_ako_graph_accumulates_partitions_and_sends_to_named_nodes():
+    built = graph(ako)
+    assert edges(built) == WORKER_EDGES | {
+        "compute.gradients -> accumulate.gradients",
+        "accumulate.accumulated -> partition.accumulated",
+        "partition.offers -> send.offers",
+        "send.fragments -> receive.arriving",
+        "receive.fragments -> apply.fragments",
+        "apply.finished -> validate.progress",
+        "apply.finished -> checkpoint.progress",
+    }
+    assert crossing(built) == {"send.fragments -> receive.arriving": ("by-destination", False)}
+    assert state(built) == WORKER_STATE | {"window", "rotation"}
+
+
+def test_ako_every_gradient_and_p_reach_clocks_and_rotation():
+    built = graph(ako, p=4, every=3, tau=2)
+    params = {element.name: element.params for element in built.elements}
+    assert '"span":12' in params["clocks"]
+    assert '"partitions":4' in params["rotation"]
+    assert '"slack":2' in built.operator("compute").params
+    assert '"every":3' in built.operator("partition").params
+
+
+@pytest.mark.parametrize(("consistency", "slack"), [("bsp", "0"), ("ssp", "8"), ("async", "null")])
+def test_all_to_all_graph_is_akos_without_accumulate_and_partition(consistency, slack):
+    built, bsp = graph(all_to_all, consistency=consistency), consistency == "bsp"
+    assert edges(built) == WORKER_EDGES | {
+        "compute.gradients -> send.gradients",
+        "send.fragments -> receive.arriving",
+        "receive.fragments -> apply.fragments",
+        "apply.finished -> validate.progress",
+        "apply.finished -> checkpoint.progress",
+    }
+    assert crossing(built) == {"send.fragments -> receive.arriving": ("one-to-all", bsp)}
+    assert state(built) == WORKER_STATE | ({"barrier"} if bsp else set())
+    assert built.operator("apply").kind == f"operators.apply:{'ApplyMean' if bsp else 'Apply'}"
+    compute = built.operator("compute").params
+    assert f'"slack":{slack}' in compute
+    assert f'"local":{"false" if bsp else "true"}' in compute
+    assert f'"emits":"{"gradient" if bsp else "update"}"' in compute
+
+
+@pytest.mark.parametrize(
+    ("consistency", "operator", "element"),
+    [("bsp", "ServeMean", "barrier"), ("ssp", "Serve", "pulls"), ("async", "Serve", "pulls")],
+)
+def test_parameter_server_graph_pushes_and_pulls(consistency, operator, element):
+    built = graph(parameter_server, consistency=consistency, tau=3)
+    assert edges(built) == WORKER_EDGES | {
+        "compute.gradients -> accumulate.gradients",
+        "accumulate.accumulated -> partition.accumulated",
+        "partition.offers -> send.offers",
+        "send.fragments -> receive.arriving",
+        "receive.fragments -> serve.fragments",
+        "serve.weights -> answer.weights",
+        "answer.sent -> pull.arriving",
+        "pull.weights -> load.weights",
+        "load.finished -> validate.progress",
+        "load.finished -> checkpoint.progress",
+    }
+    assert set(crossing(built).values()) == {("by-destination", False)}
+    assert built.operator("serve").kind == f"operators.serve:{operator}"
+    assert state(built, "server") == {"shard", element}
+    if operator == "Serve":
+        assert f'"tau":{3 if consistency == "ssp" else "null"}' in built.operator("serve").params
+
+
+def test_parameter_server_three_and_one_places_workers_first():
+    assert place(graph(parameter_server, servers=1), 4) == {"worker": (0, 1, 2), "server": (3,)}
+
+
+def test_parameter_server_all_puts_both_on_every_node_and_loops_back():
+    built = graph(parameter_server, servers="all")
+    assert place(built, 2) == {"worker": (0, 1), "server": (0, 1)}
+    assert set(crossing(built).values()) == {("by-destination", True)}
+
+
+def test_parameter_server_by_layer_shards_whole_layers():
+    built = graph(parameter_server, shard="layer", model="mlp")
+    shard = next(element for element in built.elements if element.name == "shard")
+    assert '"by":"layer","layers":[0,6500]' in shard.params  # 64 x 100 weights and 100 biases, then the output layer
+
+
+def test_worker_without_normalisation_has_no_normalise():
+    assert "source.batches -> compute.batches" in edges(graph(ako, normalise=False))
+
+
+# Configuration
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "message"),
+    [
+        (ako, {"tua": 3}, r"unknown key \(got 'tua'\); did you mean 'tau'"),
+        (ako, {"lr": 0}, "lr: Input should be greater than 0"),
+        (ako, {"tau": -1}, "tau: Input should be greater than or equal to 0"),
+        (ako, {"every": 0}, "every: Input should be greater than or equal to 1"),
+        (ako, {"data": "minst"}, "data: Input should be 'digits', 'mnist'"),
+        (ako, {"model": "papr"}, r"no such model \(got 'papr'\); did you mean 'paper'"),
+        (ako, {"model": "paper"}, "does not fit the images of 'digits'.*use model=auto"),
+        (ako, {"bandwidth": "fast"}, r"not a bandwidth \(got 'fast'\); write it like 100mbit"),
+        (all_to_all, {"consistency": "strong"}, "consistency: Input should be 'bsp', 'ssp' or 'async'"),
+        (parameter_server, {"servers": 0}, r"needs servers \(got 0\); use servers=1"),
+        (parameter_server, {"n_push": 2, "n_fetch": 3}, r"n_fetch must be a multiple of n_push.*use n_fetch=2"),
+        (parameter_server, {"n_fetch": 2, "consistency": "bsp"}, "consistency=bsp needs a push and a pull"),
+        (parameter_server, {"n_fetch": 2, "consistency": "ssp"}, "consistency=ssp needs a push and a pull"),
+    ],
+)
+def test_config_impossible_setting_says_what_to_do(job, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        graph(job, **settings)
+
+
+def test_config_holdout_that_leaves_nothing_says_what_to_do():
+    with pytest.raises(ConfigError, match=r"leaves one part empty.*use holdout=0"):
+        driver(ako, 2, holdout=0.0001, warm_start=0).execute()
+
+
+@pytest.mark.parametrize(("text", "rate"), [("1gbit", 125e6), ("100 Mbit", 12.5e6), ("1.5kbit", 187.5), ("8bit", 1.0)])
+def test_bytes_per_second_of_a_rate(text, rate):
+    assert bytes_per_second(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "100", "mbit", "-1mbit", "0gbit", "1tbit"])
+def test_bytes_per_second_of_anything_else_raises(text):
+    with pytest.raises(ConfigError, match="not a bandwidth"):
+        bytes_per_second(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "n_layers"), [("auto", "mnist", 11), ("auto", "digits", 8), ("mlp", "mnist", 3)]
+)
+def test_network_by_name_and_data_set(name, data, n_layers):
+    assert len(network(name, data, "uniform").layers) == n_layers
+
+
+# Runs
+
+
+@cache
+def bsp_run(job, nodes, servers=None):
+    settings = {} if servers is None else {"servers": servers}
+    return driver(job, nodes, consistency="bsp", **settings).execute()
+
+
+IMAGES = 649  # of each of two workers: half of 1,442 training images less 144 held out
+STEPS = 21  # mini-batches of 32, the last of 9
+
+
+@pytest.mark.parametrize(
+    ("job", "settings"),
+    [
+        (ako, {"p": 3}),
+        (ako, {"p": 3, "accumulate": False}),
+        (ako, {"p": 3, "every": 2, "tau": 0}),
+        (all_to_all, {"consistency": "ssp"}),
+        (all_to_all, {"consistency": "async"}),
+        (parameter_server, {"servers": "all", "consistency": "ssp", "tau": 0}),
+        (parameter_server, {"servers": "all", "shard": "layer"}),
+        (parameter_server, {"servers": "all", "n_push": 2, "n_fetch": 4}),
+    ],
+)
+def test_run_one_epoch_on_two_nodes_ends_everywhere(job, settings):
+    run = driver(job, 2, tasks=2, **settings).execute()
+    assert run.ended == {0, 1}
+    assert made(run) == [STEPS] * 2
+    assert list(run.artifacts) == ["model.safetensors"]
+    node, last = run.reports[-1]
+    assert (node, last.port, last.fields["step"]) == (0, "validate.results", STEPS)
+    assert last.fields["images"] == 2 * IMAGES
+    assert last.fields["epoch"] == 1.0
+    first, second = replicas(run)
+    assert first.dtype == second.dtype == np.float32
+    if settings.get("accumulate", True):
+        assert np.abs(first - second).max() < 1e-6  # the same updates in another order
+    else:
+        assert np.abs(first - second).max() > 1e-6  # some never came
+
+
+@pytest.mark.parametrize(("job", "nodes", "servers"), [(all_to_all, 2, None), (parameter_server, 2, "all")])
+def test_run_bulk_synchronous_gives_identical_replicas(job, nodes, servers):
+    run = bsp_run(job, nodes, servers)
+    assert made(run) == [STEPS] * 2
+    assert np.array_equal(*replicas(run))
+
+
+def test_run_bulk_synchronous_co_located_equals_separate_servers_bit_for_bit():
+    together, apart = bsp_run(parameter_server, 2, "all"), bsp_run(parameter_server, 4, 2)
+    assert np.array_equal(replicas(together)[0], replicas(apart)[0])
+    assert together.reports == apart.reports
+
+
+def test_run_bulk_synchronous_topologies_agree_bit_for_bit():
+    assert np.array_equal(replicas(bsp_run(all_to_all, 2))[0], replicas(bsp_run(parameter_server, 3, 1))[0])
+
+
+@pytest.mark.parametrize(("job", "nodes", "servers"), [(all_to_all, 2, None), (parameter_server, 2, "all")])
+def test_run_bulk_synchronous_any_order_of_events_gives_the_same_bits(job, nodes, servers):
+    settings = {} if servers is None else {"servers": servers}
+    run = driver(job, nodes, order=3, consistency="bsp", **settings).execute()
+    assert np.array_equal(replicas(run)[0], replicas(bsp_run(job, nodes, servers))[0])
+
+
+@pytest.mark.parametrize("job", [ako, all_to_all, parameter_server])
+def test_run_one_node_equals_any_other_topology_bit_for_bit(job):
+    settings = {} if job is ako else {"consistency": "bsp"}
+    settings |= {"servers": "all"} if job is parameter_server else {}
+    single = replicas(driver(job, 1, batch=128, **settings).execute())[0]
+    assert np.array_equal(single, replicas(driver(all_to_all, 1, batch=128, consistency="async").execute())[0])
+
+
+def stop(running, node, report):
+    running.stop()
+
+
+@pytest.mark.parametrize("order", range(4))
+@pytest.mark.parametrize(("job", "settings"), [(all_to_all, {}), (parameter_server, {"servers": 2})])
+def test_run_bulk_synchronous_stopped_at_any_moment_leaves_identical_replicas(job, settings, order):
+    nodes = 3 if job is all_to_all else 5
+    settings = settings | {"consistency": "bsp", "validate_every": 96, "warm_start": 0}
+    run = driver(job, nodes, tasks=2, order=order, on_report=stop, **settings).execute()
+    assert 1 <= max(made(run)) < 6
+    first, *others = replicas(run)
+    assert all(np.array_equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("order", range(3))
+def test_run_ako_stopped_at_any_moment_delivers_everything_made(order):
+    settings = {"p": 5, "validate_every": 96, "warm_start": 0}
+    run = driver(ako, 3, tasks=2, order=order, on_report=stop, **settings).execute()
+    first, *others = replicas(run)
+    assert max(np.abs(first - other).max() for other in others) < 1e-6
+
+
+def test_run_ako_more_partitions_than_cells_without_slack_does_not_wait_for_ever():
+    run = driver(ako, 3, bandwidth="1kbit", tau=0, warm_start=0, batch=64).execute()
+    partitions = run.nodes[0].states["rotation"].partitions
+    assert partitions > 256
+    assert run.ended == {0, 1, 2}

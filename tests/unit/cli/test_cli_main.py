@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dataflow.cli.main import VERBS, main
+from dataflow.errors import AkoError
+
+
+def test_main_without_verb_lists_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    listed = re.findall(r"^  (\w+) ", capsys.readouterr().out, re.MULTILINE)
+    assert listed[: len(VERBS)] == list(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_main_every_verb_has_help_of_its_own(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    assert f"Usage: ako {verb}" in capsys.readouterr().out
+
+
+def test_main_unknown_verb_is_one_line_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rnu"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: there is no such verb (got 'rnu'); did you mean 'run'?")
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "akoo"], "there is no such job (got 'akoo'); did you mean 'ako'?"),
+        (["run", "ako", "lrr=1"], "unknown key (got 'lrr'); did you mean 'lr'?"),
+        (["run", "ako", "lr=fast"], "valid number"),
+        (["run", "ako", "lr"], "not a setting (got 'lr'); write key=value"),
+        (["run", "ako", "=1"], "not a setting (got '=1')"),
+        (["run", "ako", "lr=1", "lr=2"], "the setting 'lr' is given twice"),
+        (["run", "parameter_server", "--nodes", "1"], "need at least 2 nodes"),
+        (["run", "ako", "--json", "/nowhere/out.json"], "the record cannot be written there"),
+        (["run", "ako", "--master", "localhost"], "not an address of a master (got 'localhost')"),
+        (["submit", "ako", "--master", "127.0.0.1:99999"], "not an address of a master"),
+        (["check", "ako", "data=mnist", "data_dir=/nowhere"], "ako data fetch mnist"),
+        (["data", "fetch", "mnits"], "did you mean 'mnist'?"),
+        (["predict", "/nowhere"], "there is no trained model here"),
+        (["token", "--state-dir", "/nowhere"], "cannot read the cluster's token"),
+    ],
+)
+def test_main_bad_input_is_one_error_and_exit_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert said in captured.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run"], ["run", "ako", "--nodes", "0"], ["plan", "ako", "--format", "png"], ["ls", "--wrong"]]
+)
+def test_main_wrong_usage_is_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "Usage: ako" in capsys.readouterr().err
+
+
+def test_main_output_folder_in_use_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "record.json").write_text("{}")
+    assert main(["run", "ako", "--out", str(tmp_path)]) == 2
+    assert "the folder for the results is not empty" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_main_truncated_data_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for stem in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (tmp_path / f"{stem}-ubyte").write_bytes(b"\0\0\x08\x03\0\0")
+    assert main(["run", "ako", "data=mnist", f"data_dir={tmp_path}"]) == 2
+    assert "train-images-idx3-ubyte" in capsys.readouterr().err
+
+
+def test_main_unreachable_master_is_exit_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("AKO_TOKEN", "anything")
+    assert main(["ls", "--master", "127.0.0.1:9"]) == 2
+    assert "the master cannot be reached at 127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_main_traceback_is_shown_on_demand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("AKO_TRACEBACK", "1")
+    assert main(["rnu"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["text", "mermaid", "dot"])
+def test_plan_of_each_job_shows_the_same_operators(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for job in ("ako", "parameter_server", "all_to_all"):
+        assert main(["plan", job, "--nodes", "8", "--format", form]) == 0
+        text = capsys.readouterr().out
+        for operator in ("source", "compute", "send", "receive", "validate", "checkpoint"):
+            assert operator in text
+
+
+def test_plan_as_json_is_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "parameter_server", "servers=2", "--nodes", "5", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [node["roles"] for node in plan["nodes"]] == [["worker"]] * 3 + [["server"]] * 2
+
+
+def test_check_lists_settings_with_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "ako", "--settings"]) == 0
+    listed = capsys.readouterr().out
+    assert re.search(r"^p +auto +integer \| auto +number of partitions", listed, re.MULTILINE)
+    assert main(["check", "ako", "--settings", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)[0]
+    assert (first["key"], first["default"]) == ("data", "digits")
+
+
+def test_check_sound_job_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "all_to_all", "--nodes", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["nodes"] == 2
+    assert {"source", "compute", "send", "receive", "apply"} <= set(found["operators"])
+    assert found["warnings"] == ["effective learning rate: 2 workers x lr 0.05 = 0.1 per round (updates add up)"]
+
+
+def test_data_ls_lists_the_embedded_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "ls", "--data-dir", str(tmp_path), "--json"]) == 0
+    sets = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    assert (sets["digits"]["train"], sets["digits"]["test"], sets["digits"]["image"]) == (1442, 355, "1x8x8")
+    assert [name for name, each in sets.items() if not each["found"]] == ["mnist", "fashion-mnist", "cifar10"]
+
+
+def test_doctor_finds_nothing_that_fails_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--state-dir", str(tmp_path / "new"), "--json"]) == 0
+    findings = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    assert {each["state"] for each in findings.values()} <= {"ok", "warning"}
+    assert findings["data digits"]["found"] == "1,442 training images"
+    assert findings["BLAS threads"]["state"] == "ok"
+    assert {"python", "package numpy", "cores", "kernel cache", "port", "open files"} <= findings.keys()
+
+
+def test_light_verbs_load_no_numpy() -> None:
+    code = "import sys, dataflow.cli.main, dataflow.cli.jobs, dataflow.cli.node; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "dataflow.runtime.client" in loaded
+    assert {"numpy", "numba", "operators", "ako_jobs", "pydantic"} & set(loaded) == set()
+
+
+def test_help_of_the_command_loads_no_framework() -> None:
+    code = "import sys, dataflow.cli.main as m; m.main([]); print(*sys.modules, file=sys.stderr)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
+    assert {"typer", "rich", "grpc", "numpy"} & set(loaded) == set()
+
+
+def test_main_sets_one_blas_thread_before_numpy_loads() -> None:
+    code = (
+        "import os, sys, dataflow.cli.main as m; assert 'numpy' not in sys.modules; "
+        "m.main(['check', 'ako', '--settings']); print(os.environ['OPENBLAS_NUM_THREADS'], file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stderr.strip() == "1"
+
+
+def test_errors_know_their_exit_codes() -> None:
+    assert {error.__name__ for error in AkoError.__subclasses__() if error.exit_code == 1} == {
+        "OperatorError",
+        "WireError",
+        "JobFailedError",
+    }

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from dataflow.cli.progress import Progress
+from dataflow.observe.events import JobEvent
+from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
+
+
+class StillClock:
+    def now(self) -> float:
+        return 0.0
+
+    def wall(self) -> float:
+        return 0.0
+
+    def sleep(self, duration_s: float) -> None:
+        raise AssertionError
+
+
+VALIDATION = OperatorReport("validate.results", {"epoch": 1.5, "accuracy": 0.875, "loss": 0.25, "images": 3000})
+STATISTICS = NodeStatistics(
+    node=1, steps=1200, sent_nbytes={0: 2_500_000}, samples={"compute.staleness": SampleStatistics(4, 8.0, 3.0, 2.0)}
+)
+EVENTS = [
+    JobEvent(0, 0.0, 0.0, state="SUBMITTED"),
+    JobEvent(1, 0.0, 0.0, state="PENDING", reason="needs 3 nodes; 2 are attached"),
+    JobEvent(2, 0.0, 0.0, state="RUNNING"),
+    JobEvent(3, 0.0, 1.0, node=1, statistics=STATISTICS),
+    JobEvent(4, 0.0, 2.0, report=VALIDATION),
+    JobEvent(5, 0.0, 75.0, state="FINISHED", stopped_by="epochs"),
+]
+
+
+def shown(events: list[JobEvent], *, terminal: bool) -> str:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=140, markup=False, highlight=False)
+    with Progress(4.0, console, StillClock()) as progress:
+        for event in events:
+            progress.handle(event)
+    return out.getvalue()
+
+
+def test_progress_not_on_a_terminal_is_plain_lines() -> None:
+    assert shown(EVENTS, terminal=False).splitlines() == [
+        "  0.0 s  SUBMITTED",
+        "  0.0 s  PENDING: needs 3 nodes; 2 are attached",
+        "  0.0 s  RUNNING",
+        "  2.0 s  epoch 1.50  accuracy 0.8750  loss 0.2500  1,500 images/s  staleness 2  1,200 gradients  2.5 MB sent",
+        "   1:15  FINISHED",
+    ]
+
+
+def test_progress_on_a_terminal_has_a_bar_and_leaves_the_lines() -> None:
+    text = shown(EVENTS, terminal=True)
+    assert "━" in text
+    assert "accuracy 0.8750" in text
+
+
+def test_progress_failure_is_left_to_the_error_that_follows() -> None:
+    events = [JobEvent(0, 0.0, 0.5, state="FAILED", reason="node-1: boom")]
+    assert shown(events, terminal=False) == "  0.5 s  FAILED\n"
+
+
+def test_progress_of_other_reports_shows_their_fields() -> None:
+    report = OperatorReport("count.totals", {"words": 7})
+    assert shown([JobEvent(0, 0.0, 3.0, report=report)], terminal=False) == "  3.0 s  count.totals words=7\n"
+
+
+def test_progress_diverged_loss_is_shown() -> None:
+    report = OperatorReport("validate.results", {"epoch": 1, "accuracy": 0.1, "loss": float("nan")})
+    assert "loss nan" in shown([JobEvent(0, 0.0, 3.0, report=report)], terminal=False)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import math
+
+from dataflow.graph.logical import LogicalGraph
+from dataflow.observe.events import JobEvent
+from dataflow.observe.record import installed_versions, make_record
+from dataflow.plan.job import JobSpec, StopRules
+from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
+
+SPEC = JobSpec(
+    name="ako",
+    graph=LogicalGraph(name="ako"),
+    nodes=2,
+    seed=7,
+    stop=StopRules(time_s=3.0),
+    config={"lr": 0.1},
+    warnings=("small batch",),
+)
+EVENTS = [
+    JobEvent(0, 100.0, 0.0, state="RUNNING"),
+    JobEvent(1, 101.0, 1.0, node=0, report=OperatorReport("validate.results", {"accuracy": 0.5, "loss": math.nan})),
+    JobEvent(2, 102.5, 2.5, node=1, report=OperatorReport("validate.results", {"accuracy": 0.75, "images": 256})),
+    JobEvent(3, 104.0, 4.0, state="FINISHED", stopped_by="time"),
+]
+STATISTICS = [
+    NodeStatistics(
+        node=1,
+        steps=30,
+        tasks=40,
+        busy_s={"compute": 2.0, "network": 0.5},
+        waiting_s=0.25,
+        sent_nbytes={0: 70},
+        received_nbytes={0: 50},
+        samples={"compute.staleness": SampleStatistics(2, 6.0, 5.0, 1.0)},
+    ),
+    NodeStatistics(
+        node=0,
+        steps=10,
+        tasks=12,
+        busy_s={"compute": 1.0},
+        sent_nbytes={1: 60},
+        samples={
+            "compute.staleness": SampleStatistics(6, 6.0, 2.0, 1.0),
+        },
+    ),
+]
+
+
+def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
+    record = make_record(SPEC, EVENTS, STATISTICS, {"python": "3"}, ["left", "right"])
+    assert record == {
+        "format": 1,
+        "name": "ako",
+        "seed": 7,
+        "config": {"lr": 0.1},
+        "stop": SPEC.stop.model_dump(mode="json"),
+        "warnings": ["small batch"],
+        "versions": {"python": "3"},
+        "state": "FINISHED",
+        "reason": "",
+        "stopped_by": "time",
+        "run_s": 4.0,
+        "reports": [
+            {"accuracy": 0.5, "loss": None, "time_s": 1.0, "node": 0, "port": "validate.results"},
+            {"accuracy": 0.75, "images": 256, "time_s": 2.5, "node": 1, "port": "validate.results"},
+        ],
+        "totals": {
+            "images": 256,
+            "gradients": 40,
+            "tasks": 52,
+            "sent_nbytes": 130,
+            "received_nbytes": 50,
+            "staleness_max": 5.0,
+            "staleness_mean": 1.5,
+        },
+        "nodes": [
+            {
+                "node": 0,
+                "name": "left",
+                "steps": 10,
+                "tasks": 12,
+                "computing_s": 1.0,
+                "waiting_s": 0.0,
+                "sending_s": 0.0,
+                "sent_nbytes": 60,
+                "received_nbytes": 0,
+                "samples": {
+                    "compute.staleness": {"count": 6, "mean": 1.0, "maximum": 2.0, "last": 1.0},
+                },
+            },
+            {
+                "node": 1,
+                "name": "right",
+                "steps": 30,
+                "tasks": 40,
+                "computing_s": 2.0,
+                "waiting_s": 0.25,
+                "sending_s": 0.5,
+                "sent_nbytes": 70,
+                "received_nbytes": 50,
+                "samples": {"compute.staleness": {"count": 2, "mean": 3.0, "maximum": 5.0, "last": 1.0}},
+            },
+        ],
+        "links": [
+            {"source": 0, "target": 1, "sent_nbytes": 60, "received_nbytes": 50},
+            {"source": 1, "target": 0, "sent_nbytes": 70, "received_nbytes": 0},
+        ],
+    }
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+
+
+def test_record_of_a_job_without_events_or_samples_has_no_means() -> None:
+    record = make_record(SPEC, [], [NodeStatistics(0)], {})
+    assert (record["state"], record["run_s"], record["reports"], record["links"]) == ("", 0.0, [], [])
+    totals = record["totals"]
+    assert isinstance(totals, dict)
+    assert (totals["images"], totals["staleness_max"], totals["staleness_mean"]) == (None, None, None)
+
+
+def test_installed_versions_name_what_results_depend_on() -> None:
+    assert set(installed_versions()) == {"python", "ako-dataflow", "numpy", "numba", "scipy", "grpcio"}

@@ -1,0 +1,110 @@
+import numpy as np
+
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Sample
+from dataflow.testing.operator_harness import Harness
+from operators.apply import Apply, ApplyMean, Load
+from operators.barrier import Barrier
+from operators.clocks import Clocks
+from operators.layout import Layout
+from operators.messages import Fragment, Weights
+from operators.schedule import Schedule
+from operators.vector_state import VectorState
+
+LAYOUT = Layout(bounds=(0, 1, 3, 4))
+NODE = NodeContext(index=0, members={"worker": (0, 1, 2)})
+
+
+def read_only(*values):
+    array = np.array(values, np.float32)
+    array.flags.writeable = False
+    return array
+
+
+def fragment(origin, low, high, *values, start=0, stop=3, span=0, skips=False):
+    return Fragment(origin, start, stop, low, high, span, skips, read_only(*values))
+
+
+def states(*, own=False, **more):
+    return {"replica": VectorState(np.array([10, 20, 30, 40], np.float32)), **more} | {
+        "clocks": Clocks(cells=3, origins="worker", own=own)
+    }
+
+
+def replica(harness):
+    return harness.states["replica"].values.tolist()
+
+
+def test_apply_fragment_subtracts_it_from_its_cells_and_ticks():
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
+    apply.send(fragment(1, 0, 2, 1, 2, 3, start=1, stop=3, span=4))
+    assert replica(apply) == [10, 19, 28, 37]
+    assert apply.states["clocks"].applied(1).tolist() == [0, 2, 2]
+    assert apply.states["replica"].values.dtype == np.float32
+
+
+def test_apply_duplicate_changes_nothing_and_is_reported():
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
+    assert apply.send(fragment(1, 0, 1, 1, 1, 1, 1)) == []
+    assert apply.send(fragment(1, 0, 1, 1, 1, 1, 1)) == [Sample("rejected_fragments", 1.0)]
+    assert apply.send(fragment(1, 2, 3, 1, 1, 1, 1)) == [Sample("rejected_fragments", 2.0)]
+    assert replica(apply) == [9, 19, 29, 39]
+
+
+def test_apply_skipping_fragment_is_taken_after_a_gap():
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
+    assert apply.send(fragment(1, 5, 6, 1, 1, 1, 1, skips=True)) == []
+    assert replica(apply) == [9, 19, 29, 39]
+
+
+def test_apply_node_that_left_is_waited_for_no_more():
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
+    apply.send(fragment(2, 0, 3, 0, 0, 0, 0))
+    assert apply.states["clocks"].slowest() == 0
+    apply.left(1)
+    assert apply.states["clocks"].slowest() == 3
+
+
+def apply_mean():
+    operator = ApplyMean(layout=LAYOUT, schedule=Schedule(lr=0.5))
+    return Harness(operator, node=NODE, states=states(own=True, barrier=Barrier(contributors="worker")))
+
+
+def test_apply_mean_last_contribution_steps_along_the_mean():
+    apply = apply_mean()
+    apply.send(fragment(1, 0, 1, 2, 2, 2, 2))
+    apply.send(fragment(0, 0, 1, 4, 4, 4, 4))
+    assert replica(apply) == [10, 20, 30, 40]
+    apply.send(fragment(2, 0, 1, 6, 0, 0, 0))
+    assert replica(apply) == [8, 19, 29, 39]
+    assert apply.states["clocks"].slowest() == 1
+    assert apply.states["replica"].values.dtype == np.float32
+
+
+def test_apply_mean_node_that_left_makes_the_divisor_smaller():
+    apply = apply_mean()
+    apply.send(fragment(0, 0, 1, 4, 4, 4, 4))
+    apply.send(fragment(1, 0, 1, 8, 8, 8, 8))
+    apply.left(2)
+    assert replica(apply) == [7, 17, 27, 37]
+    assert apply.states["clocks"].slowest() == 1
+
+
+def test_apply_mean_contribution_of_a_node_that_has_left_still_counts():
+    apply = apply_mean()
+    apply.send(fragment(2, 0, 1, 6, 6, 6, 6))
+    apply.left(2)
+    apply.send(fragment(0, 0, 1, 2, 2, 2, 2))
+    apply.send(fragment(1, 0, 1, 4, 4, 4, 4))
+    assert replica(apply) == [8, 18, 28, 38]
+    assert apply.states["clocks"].slowest() == 1
+
+
+def test_load_weights_replaces_the_cells_and_ticks_their_server():
+    node = NodeContext(index=0, members={"worker": (0,), "server": (1, 2)})
+    clocks = Clocks(cells=3, origins="server")
+    load = Harness(Load(layout=LAYOUT), node=node, states=states() | {"clocks": clocks})
+    load.send(Weights(to=0, origin=2, start=1, stop=2, clock=5, values=read_only(7, 8)))
+    assert replica(load) == [10, 7, 8, 40]
+    assert load.states["clocks"].applied(2).tolist() == [0, 5, 0]
+    assert load.states["clocks"].applied(1).tolist() == [0, 0, 0]

@@ -1,0 +1,73 @@
+import json
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from tiny_data import IDENTITY, TWO
+
+from dataflow.node_context import NodeContext
+from dataflow.testing.operator_harness import Harness
+from operators.checkpoint import Checkpoint, model_file
+from operators.clocks import ClocksState, everything
+from operators.dnn import ModelSpec
+from operators.messages import Progress
+from operators.vector_state import VectorState
+
+
+def checkpoint(index=0, **fields):
+    node = NodeContext(index=index, name=f"node-{index}", members={"worker": (0, 1)})
+    clocks = ClocksState(2, everything((0, 1), 2, without=index))
+    states = {"replica": VectorState(IDENTITY.copy()), "clocks": clocks}
+    return Harness(Checkpoint(model=TWO, **fields), node=node, states=states)
+
+
+def progress(step):
+    return Progress(step=step, images=step * 40, new_images=40, epoch=0.0, loss=0.0)
+
+
+def test_checkpoint_end_keeps_the_named_weights_and_the_network():
+    (artifact,) = checkpoint().end()
+    assert artifact.name == "model.safetensors"
+    tensors = safetensors.numpy.load(artifact.data)
+    assert sorted(tensors) == ["dense1.bias", "dense1.weight"]
+    assert tensors["dense1.weight"].tolist() == [[1, 0], [0, 1]]
+    assert tensors["dense1.bias"].tolist() == [0, 0]
+    assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.float32)}
+
+
+def test_model_file_header_holds_the_specification(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(model_file(TWO, IDENTITY))
+    with safetensors.safe_open(path, framework="numpy") as file:
+        assert ModelSpec.model_validate(json.loads(file.metadata()["model"])) == TWO
+
+
+def test_checkpoint_other_rank_keeps_no_final_model():
+    assert checkpoint(index=1).end() == []
+    assert [artifact.name for artifact in checkpoint(index=1, rank=1).end()] == ["model.safetensors"]
+
+
+def test_checkpoint_without_schedule_keeps_only_the_final_model():
+    harness = checkpoint()
+    assert [harness.send(progress(step)) for step in range(1, 9)] == [[]] * 8
+
+
+def test_checkpoint_schedule_is_in_images_and_holds_on_every_node():
+    harness = checkpoint(index=1, every=100)
+    names = [effect.name for step in range(1, 9) for effect in harness.send(progress(step))]
+    assert names == [f"checkpoints/node-1-step-0000000{step}.safetensors" for step in (3, 5, 8)]
+
+
+def test_checkpoint_round_trip_restores_replica_and_clocks():
+    harness = checkpoint(every=40)
+    clocks = harness.states["clocks"]
+    clocks.made, clocks.images = 6, 96
+    clocks.advance(1, slice(0, 1), 0, 4, span=3)
+    (artifact,) = harness.send(progress(6))
+    tensors = safetensors.numpy.load(artifact.data)
+    replica = VectorState(np.zeros_like(IDENTITY))
+    replica.restore({"values": tensors["replica"]})
+    assert np.array_equal(replica.values, IDENTITY)
+    restored = ClocksState(2, {})
+    restored.restore({name.removeprefix("clocks."): tensor for name, tensor in tensors.items() if "." in name})
+    assert (restored.made, restored.images, restored.applied(1).tolist(), restored.slowest()) == (6, 96, [4, 0], 3)

@@ -1,0 +1,174 @@
+import math
+
+import pytest
+
+from dataflow.node_context import NodeContext
+from operators.clocks import FAR, Clocks, ClocksState, everything
+from operators.layout import Layout, Sharding
+
+
+def make(origins=(1, 2), cells=4, span=0):
+    return ClocksState(cells, everything(origins, cells, without=None), span=span)
+
+
+ALL = slice(0, 4)
+
+
+def test_advance_interval_that_follows_is_accepted():
+    clocks = make()
+    assert clocks.advance(1, slice(1, 3), 0, 2)
+    assert clocks.applied(1).tolist() == [0, 2, 2, 0]
+    assert clocks.rejected == 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "reason"), [(0, 3, "duplicate"), (1, 3, "overlap"), (3, 4, "gap"), (2, 2, "empty")]
+)
+def test_advance_interval_that_does_not_follow_is_rejected_and_changes_nothing(low, high, reason):
+    clocks = make()
+    clocks.advance(1, ALL, 0, 2, span=5)
+    assert not clocks.advance(1, ALL, low, high, span=9), reason
+    assert clocks.applied(1).tolist() == [2] * 4
+    assert clocks.rejected == 1
+    assert clocks.slowest() == 0  # origin 2; span 9 was not taken over
+
+
+def test_advance_cells_that_differ_are_rejected_together():
+    clocks = make()
+    clocks.advance(1, slice(0, 1), 0, 1)
+    assert not clocks.advance(1, slice(0, 2), 0, 2)
+    assert clocks.applied(1).tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("low", "accepted"), [(1, False), (2, True), (5, True)])
+def test_advance_skipping_accepts_gaps_but_no_duplicates(low, accepted):
+    clocks = make()
+    clocks.advance(1, ALL, 0, 2)
+    assert clocks.advance(1, ALL, low, 6, skips=True) is accepted
+
+
+def test_advance_unknown_origin_is_rejected_and_counted():
+    clocks = make()
+    assert not clocks.advance(9, ALL, 0, 1)
+    assert clocks.rejected == 1
+
+
+def test_slowest_is_the_least_applied_of_any_cell_and_origin():
+    clocks = make()
+    clocks.advance(1, ALL, 0, 7)
+    clocks.advance(2, slice(0, 3), 0, 9)
+    assert clocks.slowest() == 0
+    clocks.advance(2, slice(3, 4), 0, 4)
+    assert clocks.slowest() == 4
+
+
+def test_slowest_adds_each_origins_own_span():
+    clocks = make(span=3)
+    assert clocks.slowest() == 3
+    clocks.advance(1, ALL, 0, 5, span=2)
+    assert clocks.slowest() == 3  # origin 2: 0 + 3; origin 1: 5 + 2
+    clocks.advance(2, ALL, 0, 6, span=10)
+    assert clocks.slowest() == 7
+
+
+def test_slowest_nobody_else_is_infinite():
+    assert make(origins=()).slowest() == math.inf
+
+
+def test_lag_is_gradients_made_beyond_those_applied_of_the_slowest():
+    clocks = make(span=5)
+    clocks.made = 4
+    clocks.advance(1, ALL, 0, 6)
+    assert clocks.lag() == 4
+    clocks.advance(2, ALL, 0, 3)
+    assert clocks.lag() == 1
+    clocks.advance(2, ALL, 3, 8)
+    assert clocks.lag() == 0
+
+
+def test_lag_nobody_else_is_zero():
+    clocks = make(origins=())
+    clocks.made = 4
+    assert clocks.lag() == 0
+
+
+def test_reach_never_goes_back():
+    clocks = make()
+    clocks.reach(1, slice(0, 2), 5)
+    clocks.reach(1, ALL, 3)
+    assert clocks.applied(1).tolist() == [5, 5, 3, 3]
+
+
+def test_reach_origin_that_has_left_is_ignored():
+    clocks = make()
+    clocks.leave(1)
+    clocks.reach(1, ALL, 3)
+    assert clocks.tensors()["origins"].tolist() == [2]
+
+
+def test_leave_slowest_origin_is_waited_for_no_more():
+    clocks = make()
+    clocks.advance(1, ALL, 0, 7)
+    clocks.leave(2)
+    assert clocks.slowest() == 7
+    clocks.leave(2)
+    clocks.leave(1)
+    assert clocks.slowest() == math.inf
+
+
+def test_snapshot_later_writes_do_not_change_it():
+    clocks = make()
+    clocks.made, clocks.images = 3, 48
+    clocks.advance(1, ALL, 0, 2, span=4)
+    copy = clocks.snapshot()
+    clocks.made = 9
+    clocks.advance(1, ALL, 2, 5, span=1)
+    clocks.leave(2)
+    assert (copy.made, copy.images, copy.slowest(), copy.lag()) == (3, 48, 0, 3)
+    assert copy.applied(1).tolist() == [2] * 4
+
+
+def test_restore_tensors_gives_the_same_clocks():
+    clocks = make(span=2)
+    clocks.made, clocks.images = 5, 80
+    clocks.advance(1, slice(0, 2), 0, 3, span=6)
+    clocks.advance(2, ALL, 0, 4, span=1)
+    other = make(origins=(8,))
+    other.restore(clocks.tensors())
+    assert (other.made, other.images, other.slowest(), other.lag()) == (5, 80, 5, 5)
+    assert other.applied(1).tolist() == [3, 3, 0, 0]
+    assert other.applied(2).tolist() == [4] * 4
+    clocks.advance(2, ALL, 4, 9)
+    assert other.applied(2).tolist() == [4] * 4
+
+
+def test_restore_other_number_of_cells_raises():
+    with pytest.raises(ValueError, match="cells, not 4"):
+        make().restore(make(cells=5).tensors())
+
+
+def test_tensors_of_nobody_keep_their_shape():
+    assert make(origins=()).tensors()["applied"].shape == (0, 4)
+
+
+def test_create_follows_the_other_nodes():
+    node = NodeContext(index=1, members={"worker": (0, 1, 2)})
+    assert Clocks(cells=4, origins="worker").create(node).tensors()["origins"].tolist() == [0, 2]
+    assert Clocks(cells=4, origins="worker", own=True).create(node).tensors()["origins"].tolist() == [0, 1, 2]
+
+
+def test_create_with_sharding_counts_only_the_cells_an_origin_owns():
+    sharding = Sharding(layout=Layout(bounds=(0, 1, 2)))
+    node = NodeContext(index=0, members={"worker": (0,), "server": (1, 2)})
+    clocks = Clocks(cells=2, origins="server", sharding=sharding).create(node)
+    assert clocks.applied(1).tolist() == [0, FAR]
+    clocks.reach(1, slice(0, 1), 4)
+    clocks.reach(2, slice(1, 2), 6)
+    assert clocks.slowest() == 4
+
+
+def test_create_server_that_owns_nothing_is_not_waited_for():
+    sharding = Sharding(layout=Layout(bounds=(0, 1, 2)))
+    node = NodeContext(index=0, members={"worker": (0,), "server": (1, 2, 3)})
+    clocks = Clocks(cells=2, origins="server", sharding=sharding).create(node)
+    assert clocks.tensors()["origins"].tolist() == [1, 2]

@@ -1,0 +1,221 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from tiny_data import IDENTITY, TWO
+
+from dataflow.errors import OperatorError
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Sample
+from dataflow.testing.operator_harness import Harness
+from operators.clocks import ClocksState, everything
+from operators.compute import Compute
+from operators.dnn import Dense, Model, ModelSpec
+from operators.messages import Batch, Progress
+from operators.schedule import Schedule
+from operators.vector_state import VectorState
+
+MODEL = Model(TWO)
+IMAGES = np.array([[1, 0], [0, 1], [0.5, 0.25], [0.75, 1]], np.float32).reshape(4, 1, 1, 2)
+LABELS = np.array([0, 0, 1, 1])
+RATE = np.float32(0.3)
+NODE = NodeContext(index=1, name="left", members={"worker": (0, 1, 2)})
+
+
+def shards(count, *, step=0, size=4):
+    cuts = [size * shard // count for shard in range(count + 1)]
+    return [
+        Batch(
+            step, shard, count, IMAGES[cuts[shard] : cuts[shard + 1]], LABELS[cuts[shard] : cuts[shard + 1]], size, 0.5
+        )
+        for shard in range(count)
+    ]
+
+
+def gradient(images, labels, scale):
+    out = np.empty_like(IDENTITY)
+    loss, _ = MODEL.gradient(IDENTITY, images, labels, out, MODEL.workspace(4), scale)
+    return out, loss
+
+
+def make(origins=(), weights=IDENTITY, node=NODE, **fields):
+    states = {
+        "replica": VectorState(weights.copy()),
+        "clocks": ClocksState(2, everything(origins, 2, without=None)),
+    }
+    return Harness(Compute(model=TWO, schedule=Schedule(lr=0.3), **fields), node=node, states=states)
+
+
+def weights(harness):
+    return harness.states["replica"].values
+
+
+def test_compute_one_shard_emits_the_models_gradient():
+    compute = make(emits="gradient")
+    compute.send(*shards(1))
+    (message,) = compute.emitted("gradients")
+    assert message.number == 1
+    assert message.values.dtype == np.float32
+    assert np.array_equal(message.values, gradient(IMAGES, LABELS, 0.25)[0])
+
+
+def test_compute_two_shards_add_up_in_shard_order():
+    compute = make(emits="gradient")
+    first, second = shards(2)
+    assert compute.send(second) == []
+    compute.send(first)
+    parts = [gradient(IMAGES[:2], LABELS[:2], 0.25)[0], gradient(IMAGES[2:], LABELS[2:], 0.25)[0]]
+    (message,) = compute.emitted("gradients")
+    assert np.array_equal(message.values, parts[0] + parts[1])
+    assert message.values == pytest.approx(gradient(IMAGES, LABELS, 0.25)[0], rel=1e-5, abs=1e-6)
+
+
+def test_compute_more_shards_than_images_counts_empty_ones_as_nothing():
+    compute = make(emits="gradient")
+    for shard in shards(3, size=2):
+        compute.send(shard)
+    (message,) = compute.emitted("gradients")
+    assert message.values == pytest.approx(gradient(IMAGES[:2], LABELS[:2], 0.5)[0], rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("emits", ["gradient", "update"])
+def test_compute_local_and_emits_decide_what_changes_and_what_leaves(local, emits):
+    compute = make(local=local, emits=emits)
+    compute.send(*shards(1))
+    want, _ = gradient(IMAGES, LABELS, 0.25)
+    (message,) = compute.emitted("gradients")
+    assert np.array_equal(message.values, want * RATE if emits == "update" else want)
+    assert np.array_equal(weights(compute), IDENTITY - want * RATE if local else IDENTITY)
+    assert weights(compute).dtype == message.values.dtype == np.float32
+
+
+def test_compute_emitted_gradient_is_not_changed_by_the_next_step():
+    compute = make()
+    compute.send(*shards(1))
+    (message,) = compute.emitted("gradients")
+    before = message.values.copy()
+    compute.send(*shards(1, step=1))
+    assert np.array_equal(message.values, before)
+
+
+def test_compute_progress_counts_the_whole_roles_images_and_the_mean_loss():
+    compute = make()
+    compute.send(*shards(1))
+    compute.send(*shards(1, step=1, size=2))
+    loss = gradient(IMAGES, LABELS, 0.25)[1] / 4
+    first, second = compute.emitted("progress")
+    assert first == Progress(step=1, images=12, new_images=12, epoch=0.5, loss=loss)
+    assert (second.step, second.images, second.new_images) == (2, 18, 6)
+
+
+def test_compute_warm_up_rate_is_that_of_the_gradients_number():
+    schedule = Schedule(lr=0.3, warmup_steps=6)  # of three workers: 0.1, 0.2, 0.3
+    states = {"replica": VectorState(IDENTITY.copy()), "clocks": ClocksState(2, {})}
+    compute = Harness(Compute(model=TWO, schedule=schedule), node=NODE, states=states)
+    compute.send(*shards(1))
+    want, _ = gradient(IMAGES, LABELS, 0.25)
+    assert np.array_equal(compute.emitted("gradients")[0].values, want * np.float32(schedule.at(1, 3)))
+    assert schedule.at(1, 3) == pytest.approx(0.1)
+
+
+def test_compute_loss_that_is_nan_raises_with_node_and_step():
+    compute = make(weights=np.full_like(IDENTITY, np.nan))
+    compute.states["clocks"].made = 6
+    with pytest.raises(OperatorError, match=r"the loss is nan at step 7 at node left.*lower lr"):
+        compute.send(*shards(1))
+
+
+def test_compute_loss_that_is_infinite_raises():
+    compute = make()
+    part = compute.part(shards(1)[0])
+    bad = type(part)(part.gradient, float("inf"), part.size, part.epoch, part.lag)
+    with pytest.raises(OperatorError, match="the loss is inf at step 1"):
+        compute.merge([bad])
+
+
+@pytest.mark.parametrize(("made", "ready"), [(0, True), (5, True), (6, False)])
+def test_ready_bound_is_applied_plus_span_plus_slack(made, ready):
+    compute = make(origins=(0, 2), slack=2)
+    clocks = compute.states["clocks"]
+    clocks.advance(0, slice(0, 2), 0, 4, span=1)
+    clocks.advance(2, slice(0, 2), 0, 1, span=2)  # 1 + 2 + slack 2 = 5
+    clocks.made = made
+    assert compute.ready() is ready
+
+
+def test_ready_slack_zero_waits_for_every_gradient_made_so_far():
+    compute = make(origins=(0,), slack=0)
+    clocks = compute.states["clocks"]
+    assert compute.ready()
+    clocks.made = 1
+    assert not compute.ready()
+    clocks.advance(0, slice(0, 2), 0, 1)
+    assert compute.ready()
+
+
+@pytest.mark.parametrize("origins", [(), (0, 2)])
+def test_ready_without_bound_or_without_others_never_waits(origins):
+    compute = make(origins=origins, slack=0 if not origins else None)
+    compute.states["clocks"].made = 100
+    assert compute.ready()
+
+
+def test_staleness_is_what_the_weights_lacked_when_the_gradient_was_computed():
+    compute = make(origins=(0, 2))
+    clocks = compute.states["clocks"]
+    clocks.made = 3
+    clocks.advance(0, slice(0, 2), 0, 2)
+    clocks.advance(2, slice(0, 2), 0, 1)
+    part = compute.part(shards(1)[0])
+    clocks.advance(2, slice(0, 2), 1, 3)  # comes while the gradient is computed
+    effects = compute.merge([part])
+    assert Sample("staleness", 2.0) in effects
+
+
+def test_compute_part_under_threads_gives_each_its_own_workspace():
+    operator = make().operator
+    rng = np.random.default_rng(0)
+    batches = []
+    for _ in range(64):
+        size = int(rng.integers(0, 9))
+        images = rng.random((size, 1, 1, 2), np.float32)
+        batches.append(Batch(0, 0, 1, images, rng.integers(0, 2, size), max(1, size), 0.0))
+    clocks = ClocksState(2, {})
+    want = [operator.process(batch, IDENTITY, clocks) for batch in batches]
+    start = threading.Barrier(2)
+
+    def work(half):
+        start.wait()
+        return [operator.process(batch, IDENTITY, clocks) for batch in half]
+
+    with ThreadPoolExecutor(2) as pool:
+        got = [part for half in pool.map(work, (batches[:32], batches[32:])) for part in half]
+    for one, other in zip(want, got, strict=True):
+        assert np.array_equal(one.gradient, other.gradient)
+        assert one.loss == other.loss
+    assert len(operator._workspaces) <= 2
+
+
+def test_compute_snapshot_is_never_written():
+    compute = make()
+    frozen = IDENTITY.copy()
+    frozen.flags.writeable = False
+    part = compute.operator.process(shards(1)[0], frozen, ClocksState(2, {}))
+    assert not np.shares_memory(part.gradient, frozen)
+
+
+def test_compute_deeper_model_equals_plain_sgd_bit_for_bit():
+    spec = ModelSpec(input=(1, 1, 2), layers=(Dense(units=5), Dense(units=2)))
+    model = Model(spec)
+    start = model.initial(np.random.default_rng(1))
+    states = {"replica": VectorState(start.copy()), "clocks": ClocksState(2, {})}
+    compute = Harness(Compute(model=spec, schedule=Schedule(lr=0.3)), states=states)
+    out, workspace = np.empty_like(start), model.workspace(4)
+    for step in range(5):
+        compute.send(*shards(1, step=step))
+        model.gradient(start, IMAGES, LABELS, out, workspace, 0.25)
+        start -= RATE * out
+    assert np.array_equal(weights(compute), start)
+    assert [message.number for message in compute.emitted("gradients")] == [1, 2, 3, 4, 5]

@@ -1,0 +1,126 @@
+import numpy as np
+
+from dataflow.message import nbytes
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Sample
+from dataflow.testing.operator_harness import Harness
+from operators.accumulate import Accumulate
+from operators.layout import MAX_CELL, Layout
+from operators.messages import Accumulated, Fragment, Gradient, Offer, Weights
+from operators.receive import ReceiveFragments, ReceiveWeights
+from operators.send import SendGradients, SendIntervals, SendWeights
+from operators.window import Window
+
+LAYOUT = Layout(bounds=(0, 1, 3, 4))
+NODE = NodeContext(index=1, members={"worker": (0, 1, 2)})
+
+
+def gradient(number, *values):
+    return Gradient(number, np.array(values, np.float32))
+
+
+def brief(effects):
+    return [
+        (e.to, e.message.start, e.message.stop, e.message.low, e.message.high, e.message.values.tolist())
+        for e in effects
+    ]
+
+
+def test_accumulate_gradient_goes_into_the_window_and_is_announced():
+    accumulate = Harness(Accumulate(), node=NODE, states={"window": Window(layout=LAYOUT, receivers="worker")})
+    assert accumulate.send(gradient(1, 1, 2, 3, 4))[0] == Sample("window_nbytes", 16.0)
+    assert accumulate.emitted("accumulated") == [Accumulated(1)]
+    (interval,) = accumulate.states["window"].take(0, 1, 2)
+    assert interval.values.tolist() == [2, 3]
+
+
+def test_accumulate_dropped_gradients_are_reported():
+    window = Window(layout=LAYOUT, receivers="worker", newest_only=True)
+    accumulate = Harness(Accumulate(), node=NODE, states={"window": window})
+    accumulate.send(gradient(1, 0, 0, 0, 0))
+    assert Sample("dropped_gradients", 1.0) in accumulate.send(gradient(2, 0, 0, 0, 0))
+
+
+def sender(**fields):
+    states = {"window": Window(layout=LAYOUT, receivers="worker", **fields)}
+    return Harness(SendIntervals(layout=LAYOUT), node=NODE, states=states)
+
+
+def test_send_intervals_offer_becomes_the_sum_of_what_was_not_sent():
+    send = sender()
+    window = send.states["window"]
+    window.append(1, np.array([1, 2, 3, 4], np.float32))
+    assert brief(send.send(Offer(to=0, start=0, stop=2, span=3))) == [(0, 0, 2, 0, 1, [1, 2, 3])]
+    window.append(2, np.array([10, 20, 30, 40], np.float32))
+    assert brief(send.send(Offer(to=0, start=0, stop=3, span=3))) == [
+        (0, 0, 2, 1, 2, [10, 20, 30]),
+        (0, 2, 3, 0, 2, [44]),
+    ]
+    assert [(message.origin, message.span, message.skips) for message in send.emitted("fragments")] == [
+        (1, 3, False)
+    ] * 3
+
+
+def test_send_intervals_offer_of_what_was_sent_sends_nothing():
+    send = sender()
+    send.states["window"].append(1, np.zeros(4, np.float32))
+    send.send(Offer(0, 0, 3, 1))
+    assert send.send(Offer(0, 0, 3, 1)) == []
+
+
+def test_send_intervals_late_offer_stands_for_everything_since():
+    send = sender()
+    for number in (1, 2, 3):
+        send.states["window"].append(number, np.full(4, number, np.float32))
+    assert brief(send.send(Offer(2, 2, 3, 1))) == [(2, 2, 3, 0, 3, [6])]
+
+
+def test_send_intervals_without_accumulation_says_that_gradients_are_missing():
+    send = sender(newest_only=True)
+    send.states["window"].append(1, np.zeros(4, np.float32))
+    send.send(Offer(0, 0, 3, 1))
+    assert send.emitted("fragments")[0].skips
+
+
+def test_send_intervals_receivers_with_the_same_interval_share_one_array():
+    send = sender()
+    for number in (1, 2):
+        send.states["window"].append(number, np.ones(4, np.float32))
+    send.send(Offer(0, 0, 3, 1))
+    send.send(Offer(2, 0, 3, 1))
+    first, second = send.emitted("fragments")
+    assert first.values is second.values
+
+
+def test_send_intervals_large_offer_is_cut_into_frames():
+    layout = Layout(bounds=(0, MAX_CELL, 2 * MAX_CELL, 2 * MAX_CELL + 5))
+    states = {"window": Window(layout=layout, receivers="worker")}
+    send = Harness(SendIntervals(layout=layout), node=NODE, states=states)
+    states_window = send.states["window"]
+    states_window.append(1, np.zeros(layout.n_weights, np.float32))
+    send.send(Offer(0, 0, 3, 1))
+    fragments = send.emitted("fragments")
+    assert [(f.start, f.stop) for f in fragments] == [(0, 1), (1, 2), (2, 3)]
+    assert max(nbytes(f) for f in fragments) == 4 * MAX_CELL + 128 <= 1 << 20
+
+
+def test_send_gradients_sends_each_gradient_whole_without_copying():
+    send = Harness(SendGradients(layout=LAYOUT), node=NODE)
+    message = gradient(3, 1, 2, 3, 4)
+    ((effect),) = send.send(message)
+    assert brief([effect]) == [(None, 0, 3, 2, 3, [1, 2, 3, 4])]
+    assert (effect.message.origin, effect.message.span, effect.message.skips) == (1, 0, False)
+    assert np.shares_memory(effect.message.values, message.values)
+
+
+def test_send_and_receive_weights_pass_them_on_to_their_worker():
+    weights = Weights(to=2, origin=1, start=0, stop=1, clock=4, values=np.zeros(1, np.float32))
+    (effect,) = Harness(SendWeights(), node=NODE).send(weights)
+    assert effect.message is weights
+    assert effect.to == 2
+    assert Harness(ReceiveWeights(), node=NODE).send(weights)[0].message is weights
+
+
+def test_receive_fragments_passes_them_on():
+    fragment = Fragment(0, 0, 1, 0, 1, 0, skips=False, values=np.zeros(1, np.float32))
+    assert Harness(ReceiveFragments(), node=NODE).send(fragment)[0].message is fragment

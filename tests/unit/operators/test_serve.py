@@ -1,0 +1,184 @@
+import numpy as np
+import pytest
+
+from dataflow.node_context import NodeContext
+from dataflow.testing.operator_harness import Harness
+from operators.barrier import Barrier
+from operators.layout import Layout
+from operators.messages import Fragment
+from operators.schedule import Schedule
+from operators.serve import Pulls, PullsState, Serve, ServeMean
+from operators.vector_state import VectorState
+
+LAYOUT = Layout(bounds=(0, 1, 2))
+SERVER = NodeContext(index=5, role="server", members={"worker": (0, 1), "server": (5,)})
+HALF = Schedule(lr=0.5)
+
+
+def push(worker, high, value=2.0, *, low=None, start=0, stop=2):
+    values = np.full(stop - start, value, np.float32)
+    values.flags.writeable = False
+    low = high - 1 if low is None else low
+    return Fragment(worker, start, stop, low, high, span=0, skips=False, values=values)
+
+
+def shard():
+    return VectorState(np.array([10, 20], np.float32))
+
+
+def serve(**fields):
+    states = {"shard": shard(), "pulls": Pulls(workers="worker")}
+    return Harness(Serve(layout=LAYOUT, schedule=HALF, **fields), node=SERVER, states=states)
+
+
+def serve_mean():
+    states = {"shard": shard(), "barrier": Barrier(contributors="worker")}
+    return Harness(ServeMean(layout=LAYOUT, schedule=HALF), node=SERVER, states=states)
+
+
+def brief(effects):
+    return [(e.message.to, e.message.clock, e.message.start, e.message.values.tolist()) for e in effects]
+
+
+def values(harness):
+    return harness.states["shard"].values
+
+
+def test_serve_asynchronous_applies_and_answers_at_once():
+    server = serve()
+    assert brief(server.send(push(0, 1))) == [(0, 1, 0, [9, 19])]
+    assert brief(server.send(push(0, 2))) == [(0, 2, 0, [8, 18])]
+    assert brief(server.send(push(1, 1, 4.0))) == [(1, 1, 0, [6, 16])]
+    assert values(server).dtype == np.float32
+    assert {message.origin for message in server.emitted("weights")} == {5}
+
+
+def test_serve_answer_is_not_changed_by_later_gradients():
+    server = serve()
+    (effect,) = server.send(push(0, 1))
+    server.send(push(1, 1))
+    assert effect.message.values.tolist() == [9, 19]
+
+
+def test_serve_rate_is_that_of_the_gradients_number():
+    server = serve()
+    warming = Serve(layout=LAYOUT, schedule=Schedule(lr=0.5, warmup_steps=4))  # two each: 0.25, 0.375
+    server = Harness(warming, node=SERVER, states={"shard": shard(), "pulls": Pulls(workers="worker")})
+    server.send(push(0, 1))
+    assert values(server).tolist() == [9.5, 19.5]
+    server.send(push(0, 2))
+    assert values(server).tolist() == [8.75, 18.75]
+
+
+def test_serve_ssp_answers_when_the_slowest_catches_up():
+    server = serve(tau=1)
+    assert brief(server.send(push(0, 1))) == [(0, 1, 0, [9, 19])]
+    assert server.send(push(0, 2)) == []
+    assert brief(server.send(push(1, 1))) == [(0, 2, 0, [7, 17]), (1, 1, 0, [7, 17])]
+
+
+def test_serve_ssp_of_zero_answers_everybody_at_once_like_bsp():
+    server = serve(tau=0)
+    for number in (1, 2, 3):
+        assert server.send(push(0, number)) == []
+        answers = server.send(push(1, number))
+        assert [(e.message.to, e.message.clock) for e in answers] == [(0, number), (1, number)]
+        assert answers[0].message.values is answers[1].message.values
+
+
+def test_serve_ssp_runs_of_cells_are_answered_for_themselves():
+    server = serve(tau=0)
+    assert server.send(push(0, 1, stop=1)) == []
+    assert server.send(push(0, 1, start=1)) == []
+    assert brief(server.send(push(1, 1, start=1))) == [(0, 1, 1, [18]), (1, 1, 1, [18])]
+
+
+def test_serve_worker_leaving_releases_those_who_waited_for_it():
+    server = serve(tau=0)
+    server.send(push(0, 1))
+    assert brief(server.left(1)) == [(0, 1, 0, [9, 19])]
+    assert brief(server.send(push(0, 2))) == [(0, 2, 0, [8, 18])]
+
+
+def test_serve_everybody_left_releases_all():
+    server = serve(tau=0)
+    server.send(push(0, 1))
+    assert brief(server.left(0)) == []
+    assert brief(server.left(1)) == [(0, 1, 0, [9, 19])]
+
+
+def test_serve_fetch_every_four_answers_pushes_that_pass_a_multiple():
+    server = serve(fetch_every=4)
+    assert server.send(push(0, 2, low=0)) == []
+    assert [e.message.clock for e in server.send(push(0, 5, low=2))] == [5]
+    assert server.send(push(0, 6, low=5)) == []
+    assert [e.message.clock for e in server.send(push(0, 8, low=6))] == [8]
+    assert server.send(push(0, 9, low=8)) == []
+
+
+def test_serve_end_sends_every_worker_the_final_weights():
+    server = serve()
+    server.send(push(0, 3))
+    server.send(push(0, 3, start=0, stop=1))
+    assert brief(server.end()) == [(0, 3, 0, [8, 19]), (1, 0, 0, [8, 19]), (0, 3, 0, [8]), (1, 0, 0, [8])]
+
+
+def test_pulls_restore_gives_the_same_numbers():
+    pulls = PullsState({0, 1})
+    pulls.push((0, 2), 0, 7)
+    pulls.push((2, 5), 1, 4)
+    other = PullsState({9})
+    other.restore(pulls.snapshot())
+    assert other.workers == {0, 1}
+    assert other.pushed == {(0, 2): {0: 7}, (2, 5): {1: 4}}
+    assert [other.slowest((0, 2)), other.slowest((7, 8))] == [0, 0]
+
+
+def test_pulls_restore_of_nothing_is_empty():
+    pulls = PullsState({0})
+    pulls.restore(PullsState(set()).tensors())
+    assert (pulls.workers, pulls.pushed) == (set(), {})
+
+
+def test_serve_mean_applies_the_mean_once_and_answers_all():
+    server = serve_mean()
+    assert server.send(push(1, 1, 2.0)) == []
+    assert values(server).tolist() == [10, 20]
+    assert brief(server.send(push(0, 1, 6.0))) == [(0, 1, 0, [8, 18]), (1, 1, 0, [8, 18])]
+    assert values(server).dtype == np.float32
+
+
+def test_serve_mean_worker_that_left_makes_the_divisor_smaller():
+    server = serve_mean()
+    server.send(push(0, 1, 6.0))
+    assert brief(server.left(1)) == [(0, 1, 0, [7, 17])]
+    assert brief(server.send(push(0, 2, 2.0))) == [(0, 2, 0, [6, 16])]
+
+
+def test_serve_mean_contribution_of_a_worker_that_has_left_still_counts():
+    server = serve_mean()
+    server.send(push(1, 1, 2.0))
+    server.left(1)
+    assert brief(server.send(push(0, 1, 6.0))) == [(0, 1, 0, [8, 18]), (1, 1, 0, [8, 18])]
+
+
+def test_serve_mean_end_sends_final_weights_to_workers_that_stopped_earlier():
+    server = serve_mean()
+    server.send(push(0, 1))
+    server.send(push(1, 1))
+    server.left(1)
+    server.send(push(0, 2))
+    assert brief(server.end()) == [(1, 2, 0, [8, 18])]
+
+
+def test_serve_mean_end_sends_nothing_to_workers_that_have_it():
+    server = serve_mean()
+    server.send(push(0, 1))
+    server.send(push(1, 1))
+    assert server.end() == []
+
+
+@pytest.mark.parametrize("fields", [{"fetch_every": 0}, {"tau": "soon"}])
+def test_serve_impossible_parameters_are_refused(fields):
+    with pytest.raises(ValueError, match="validation error"):
+        Serve(layout=LAYOUT, schedule=HALF, **fields)

@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+from tiny_data import TWO, data
+
+from dataflow.node_context import NodeContext
+from operators.data import open_data, pixels
+from operators.dnn import Model
+from operators.layout import Layout, Sharding
+from operators.preprocess import Normalise
+from operators.sampling import epoch_order
+from operators.source import training_rows
+from operators.vector_state import Replica, Shard, VectorState
+from operators.warm_start import WarmStart, initial_weights
+
+WARM = WarmStart(fraction=0.5, lr=0.25, batch=4, data=data(20))
+
+
+def worker(index, seed=0):
+    return NodeContext(index=index, members={"worker": (0, 1, 2)}, seed=seed)
+
+
+def test_snapshot_later_writes_do_not_change_it():
+    state = VectorState(np.array([1, 2], np.float32))
+    copy = state.snapshot()
+    state.values[:] = 5
+    assert copy.tolist() == [1, 2]
+
+
+def test_restore_keeps_the_array_and_copies_the_values():
+    state, saved = VectorState(np.zeros(2, np.float32)), np.array([3, 4], np.float32)
+    live = state.values
+    state.restore({"values": saved})
+    saved[:] = 0
+    assert live.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("values", [np.zeros(3, np.float32), np.zeros(2, np.float64)])
+def test_restore_other_shape_or_dtype_raises(values):
+    with pytest.raises(ValueError, match=r"the model is \(2,\) float32"):
+        VectorState(np.zeros(2, np.float32)).restore({"values": values})
+
+
+@pytest.mark.parametrize("warm", [None, WARM])
+def test_replica_is_the_same_on_all_nodes_and_differs_by_seed(warm):
+    element = Replica(model=TWO, warm_start=warm)
+    first, second = element.create(worker(0)), element.create(worker(2))
+    assert np.array_equal(first.values, second.values)
+    assert not np.shares_memory(first.values, second.values)
+    assert first.values.dtype == np.float32
+    assert not np.array_equal(first.values, element.create(worker(0, seed=1)).values)
+
+
+def test_replica_can_be_written_after_others_were_made():
+    element = Replica(model=TWO)
+    first = element.create(worker(0))
+    before = first.values.copy()
+    first.values += 1
+    assert np.array_equal(element.create(worker(1)).values, before)
+
+
+def test_shards_of_all_servers_make_up_the_replica():
+    sharding = Sharding(layout=Layout(bounds=(0, 1, 2, 4, 6)))
+    element = Shard(model=TWO, sharding=sharding, warm_start=WARM)
+    members = {"server": (3, 4)}
+    shards = [element.create(NodeContext(index=i, role="server", members=members)).values for i in (3, 4)]
+    whole = Replica(model=TWO, warm_start=WARM).create(worker(0)).values
+    assert shards[0].tolist() == [*whole[:4], 0, 0]
+    assert shards[1].tolist() == [0, 0, 0, 0, *whole[4:]]
+
+
+@pytest.mark.parametrize("normalise", [None, Normalise(mean=(0.5,), std=(0.25,))])
+def test_warm_start_is_plain_sgd_on_a_fraction_of_an_epoch(normalise):
+    warm = WARM.model_copy(update={"normalise": normalise, "holdout": 0.2})
+    model, seed = Model(TWO), 6
+    weights = initial_weights(TWO, None, seed).copy()
+    rows = training_rows(20, 0.2, seed)
+    order = rows[epoch_order(16, seed, 0, 1 << 20)][:8]
+    tiny, out = open_data(data(20)), np.empty_like(weights)
+    for batch in (order[:4], order[4:]):
+        images = pixels(tiny.train_images[batch], 10.0)
+        images = images if normalise is None else (images - np.float32(0.5)) / np.float32(0.25)
+        model.gradient(weights, images, tiny.train_labels[batch], out, model.workspace(4), 0.25)
+        weights -= np.float32(0.25) * out
+    assert np.array_equal(initial_weights(TWO, warm, seed), weights)
+
+
+def test_initial_weights_are_read_only():
+    with pytest.raises(ValueError, match="read-only"):
+        initial_weights(TWO, None, 0)[:] = 0

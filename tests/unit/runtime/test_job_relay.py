@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from dataflow.errors import OperatorError, WireError
+from dataflow.operators_api import Artifact
+from dataflow.reports import NodeStatistics, OperatorReport
+from dataflow.runtime.frames import pack_frame, read_frame
+from dataflow.runtime.job_relay import JobRelay, Report
+from dataflow.runtime.wire import CHUNK_NBYTES
+from dataflow.transport.generated import control_pb2 as pb
+
+DEPLOY = pb.ProcessCommand(deploy=pb.Deploy(node=1))
+CONNECT = pb.ProcessCommand(connect=pb.Connect(addresses={0: "a:1", 1: "b:2"}))
+START = pb.ProcessCommand(start=pb.Start())
+STOP = pb.ProcessCommand(stop=pb.Stop(reason="time"))
+
+
+class FakeDriver:
+    """A node that runs until it is stopped; `fails` maps a method's name to what it raises."""
+
+    def __init__(self, report: Report, fails: Mapping[str, Exception]) -> None:
+        self.report, self.fails, self.calls = report, fails, list[Any]()
+        self.stopped = asyncio.Event()
+
+    def called(self, name: str, *arguments: object) -> None:
+        self.calls.append((name, *arguments) if arguments else name)
+        if name in self.fails:
+            raise self.fails[name]
+
+    async def prepare(self) -> str:
+        self.called("prepare")
+        return "b:2"
+
+    async def connect(self, addresses: Mapping[int, str]) -> None:
+        self.called("connect", dict(addresses))
+
+    def start(self) -> None:
+        self.called("start")
+        self.report(OperatorReport("a.b", {"x": 1}))
+        self.report(Artifact("empty", b""))
+        self.report(Artifact("two", bytes(CHUNK_NBYTES + 1)))
+        other = threading.Thread(target=self.report, args=(OperatorReport("a.b", {"x": 2}),))
+        other.start()
+        other.join()
+
+    def stop(self) -> None:
+        self.called("stop")
+        self.stopped.set()
+
+    async def wait(self) -> NodeStatistics:
+        await self.stopped.wait()
+        self.called("wait")
+        return NodeStatistics(1, steps=5)
+
+    def statistics(self) -> NodeStatistics:
+        return NodeStatistics(1)
+
+    async def close(self) -> None:
+        self.called("close")
+
+
+class Conversation:
+    """The agent's side of a relay."""
+
+    def __init__(self, fails: Mapping[str, Exception]) -> None:
+        self.fails = fails
+        self.driver: FakeDriver | None = None
+
+    async def open(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.reader, self.writer = await asyncio.open_connection(sock=ours)
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        relay = JobRelay(reader, writer, self.make, lambda error: (f"{error}", "my_job.py:3"))
+        self.relay = asyncio.create_task(relay.run())
+
+    def make(self, deploy: pb.Deploy, report: Report) -> FakeDriver:
+        assert deploy.node == 1
+        self.driver = FakeDriver(report, self.fails)
+        return self.driver
+
+    def tell(self, *commands: pb.ProcessCommand) -> None:
+        for command in commands:
+            self.writer.write(pack_frame(command.SerializeToString()))
+
+    async def hear(self) -> pb.ProcessMessage:
+        frame = await read_frame(self.reader)
+        assert frame is not None
+        return pb.ProcessMessage.FromString(frame)
+
+    async def leave(self) -> bool:
+        self.writer.write_eof()
+        while await read_frame(self.reader) is not None:
+            pass
+        return await self.close()
+
+    async def close(self) -> bool:
+        went_well = await self.relay
+        self.writer.close()
+        await self.writer.wait_closed()
+        return went_well
+
+
+def converse(talk: Callable[[Conversation], Any], fails: Mapping[str, Exception] | None = None) -> Any:
+    async def whole() -> Any:
+        conversation = Conversation(fails or {})
+        await conversation.open()
+        return await talk(conversation)
+
+    return asyncio.run(whole())
+
+
+def test_whole_life_of_a_node() -> None:
+    async def talk(agent: Conversation) -> None:
+        agent.tell(DEPLOY)
+        assert (await agent.hear()).prepared.address == "b:2"
+        agent.tell(CONNECT)
+        assert (await agent.hear()).WhichOneof("body") == "ready"
+        agent.tell(START)
+        said = [await agent.hear() for _ in range(5)]
+        assert [message.report.fields_json for message in (said[0], said[4])] == [b'{"x": 1}', b'{"x": 2}']
+        chunks = [(m.artifact.name, len(m.artifact.data), m.artifact.last) for m in said[1:4]]
+        assert chunks == [("empty", 0, True), ("two", CHUNK_NBYTES, False), ("two", 1, True)]
+        agent.tell(STOP)
+        assert (await agent.hear()).ended.statistics.steps == 5
+        assert agent.driver is not None
+        assert "close" not in agent.driver.calls, "peers may still be sending"
+        assert await agent.leave()
+        connect = ("connect", {0: "a:1", 1: "b:2"})
+        assert agent.driver.calls == ["prepare", connect, "start", "stop", "wait", "close"]
+
+    converse(talk)
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "link"),
+    [
+        ("prepare", OperatorError(what="no data"), False),
+        ("connect", WireError(what="no link"), True),
+        ("start", ValueError("anything"), False),
+        ("wait", OperatorError(what="it raised"), False),
+    ],
+)
+def test_failure_is_told_and_the_process_stays_until_it_is_asked_to_leave(
+    method: str, error: Exception, link: bool
+) -> None:
+    async def talk(agent: Conversation) -> None:
+        agent.tell(DEPLOY, CONNECT, START)
+        while (message := await agent.hear()).WhichOneof("body") != "failed":
+            if message.WhichOneof("body") == "report":
+                agent.tell(STOP)
+        failed = message.failed
+        assert (failed.text, failed.where, failed.link) == (f"{error}", "my_job.py:3", link)
+        assert not await agent.leave()
+        assert agent.driver is not None
+        assert agent.driver.calls[-1] == "close"
+
+    converse(talk, {method: error})
+
+
+def test_stop_before_the_start_makes_the_process_leave() -> None:
+    async def talk(agent: Conversation) -> None:
+        agent.tell(DEPLOY)
+        await agent.hear()
+        agent.tell(STOP)
+        assert await agent.close()
+        assert agent.driver is not None
+        assert agent.driver.calls == ["prepare", "close"]
+
+    converse(talk)
+
+
+def test_agent_that_goes_before_it_deploys_is_no_failure() -> None:
+    async def talk(agent: Conversation) -> None:
+        assert await agent.leave()
+        assert agent.driver is None
+
+    converse(talk)
+
+
+def test_agent_that_goes_while_the_node_runs_closes_it() -> None:
+    async def talk(agent: Conversation) -> None:
+        agent.tell(DEPLOY, CONNECT, START)
+        while (await agent.hear()).WhichOneof("body") != "report":
+            pass
+        await agent.leave()
+        assert agent.driver is not None
+        assert agent.driver.calls[-1] == "close"
+
+    converse(talk)
