@@ -24,7 +24,6 @@ from engine_rig import (
 
 from dataflow.engine.events import Failed, Report, Started, StopAsked
 from dataflow.engine.memory_driver import MemoryDriver
-from dataflow.engine.reports import OperatorReport
 from dataflow.errors import ConfigError, OperatorError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
@@ -32,6 +31,7 @@ from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Artifact, Emissions, EndOfData, Gather, Operator
 from dataflow.ports import Emission, In, Out
+from dataflow.reports import OperatorReport
 from dataflow.state import Reads, Writes
 
 
