@@ -7,15 +7,18 @@ of what it declares with `Writes`, a generator `rng` with the engine's seed, and
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dataflow.engine.chain import Member, call
+import numpy as np
+
+from dataflow.engine.chain import Given, Member
 from dataflow.errors import OperatorError, suggest
+from dataflow.graph.logical import describe
 from dataflow.message import Message, Sharded, Tick
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Effect, Gather, Operator
+from dataflow.operators_api import Effect, Gather, Operator, random_generator
 from dataflow.ports import Emission
 from dataflow.state import State, StateElement
 
@@ -25,7 +28,7 @@ class _Step:
     """The step that a gathering operator is in: its snapshots, and its parts by shard."""
 
     number: int
-    given: dict[str, Any]
+    given: Given
     parts: dict[int, Any] = field(default_factory=dict)
 
 
@@ -55,7 +58,8 @@ class Harness:
         """Everything yielded so far, in order."""
         self.states = self._made(states or {})
         name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(operator).__name__).lower()
-        self._member = Member(name, operator, self.node, {state: state for state in self.states})
+        spec = describe(name, operator, self.node.role, {state: state for state in self.states})
+        self._member = Member(spec, operator, self.node, ())
         self._step: _Step | None = None
         self._count = 0
         operator.open(self.node)
@@ -87,20 +91,20 @@ class Harness:
         """The part that a gathering operator makes of one shard, on the step's snapshots."""
         self._check(message)
         step = self._open(message)
-        arguments = self._member.arguments("process", step.given, step.number, _shard(message))
-        return call(self._member, "process", (message,), arguments)
+        rng = self._rng("process", step.number, _shard(message))
+        return self._member.call("process", (message,), step.given, rng)
 
     def merge(self, parts: Sequence[Any]) -> list[Effect]:
         """End a gathering operator's step with the parts of its shards, in shard order; what it yields."""
-        step = self._step or _Step(self._count, self._snapshots())
+        step = self._step or _Step(self._count, Given(self._snapshots()))
         self._step, self._count = None, step.number + 1
-        return self._run("merge", (parts,), step.given | self._written("merge"), step.number)
+        return self._run("merge", (parts,), Given(step.given.snapshots, self.states), step.number)
 
     def ready(self) -> bool:
         """Whether the operator may be started now; true for one that is never held back."""
-        if "ready" not in self._member.asks:
+        if not self._member.has("ready"):
             return True
-        return bool(call(self._member, "ready", (), self._member.arguments("ready", self.states, 0, 0)))
+        return bool(self._member.call("ready", (), self._given("ready"), self._rng("ready", 0, 0)))
 
     def end(self) -> list[Effect]:
         """Tell the operator that the last message has come; what it yields."""
@@ -151,29 +155,25 @@ class Harness:
         """The open step of a gathering operator, with its snapshots; a new one if `message` begins it."""
         if self._step is None:
             number = message.step if isinstance(message, Sharded) else self._count
-            self._step = _Step(number, self._snapshots())
+            self._step = _Step(number, Given(self._snapshots()))
         return self._step
 
     def _snapshots(self) -> dict[str, Any]:
         return {name: state.snapshot() for name, state in self.states.items()}
 
-    def _written(self, hook: str) -> dict[str, Any]:
-        return {name: self.states[name] for name in self._member.uses(hook, writes=True)}
-
-    def _given(self, hook: str) -> dict[str, Any]:
+    def _given(self, hook: str) -> Given:
         """What the engine gives a hook: live elements of what it writes, snapshots of what it reads."""
-        if hook not in self._member.asks:
-            return {}
-        reads = self._member.uses(hook, writes=False)
-        return self._written(hook) | {name: self.states[name].snapshot() for name in reads}
+        uses = self._member.uses(hook)
+        return Given({name: self.states[name].snapshot() for name in uses.reads}, self.states)
 
-    def _run(
-        self, hook: str, positional: tuple[Any, ...], given: Mapping[str, Any], step: int, shard: int = 0
-    ) -> list[Effect]:
-        if hook not in self._member.asks:
+    def _rng(self, hook: str, step: int, shard: int) -> Callable[[], np.random.Generator]:
+        name = self._member.name if hook == "process" else f"{self._member.name}.{hook}"
+        return lambda: random_generator(self.node.seed, name, self.node.index, step, shard)
+
+    def _run(self, hook: str, positional: tuple[Any, ...], given: Given, step: int, shard: int = 0) -> list[Effect]:
+        if not self._member.has(hook):
             return []
-        arguments = self._member.arguments(hook, given, step, shard)
-        effects: list[Effect] = call(self._member, hook, positional, arguments, listed=True)
+        effects: list[Effect] = list(self._member.call(hook, positional, given, self._rng(hook, step, shard)) or ())
         self.effects += effects
         return effects
 
