@@ -15,7 +15,7 @@ class AkoError(Exception):
 
     Args:
         what: what is wrong, one sentence without the final full stop.
-        got: the value received; shown with `repr`, shortened.
+        got: the value received, or words about it; shortened, and in quotes only where that makes it clearer.
         where: node, operator, or the user's ``file:line``.
         fix: what the user can do about it.
     """
@@ -94,5 +94,6 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _short(value: object, limit: int = 200) -> str:
-    text = repr(value)
+    plain = isinstance(value, str) and value.strip() == value and value.isprintable() and bool(value)
+    text = str(value) if plain else repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
