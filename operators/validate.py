@@ -42,7 +42,7 @@ class Validate(Operator):
     holdout: float = 0.0
     normalise: Normalise | None = None
     rank: int = 0
-    batch: int = 256
+    batch: int = 64
     progress = In(Progress, capacity=64)
     results = Out(Validation, reported=True)
     predictions = Out(Predictions)

@@ -41,11 +41,13 @@ class Task:
 
     Args:
         chain: id of the chain it belongs to.
+        role: what it does for the chain: ``message``, ``shard``, ``merge``, ``left`` or ``end``.
         pool: the pool that must run it.
         run: the work; raises `AkoError` and nothing else.
     """
 
     chain: str
+    role: str
     pool: Pool
     run: Callable[[], Outcome]
 

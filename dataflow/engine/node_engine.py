@@ -262,7 +262,7 @@ class NodeEngine:
         work: Callable[[], Outcome],
         delivery: Delivery | None = None,
     ) -> None:
-        task = Task(state.chain.plan.head, state.chain.plan.pool, work)
+        task = Task(state.chain.plan.head, role, state.chain.plan.pool, work)
         self._locked.update(given.live)
         self._slots[task.pool] -= 1
         state.running.append(Running(task, role, frozenset(given.live), delivery))

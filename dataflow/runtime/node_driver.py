@@ -2,8 +2,8 @@
 
 Invariant: the engine is only touched on the event loop, by one event at a time.
 
-Compute tasks run on threads. Network tasks do too, unless their chain has shown that they are short: then handing them
-to a thread and back costs more than they do, and they run on the loop.
+Tasks run on threads, unless earlier ones of their chain and role have shown that they are short: then handing them to a
+thread and back costs more than they do, and they run on the loop.
 """
 
 from __future__ import annotations
@@ -45,10 +45,13 @@ from dataflow.transport.base import Network
 from dataflow.transport.links import Links
 
 SHORT_S = 0.0002
-"""Network tasks of a chain whose tasks take less than this on average run on the loop, in seconds."""
+"""Tasks of a chain and role that take less than this on average run on the loop, in seconds."""
+
+NICENESS = 5
+"""Compute threads stand back for the event loop, or messages would wait for them where nodes share cores."""
 
 _MEMORY = 0.9
-"""Weight of the past in a chain's average."""
+"""Weight of the past in that average."""
 
 
 class NodeDriver:
@@ -82,7 +85,7 @@ class NodeDriver:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._pools: dict[str, TaskPool] = {}
-        self._typical_s: dict[str, float] = {}
+        self._typical_s: dict[tuple[str, str], float] = {}
         self._pending: deque[Event] = deque()
         self._links: Links | None = None
         self._engine: NodeEngine | None = None
@@ -96,8 +99,10 @@ class NodeDriver:
         """
         self.loaded = await self._loop.run_in_executor(None, self._load)
         plan = self._plan.nodes[self._node]
-        for name, size in (("compute", plan.compute_tasks), ("network", plan.network_tasks)):
-            self._pools[name] = TaskPool(name, size, self._clock, self._task_done)
+        self._pools = {
+            "compute": TaskPool("compute", plan.compute_tasks, self._clock, self._task_done, niceness=NICENESS),
+            "network": TaskPool("network", plan.network_tasks, self._clock, self._task_done),
+        }
         self._engine = NodeEngine(self._plan, self._node, self.loaded)
         self._links = Links(
             self._network,
@@ -225,14 +230,15 @@ class NodeDriver:
                 self._ended.set_result(None)
 
     def _run(self, task: Task) -> None:
-        if task.pool == "compute" or self._typical_s.get(task.chain, SHORT_S) >= SHORT_S:
+        if self._typical_s.get((task.chain, task.role), SHORT_S) >= SHORT_S:
             self._pools[task.pool].submit(task)
         else:
             self._pending.append(self._measured(run_task(task, self._clock)))
 
     def _measured(self, event: TaskFinished) -> TaskFinished:
-        known = self._typical_s.get(event.task.chain, event.busy_s)
-        self._typical_s[event.task.chain] = _MEMORY * known + (1 - _MEMORY) * event.busy_s
+        key = (event.task.chain, event.task.role)
+        known = self._typical_s.get(key, event.busy_s)
+        self._typical_s[key] = _MEMORY * known + (1 - _MEMORY) * event.busy_s
         return event
 
     def _fail(self, error: AkoError) -> None:

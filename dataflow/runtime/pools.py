@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -17,12 +18,15 @@ class TaskPool:
     Args:
         name: of the threads, for people.
         size: number of threads.
+        niceness: how far the threads stand back for others where there are fewer cores than busy threads, 0 to 19.
         clock: measures how long tasks take.
         done: called with the outcome, on the pool's thread.
     """
 
-    def __init__(self, name: str, size: int, clock: Clock, done: Callable[[TaskFinished], None]) -> None:
-        self._clock, self._done = clock, done
+    def __init__(
+        self, name: str, size: int, clock: Clock, done: Callable[[TaskFinished], None], *, niceness: int = 0
+    ) -> None:
+        self._clock, self._done, self._niceness = clock, done, niceness
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(size)
@@ -40,6 +44,8 @@ class TaskPool:
             self._tasks.put(None)
 
     def _work(self) -> None:
+        if self._niceness:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)  # on Linux, of this thread
         while (task := self._tasks.get()) is not None:
             self._done(run_task(task, self._clock))
 
