@@ -34,7 +34,7 @@ class Config(TrainingConfig):
     """
 
     p: PositiveInt | Literal["auto"] = "auto"
-    tau: int = Field(default=8, ge=0)
+    tau: int = Field(default=4, ge=0)
     every: int = Field(default=1, ge=1)
     bandwidth: str = "250mbit"
     gradients_per_s: float = Field(default=200, gt=0)

@@ -26,7 +26,7 @@ class Config(TrainingConfig):
     """
 
     consistency: Literal["bsp", "ssp", "async"] = "ssp"
-    tau: int = Field(default=8, ge=0)
+    tau: int = Field(default=4, ge=0)
 
 
 def build(config: Config) -> LogicalGraph:

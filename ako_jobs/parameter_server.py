@@ -38,7 +38,7 @@ class Config(TrainingConfig):
     servers: PositiveInt | Literal["all"] = 1
     shard: Literal["range", "layer"] = "range"
     consistency: Literal["bsp", "ssp", "async"] = "async"
-    tau: int = Field(default=8, ge=0)
+    tau: int = Field(default=4, ge=0)
     n_push: int = Field(default=1, ge=1)
     n_fetch: int = Field(default=1, ge=1)
 

@@ -92,6 +92,7 @@ async def serve(control: socket.socket, progress: Progress, folder: Path) -> boo
             clock=SystemClock(),
             report=report,
             progress=progress.bump,
+            bundle_digest=deploy.bundle_digest,
         )
 
     reader, writer = await asyncio.open_connection(sock=control)

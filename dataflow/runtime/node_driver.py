@@ -66,6 +66,7 @@ class NodeDriver:
         clock: for measurements.
         report: told of reports and artifacts, on the event loop.
         progress: told whenever anything happened.
+        bundle_digest: of the code that travels with the job; empty if none does.
     """
 
     def __init__(
@@ -79,8 +80,10 @@ class NodeDriver:
         clock: Clock,
         report: Callable[[OperatorReport | Artifact], None],
         progress: Callable[[], None],
+        bundle_digest: str = "",
     ) -> None:
         self._plan, self._node, self._job, self._incarnation = plan, node, job, incarnation
+        self._bundle_digest = bundle_digest
         self._network, self._clock, self._report, self._progress = network, clock, report, progress
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -108,7 +111,7 @@ class NodeDriver:
             self._network,
             node=self._node,
             job=self._job,
-            plan_hash=self._plan.digest(),
+            plan_hash=f"{self._plan.digest()}+{self._bundle_digest}",
             incarnation=self._incarnation,
             edge_types=message_types(self._plan),
             on_message=self._message,
