@@ -100,6 +100,11 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
     print(json.dumps(plain(value), indent=indent, allow_nan=False))
 
 
+def print_line(value: Any) -> None:
+    """Print a value as one line of JSON at once, for programs that read along."""
+    print(json.dumps(plain(value), allow_nan=False), flush=True)
+
+
 def plain(value: Any) -> Any:
     """A value made of dictionaries, lists and scalars only."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

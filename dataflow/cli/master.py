@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dataflow.cli.common import StateDirOption, examples, verbs
+from dataflow.cli.common import JsonFlag, StateDirOption, examples, print_line, verbs
 from dataflow.cli.serving import HostOption, InsecureFlag, serve_until_signal
 from dataflow.runtime.master import MasterConfig, serve
 from dataflow.runtime.state_dir import default_state_dir
@@ -27,10 +27,12 @@ def master(
     ] = MasterConfig.port,
     state_dir: StateDirOption = None,
     insecure: InsecureFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Start a master in the foreground: it queues jobs and places them on nodes.
 
     Its state directory keeps jobs, results and the token that nodes and clients need. Stop it with Ctrl-C; jobs that
-    wait are there again when it is restarted.
+    wait are there again when it is restarted. With --json it prints where it listens as a line of JSON.
     """
-    serve_until_signal(serve(MasterConfig(host, port, state_dir or default_state_dir(), insecure)))
+    config = MasterConfig(host, port, state_dir or default_state_dir(), insecure)
+    serve_until_signal(serve(config, announce=print_line) if as_json else serve(config))

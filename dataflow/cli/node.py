@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from dataflow.cli.common import JsonFlag, MasterOption, StateDirOption, examples, master_address, print_json, verbs
+from dataflow.cli.common import (
+    JsonFlag,
+    MasterOption,
+    StateDirOption,
+    examples,
+    master_address,
+    print_json,
+    print_line,
+    verbs,
+)
 from dataflow.cli.serving import HostOption, InsecureFlag, serve_until_signal
 from dataflow.runtime.agent import AgentConfig, attach
 from dataflow.runtime.auth import read_token
@@ -36,11 +45,13 @@ def node(
     ] = None,
     state_dir: StateDirOption = None,
     insecure: InsecureFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Attach this machine to a master, in the foreground; it runs jobs until Ctrl-C.
 
-    The token is taken from $AKO_TOKEN, or from the master's state directory where that is on this machine. If the
-    master goes away, the node keeps trying to reach it.
+    The token is taken from $AKO_TOKEN, or from the master's state directory where that is on this machine. Once
+    attached, the node keeps trying to reach a master that goes away. With --json it prints a line of JSON each time it
+    is attached.
     """
     folder = state_dir or default_state_dir()
     config = AgentConfig(
@@ -52,7 +63,7 @@ def node(
         tasks=tasks,
         insecure=insecure,
     )
-    serve_until_signal(attach(config))
+    serve_until_signal(attach(config, announce=print_line) if as_json else attach(config))
 
 
 @app.command(

@@ -13,7 +13,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ from dataflow.transport.generated.control_pb2_grpc import MasterStub
 
 HEARTBEAT_S = 0.25
 """Seconds between heartbeats."""
+
+FIRST_S = 10.0
+"""How long an agent that was never attached keeps trying, in seconds."""
 
 _BACKOFF_S = (0.1, 5.0)
 _ENDPOINT_S = 0.02
@@ -66,19 +69,40 @@ class AgentConfig:
     insecure: bool = False
 
 
-async def attach(config: AgentConfig, clock: Clock | None = None) -> None:
-    """Run an agent until this task is cancelled; it reconnects by itself.
+Announce = Callable[[dict[str, str]], None]
+"""Told ``name`` and ``master`` of an agent each time it is attached."""
+
+
+def _print(facts: dict[str, str]) -> None:
+    print(f"node {facts['name']} is attached to {facts['master']}", flush=True)
+
+
+async def attach(config: AgentConfig, clock: Clock | None = None, announce: Announce = _print) -> None:
+    """Run an agent until this task is cancelled; once it has been attached it reconnects by itself, for ever.
+
+    Args:
+        config: how it runs.
+        clock: the machine's if None.
+        announce: told each time it is attached.
 
     Raises:
         ConfigError: others could reach the host, and that was not allowed.
         AuthError: the token is missing or wrong.
-        MasterError: the master refused the node at its first attempt: a name taken, another version.
+        MasterError: the master could not be reached within `FIRST_S`, or refused the node at its first attempt: a name
+            taken, another version.
     """
     check_host(config.host, insecure=config.insecure)
-    agent = _Agent(config, clock or SystemClock())
-    delay_s, attached_before = _BACKOFF_S[0], False
+    clock = clock or SystemClock()
+    agent = _Agent(config, clock, announce)
+    delay_s, attached_before, deadline_s = _BACKOFF_S[0], False, clock.now() + FIRST_S
     while True:
         attached = await agent.session(patient=attached_before)
+        if not attached and not attached_before and clock.now() > deadline_s:
+            raise MasterError(
+                what="the master cannot be reached",
+                got=config.master or str(config.state_dir),
+                fix="start it with `ako master`, or name it with --master HOST:PORT",
+            )
         if attached:
             delay_s, attached_before = _BACKOFF_S[0], True
         # Jitter, so that the agents of a master that comes back do not all knock at once.
@@ -87,8 +111,8 @@ async def attach(config: AgentConfig, clock: Clock | None = None) -> None:
 
 
 class _Agent:
-    def __init__(self, config: AgentConfig, clock: Clock) -> None:
-        self._config, self._clock = config, clock
+    def __init__(self, config: AgentConfig, clock: Clock, announce: Announce) -> None:
+        self._config, self._clock, self._announce = config, clock, announce
         self._outbox: asyncio.Queue[pb.AgentMessage] = asyncio.Queue(_QUEUED)
         self._jobs: dict[str, JobSupervisor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,6 +126,8 @@ class _Agent:
                 connection before this one broke.
         """
         address = await self._address()
+        if not address:
+            return False
         token = find_token(self._config.token, self._config.state_dir)
         size = [("grpc.max_receive_message_length", MESSAGE_NBYTES), ("grpc.max_send_message_length", MESSAGE_NBYTES)]
         attached = False
@@ -116,7 +142,7 @@ class _Agent:
             try:
                 async for message in stub.Attach(self._messages(), metadata=token_metadata(token)):
                     if message.WhichOneof("body") == "welcome":
-                        print(f"node {self._config.name} is attached to {address}", flush=True)
+                        self._announce({"name": self._config.name, "master": address})
                         attached = True
                     else:
                         self._handle(message)
@@ -132,9 +158,10 @@ class _Agent:
             return self._config.master
         if self._config.state_dir is None:
             return DEFAULT_ADDRESS
-        while not (address := read_endpoint(self._config.state_dir)):
+        deadline_s = self._clock.now() + FIRST_S
+        while not (address := read_endpoint(self._config.state_dir)) and self._clock.now() < deadline_s:
             await asyncio.sleep(_ENDPOINT_S)
-        return address
+        return address or ""
 
     def _hello(self) -> pb.Hello:
         cores = self._config.cores or len(os.sched_getaffinity(0))

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,8 +58,21 @@ class MasterConfig:
     deadlines: Deadlines = field(default_factory=Deadlines)
 
 
-async def serve(config: MasterConfig, clock: Clock | None = None) -> None:
+Announce = Callable[[dict[str, str]], None]
+"""Told, once it serves, ``address`` and ``state_dir`` of a master."""
+
+
+def _print(facts: dict[str, str]) -> None:
+    print(f"master listens on {facts['address']}, state in {facts['state_dir']}", flush=True)
+
+
+async def serve(config: MasterConfig, clock: Clock | None = None, announce: Announce = _print) -> None:
     """Run a master until this task is cancelled.
+
+    Args:
+        config: how it runs.
+        clock: the machine's if None.
+        announce: told when it serves.
 
     Raises:
         ConfigError: others could reach the host, and that was not allowed.
@@ -69,14 +83,15 @@ async def serve(config: MasterConfig, clock: Clock | None = None) -> None:
     try:
         store = Store(config.state_dir)
         try:
-            await _serve(config, store, make_token(config.state_dir), clock or SystemClock())
+            token = make_token(config.state_dir)
+            await _serve(config, store, token, clock or SystemClock(), announce)
         finally:
             store.close()
     finally:
         lock.release()
 
 
-async def _serve(config: MasterConfig, store: Store, token: str, clock: Clock) -> None:
+async def _serve(config: MasterConfig, store: Store, token: str, clock: Clock, announce: Announce) -> None:
     dispatcher = Dispatcher(store, clock, config.deadlines, config.lost_after_s)
     server = make_server(token)
     service = MasterService(dispatcher, store, VERSION, config.max_bundle_nbytes)
@@ -93,7 +108,7 @@ async def _serve(config: MasterConfig, store: Store, token: str, clock: Clock) -
     await server.start()
     address = f"{config.host}:{port}"
     write_endpoint(config.state_dir, address)
-    print(f"master listens on {address}, state in {config.state_dir}", flush=True)
+    announce({"address": address, "state_dir": str(config.state_dir)})
     try:
         await dispatcher.sweep()
     finally:
