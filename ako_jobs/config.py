@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from ako_jobs.models import network
+from ako_jobs.setting_values import literals, required
 from dataflow import StopRules
 from dataflow.errors import ConfigError, suggest
 from operators.dnn import ModelSpec
-
-C = TypeVar("C", bound="TrainingConfig")
 
 OWN_DEFAULTS: dict[str, dict[str, Any]] = {"digits": {"batch": 8, "epochs": 20}}
 """Defaults of data sets that differ from the others'; how they were found is in docs/results.md."""
@@ -88,11 +91,7 @@ class TrainingConfig(BaseModel):
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
-            if first["type"] == "extra_forbidden":
-                raise ConfigError(what="unknown key", got=key, fix=suggest(key, cls.model_fields)) from None
-            raise ConfigError(what=f"{key}: {first['msg']}", got=first["input"]) from None
+            raise _explained(error.errors()[0], cls.model_fields) from None
 
     def network(self) -> ModelSpec:
         """The network to train."""
@@ -109,6 +108,23 @@ class TrainingConfig(BaseModel):
             patience_metric="validation_accuracy" if self.holdout else "accuracy",
             time_s=self.time,
         )
+
+
+def _explained(error: ErrorDetails, fields: Mapping[str, FieldInfo]) -> ConfigError:
+    """A wrong setting, in terms of its key: a value may have been refused by each part of a union in its own words."""
+    key, kind, message = str(next(iter(error["loc"]), "")), error["type"], error["msg"]
+    if kind == "extra_forbidden" and key not in fields:
+        return ConfigError(what="unknown key", got=key, fix=suggest(key, fields))
+    if key not in fields or kind in ("value_error", "assertion_error"):  # raised by a validator of the job's own
+        text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        return ConfigError(what=f"{key}: {text}" if key else text, got=error["input"] if key else None)
+    if kind == "missing":
+        return ConfigError(what=f"{key}: must be given", fix=f"write {key}=value")
+    field = fields[key]
+    words = required(field)
+    near = difflib.get_close_matches(str(error["input"]), literals(field), n=1)
+    fix = f"did you mean {near[0]!r}?" if near else ""
+    return ConfigError(what=f"{key}: must be {words}" if words else f"{key}: {message}", got=error["input"], fix=fix)
 
 
 def bytes_per_second(text: str) -> float:

@@ -124,7 +124,7 @@ def fetch(name: str, cache: str | Path | None = None, progress: Progress | None 
 def _unknown(name: str, known: tuple[str, ...]) -> DataError:
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     fix = f"did you mean {close[0]!r}? " if close else ""
-    return DataError("unknown data set", got=repr(name), fix=f"{fix}known: {', '.join(known)}")
+    return DataError("unknown data set", got=name, fix=f"{fix}known: {', '.join(known)}")
 
 
 def _load_digits(name: str, _: Path) -> DataSet:

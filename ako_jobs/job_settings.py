@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-import typing
 from dataclasses import dataclass
-from types import NoneType, UnionType
-from typing import Any, Literal, Union
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
+
+from ako_jobs.setting_values import listed
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def job_settings(config: type[BaseModel]) -> tuple[JobSetting, ...]:
     return tuple(
         JobSetting(
             key=key,
-            values=_values(field.annotation),
+            values=listed(field),
             default=None if field.get_default() is PydanticUndefined else field.get_default(),
             required=field.is_required(),
             meaning=meanings.get(key, field.description or ""),
@@ -54,14 +54,3 @@ def _meanings(docstring: str) -> dict[str, str]:
         elif line.strip():
             found.update({name: f"{found[name]} {line.strip()}" for name in names})
     return found
-
-
-def _values(annotation: Any) -> str:
-    """The values of an annotation, in a user's words."""
-    origin = typing.get_origin(annotation)
-    if origin is Literal:
-        return " | ".join(str(value) for value in typing.get_args(annotation))
-    if origin in (Union, UnionType):
-        return " | ".join(_values(part) for part in typing.get_args(annotation) if part is not NoneType)
-    plain = {int: "integer", float: "number", str: "text", bool: "true | false"}
-    return plain.get(annotation, str(getattr(annotation, "__name__", annotation)))

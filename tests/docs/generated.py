@@ -5,7 +5,6 @@ A part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from dataflow.graph.render import as_mermaid
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.render import plan_text
 from tests.docs.pages import PAGES, ROOT
+from tests.test_imports import PACKAGES, imports, layer
 
 PART = re.compile(r"<!-- generated: (\S+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 
@@ -76,41 +76,26 @@ def _settings(job: str) -> str:
 
 
 def _layers(_: str) -> str:
-    imports: dict[str, set[str]] = {}
-    for top in ("dataflow", "operators", "ako_jobs"):
-        for path in (ROOT / top).rglob("*.py"):
-            module = path.relative_to(ROOT).with_suffix("").parts
-            if path != ROOT / "dataflow" / "__init__.py":
-                imports.setdefault(_layer(module), set()).update(_imported(path))
-    order = sorted(imports, key=lambda layer: (len(_below(layer, imports)), layer))
+    below: dict[str, set[str]] = {}
+    for module, targets in imports(ROOT).items():
+        found = below.setdefault(layer(module), set())
+        found |= {layer(target.name) for target in targets if target.name.split(".")[0] in PACKAGES}
+    order = sorted(below, key=lambda name: (len(_below(name, below)), name))
     return _table(
         ("layer", "imports"),
-        [(layer, ", ".join(other for other in order if other in imports[layer] - {layer})) for layer in order],
+        [(name, ", ".join(other for other in order if other in below[name] - {name})) for name in order],
     )
 
 
-def _below(layer: str, imports: dict[str, set[str]]) -> set[str]:
+def _below(name: str, below: dict[str, set[str]]) -> set[str]:
+    """Every layer that a layer imports, through others too."""
     found: set[str] = set()
-    todo = [layer]
+    todo = [name]
     while todo:
-        new = imports[todo.pop()] - found
+        new = below[todo.pop()] - found
         found |= new
         todo += new
-    return found
-
-
-def _imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            base = tuple(node.module.split("."))
-            if base[0] in ("dataflow", "operators", "ako_jobs"):
-                yield from {_layer((*base, alias.name)) for alias in node.names}
-
-
-def _layer(module: Sequence[str]) -> str:
-    if module[0] != "dataflow":
-        return module[0]
-    return module[1] if (ROOT / "dataflow" / module[1]).is_dir() else "base"
+    return found - {name}
 
 
 def _verbs(_: str) -> str:

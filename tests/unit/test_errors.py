@@ -7,7 +7,7 @@ from dataflow.errors import AkoError, GraphError, JobFailedError, OperatorError,
 
 def test_error_text_of_all_parts_is_one_line() -> None:
     error = GraphError("the edge is wrong", got="a -> b", where="job.py:3", fix="turn it round")
-    assert str(error) == "the edge is wrong (got 'a -> b') at job.py:3; turn it round"
+    assert str(error) == "the edge is wrong (got a -> b) at job.py:3; turn it round"
     assert (error.what, error.got, error.where, error.fix) == (
         "the edge is wrong",
         "a -> b",
@@ -27,7 +27,24 @@ def test_error_got_falsy_value_is_shown() -> None:
 def test_error_got_long_value_is_cut_to_200_characters() -> None:
     shown = str(AkoError("long", got="x" * 500)).removeprefix("long (got ").removesuffix(")")
     assert (len(shown), shown[-5:]) == (200, "xx...")
-    assert "..." not in str(AkoError("fits", got="x" * 198))
+    assert "..." not in str(AkoError("fits", got="x" * 200))
+    assert str(AkoError("one more", got="x" * 201)) == f"one more (got {'x' * 197}...)"
+
+
+@pytest.mark.parametrize(
+    ("got", "shown"),
+    [
+        ("minst", "minst"),
+        ("two words", "two words"),
+        ("", "''"),
+        (" lr", "' lr'"),
+        ("lr\n", "'lr\\n'"),
+        ("\x1b[2J", "'\\x1b[2J'"),
+        (("a", "b"), "('a', 'b')"),
+    ],
+)
+def test_error_got_text_is_in_quotes_only_where_it_could_be_misread(got: object, shown: str) -> None:
+    assert str(AkoError("no", got=got)) == f"no (got {shown})"
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_load_unknown_name_suggests_the_nearest_and_lists_all(name, guess):
 
 
 def test_load_name_like_nothing_known_only_lists_the_names():
-    with pytest.raises(DataError, match=r"unknown data set .got 'zzz'.; known: digits"):
+    with pytest.raises(DataError, match=r"unknown data set .got zzz.; known: digits"):
         load("zzz")
 
 

@@ -14,10 +14,15 @@ from dataflow.plan.placement import place
 WORKER_EDGES = {
     "source.batches -> normalise.batches",
     "normalise.normalised -> compute.batches",
-    "compute.progress -> validate.progress",
-    "compute.progress -> checkpoint.progress",
+    "compute.progress -> due.progress",
+    "compute.progress -> due_checkpoint.progress",
+    "due.due -> validate.progress",
+    "due.due -> sample.progress",
+    "sample.samples -> divergence.samples",
+    "due_checkpoint.due -> checkpoint.progress",
 }
-WORKER_STATE = {"replica", "clocks", "newest"}
+WORKER_CROSSING = {"sample.samples -> divergence.samples": ("all-to-one", True)}
+WORKER_STATE = {"replica", "clocks", "newest", "newest_kept", "samples"}
 
 
 def graph(job, **settings):
@@ -62,10 +67,10 @@ def test_ako_graph_accumulates_partitions_and_sends_to_named_nodes():
         "partition.offers -> send.offers",
         "send.fragments -> receive.arriving",
         "receive.fragments -> apply.fragments",
-        "apply.finished -> validate.progress",
-        "apply.finished -> checkpoint.progress",
+        "apply.finished -> due.progress",
+        "apply.finished -> due_checkpoint.progress",
     }
-    assert crossing(built) == {"send.fragments -> receive.arriving": ("by-destination", False)}
+    assert crossing(built) == WORKER_CROSSING | {"send.fragments -> receive.arriving": ("by-destination", False)}
     assert state(built) == WORKER_STATE | {"window", "rotation"}
 
 
@@ -85,10 +90,10 @@ def test_all_to_all_graph_is_akos_without_accumulate_and_partition(consistency, 
         "compute.gradients -> send.gradients",
         "send.fragments -> receive.arriving",
         "receive.fragments -> apply.fragments",
-        "apply.finished -> validate.progress",
-        "apply.finished -> checkpoint.progress",
+        "apply.finished -> due.progress",
+        "apply.finished -> due_checkpoint.progress",
     }
-    assert crossing(built) == {"send.fragments -> receive.arriving": ("one-to-all", bsp)}
+    assert crossing(built) == WORKER_CROSSING | {"send.fragments -> receive.arriving": ("one-to-all", bsp)}
     assert state(built) == WORKER_STATE | ({"barrier"} if bsp else set())
     assert built.operator("apply").kind == f"operators.apply:{'ApplyMean' if bsp else 'Apply'}"
     compute = built.operator("compute").params
@@ -112,10 +117,13 @@ def test_parameter_server_graph_pushes_and_pulls(consistency, operator, element)
         "serve.weights -> answer.weights",
         "answer.sent -> pull.arriving",
         "pull.weights -> load.weights",
-        "load.finished -> validate.progress",
-        "load.finished -> checkpoint.progress",
+        "load.finished -> due.progress",
+        "load.finished -> due_checkpoint.progress",
     }
-    assert set(crossing(built).values()) == {("by-destination", False)}
+    assert crossing(built) == WORKER_CROSSING | {
+        "send.fragments -> receive.arriving": ("by-destination", False),
+        "answer.sent -> pull.arriving": ("by-destination", False),
+    }
     assert built.operator("serve").kind == f"operators.serve:{operator}"
     assert state(built, "server") == {"shard", element}
     if operator == "Serve":
@@ -129,7 +137,10 @@ def test_parameter_server_three_and_one_places_workers_first():
 def test_parameter_server_all_puts_both_on_every_node_and_loops_back():
     built = graph(parameter_server, servers="all")
     assert place(built, 2) == {"worker": (0, 1), "server": (0, 1)}
-    assert set(crossing(built).values()) == {("by-destination", True)}
+    assert crossing(built) == WORKER_CROSSING | {
+        "send.fragments -> receive.arriving": ("by-destination", True),
+        "answer.sent -> pull.arriving": ("by-destination", True),
+    }
 
 
 def test_parameter_server_by_layer_shards_whole_layers():
@@ -148,16 +159,30 @@ def test_worker_without_normalisation_has_no_normalise():
 @pytest.mark.parametrize(
     ("job", "settings", "message"),
     [
-        (ako, {"tua": 3}, r"unknown key \(got 'tua'\); did you mean 'tau'"),
-        (ako, {"lr": 0}, "lr: Input should be greater than 0"),
-        (ako, {"tau": -1}, "tau: Input should be greater than or equal to 0"),
-        (ako, {"every": 0}, "every: Input should be greater than or equal to 1"),
-        (ako, {"data": "minst"}, "data: Input should be 'digits', 'mnist'"),
-        (ako, {"model": "papr"}, r"no such model \(got 'papr'\); did you mean 'paper'"),
+        (ako, {"tua": 3}, r"unknown key \(got tua\); did you mean 'tau'"),
+        (ako, {"p": 0}, r"^p: must be a positive integer or auto \(got 0\)$"),
+        (ako, {"p": "abc"}, r"^p: must be a positive integer or auto \(got abc\)$"),
+        (ako, {"p": "atuo"}, r"^p: must be a positive integer or auto \(got atuo\); did you mean 'auto'\?$"),
+        (parameter_server, {"servers": 0}, r"^servers: must be a positive integer or all \(got 0\)$"),
+        (parameter_server, {"servers": "none"}, r"^servers: must be a positive integer or all \(got none\)$"),
+        (ako, {"lr": 0}, r"^lr: must be a positive number \(got 0\)$"),
+        (ako, {"lr": -1}, r"^lr: must be a positive number \(got -1\)$"),
+        (ako, {"batch": "x"}, r"^batch: must be a positive integer \(got x\)$"),
+        (ako, {"batch": "1.5"}, r"^batch: must be a positive integer \(got 1.5\)$"),
+        (ako, {"patience": 0}, r"^patience: must be a positive integer \(got 0\)$"),
+        (ako, {"tau": -1}, r"^tau: must be an integer >= 0 \(got -1\)$"),
+        (ako, {"every": 0}, r"^every: must be a positive integer \(got 0\)$"),
+        (ako, {"target": 1.5}, r"^target: must be a number > 0 and <= 1 \(got 1.5\)$"),
+        (ako, {"normalise": "perhaps"}, r"^normalise: must be true or false \(got perhaps\)$"),
+        (
+            ako,
+            {"data": "mnits"},
+            r"^data: must be digits, mnist, fashion-mnist or cifar10 \(got mnits\); did you mean 'mnist'\?$",
+        ),
+        (ako, {"model": "papr"}, r"no such model \(got papr\); did you mean 'paper'"),
         (ako, {"model": "paper"}, "does not fit the images of 'digits'.*use model=auto"),
-        (ako, {"bandwidth": "fast"}, r"not a bandwidth \(got 'fast'\); write it like 100mbit"),
-        (all_to_all, {"consistency": "strong"}, "consistency: Input should be 'bsp', 'ssp' or 'async'"),
-        (parameter_server, {"servers": 0}, r"needs servers \(got 0\); use servers=1"),
+        (ako, {"bandwidth": "fast"}, r"not a bandwidth \(got fast\); write it like 100mbit"),
+        (all_to_all, {"consistency": "strong"}, r"^consistency: must be bsp, ssp or async \(got strong\)$"),
         (parameter_server, {"n_push": 2, "n_fetch": 3}, r"n_fetch must be a multiple of n_push.*use n_fetch=2"),
         (parameter_server, {"n_fetch": 2, "consistency": "bsp"}, "consistency=bsp needs a push and a pull"),
         (parameter_server, {"n_fetch": 2, "consistency": "ssp"}, "consistency=ssp needs a push and a pull"),

@@ -109,7 +109,7 @@ def test_insert_on_a_stream_is_refused_with_the_places_that_fit(method: str, pla
 
 
 def test_insert_where_nothing_is_connected_is_refused() -> None:
-    with pytest.raises(GraphError, match=r"nothing is connected there \(got 'compute.gradients'\)"):
+    with pytest.raises(GraphError, match=r"nothing is connected there \(got compute.gradients\)"):
         pipeline().insert_after("compute.gradients", Scale())
 
 
@@ -122,7 +122,7 @@ def test_insert_operator_with_other_ports_is_refused(operator: Source | Join, po
 
 
 def test_insert_under_a_name_that_is_taken_is_refused() -> None:
-    with pytest.raises(GraphError, match=r"another operator has that name already \(got 'blur'\)"):
+    with pytest.raises(GraphError, match=r"another operator has that name already \(got blur\)"):
         pipeline().insert_after("source", Blur())
 
 
@@ -145,7 +145,7 @@ def test_replace_without_a_port_in_use_is_refused_with_its_line() -> None:
     with pytest.raises(GraphError) as caught:
         pipeline().replace("blur", GreyScale())
     assert str(caught.value) == (
-        f"there is no such output port of 'blur' (got 'blurred') at {__file__}:{line() - 2}; known: grey"
+        f"there is no such output port of 'blur' (got blurred) at {__file__}:{line() - 2}; known: grey"
     )
 
 

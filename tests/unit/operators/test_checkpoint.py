@@ -1,6 +1,7 @@
 import json
 
 import numpy as np
+import pytest
 import safetensors
 import safetensors.numpy
 from tiny_data import IDENTITY, TWO
@@ -21,12 +22,15 @@ def checkpoint(index=0, **fields):
     return Harness(Checkpoint(model=TWO, **fields), node=node, states=states)
 
 
-def progress(step):
-    return Progress(step=step, images=step * 40, new_images=40, epoch=0.0, loss=0.0)
+def progress(step, *, final=False):
+    return Progress(step=step, images=step * 40, epoch=0.0, loss=0.0, final=final)
 
 
-def test_checkpoint_end_keeps_the_named_weights_and_the_network():
-    (artifact,) = checkpoint().end()
+FINAL = progress(8, final=True)
+
+
+def test_checkpoint_final_progress_keeps_the_named_weights_and_the_network():
+    (artifact,) = checkpoint().send(FINAL)
     assert artifact.name == "model.safetensors"
     tensors = safetensors.numpy.load(artifact.data)
     assert sorted(tensors) == ["dense1.bias", "dense1.weight"]
@@ -43,23 +47,25 @@ def test_model_file_header_holds_the_specification(tmp_path):
 
 
 def test_checkpoint_other_rank_keeps_no_final_model():
-    assert checkpoint(index=1).end() == []
-    assert [artifact.name for artifact in checkpoint(index=1, rank=1).end()] == ["model.safetensors"]
+    assert checkpoint(index=1).send(FINAL) == []
+    assert [artifact.name for artifact in checkpoint(index=1, rank=1).send(FINAL)] == ["model.safetensors"]
 
 
-def test_checkpoint_without_schedule_keeps_only_the_final_model():
+def test_checkpoint_end_itself_keeps_nothing():
     harness = checkpoint()
-    assert [harness.send(progress(step)) for step in range(1, 9)] == [[]] * 8
+    harness.send(FINAL)
+    assert harness.end() == []
 
 
-def test_checkpoint_schedule_is_in_images_and_holds_on_every_node():
-    harness = checkpoint(index=1, every=100)
-    names = [effect.name for step in range(1, 9) for effect in harness.send(progress(step))]
-    assert names == [f"checkpoints/node-1-step-0000000{step}.safetensors" for step in (3, 5, 8)]
+@pytest.mark.parametrize("index", [0, 1])
+def test_checkpoint_keeps_one_on_every_node_at_every_progress_it_is_told(index):
+    harness = checkpoint(index=index)
+    names = [effect.name for step in (3, 5, 8) for effect in harness.send(progress(step))]
+    assert names == [f"checkpoints/node-{index}-step-0000000{step}.safetensors" for step in (3, 5, 8)]
 
 
 def test_checkpoint_round_trip_restores_replica_and_clocks():
-    harness = checkpoint(every=40)
+    harness = checkpoint()
     clocks = harness.states["clocks"]
     clocks.made, clocks.images = 6, 96
     clocks.advance(1, slice(0, 1), 0, 4, span=3)

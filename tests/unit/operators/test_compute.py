@@ -106,8 +106,8 @@ def test_compute_progress_counts_the_whole_roles_images_and_the_mean_loss():
     compute.send(*shards(1, step=1, size=2))
     loss = gradient(IMAGES, LABELS, 0.25)[1] / 4
     first, second = compute.emitted("progress")
-    assert first == Progress(step=1, images=12, new_images=12, epoch=0.5, loss=loss)
-    assert (second.step, second.images, second.new_images) == (2, 18, 6)
+    assert first == Progress(step=1, images=12, epoch=0.5, loss=loss)
+    assert (second.step, second.images, second.final) == (2, 18, False)
 
 
 def test_compute_warm_up_rate_is_that_of_the_gradients_number():

@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 from tiny_data import IDENTITY, TWO, data
@@ -9,7 +7,7 @@ from dataflow.testing.operator_harness import Harness
 from operators.messages import Progress
 from operators.preprocess import Normalise
 from operators.sampling import split_validation
-from operators.validate import Newest, NewestState, Validate
+from operators.validate import Validate
 from operators.vector_state import VectorState
 
 # Pixels (9, 1), (8, 3), (2, 7), (0, 5), (6, 4) of labels 0, 0, 1, 1, 1; the model's logits are the pixels over ten.
@@ -22,12 +20,12 @@ def loss(margins):
 
 def validate(*, index=0, seed=0, count=8, **fields):
     node = NodeContext(index=index, members={"worker": (0, 1)}, seed=seed)
-    states = {"replica": VectorState(IDENTITY.copy()), "newest": Newest()}
-    return Harness(Validate(model=TWO, data=data(count), **{"every": 100} | fields), node=node, states=states)
+    states = {"replica": VectorState(IDENTITY.copy())}
+    return Harness(Validate(model=TWO, data=data(count), **fields), node=node, states=states)
 
 
-def progress(step, new=16, loss_=0.7):
-    return Progress(step=step, images=step * new, new_images=new, epoch=step / 10, loss=loss_)
+def progress(step, *, final=False):
+    return Progress(step=step, images=step * 16, epoch=step / 10, loss=0.7, final=final)
 
 
 def test_validate_accuracy_and_loss_worked_out():
@@ -52,20 +50,20 @@ def test_validate_predictions_are_what_the_model_says():
 @pytest.mark.parametrize("batch", [1, 2, 5, 256])
 def test_validate_batch_size_does_not_matter(batch):
     harness = validate(batch=batch)
-    harness.end()
+    harness.send(progress(7))
     (result,) = harness.emitted("results")
     assert (result.accuracy, result.loss) == (0.8, pytest.approx(loss(MARGINS), rel=1e-6))
 
 
 def test_validate_normalises_like_training():
     harness = validate(normalise=Normalise(mean=(0.25,), std=(0.5,)))
-    harness.end()
+    harness.send(progress(7))
     assert harness.emitted("results")[0].loss == pytest.approx(loss(2 * MARGINS), rel=1e-6)
 
 
 def test_validate_holdout_is_measured_beside_the_test_images():
     harness = validate(count=40, holdout=0.25, seed=3)
-    harness.end()
+    harness.send(progress(7))
     held_out = split_validation(40, 0.25, 3)[1]
     (result,) = harness.emitted("results")
     # Training image i shows (i, 0): class 0 is the answer, right where i is even.
@@ -75,24 +73,26 @@ def test_validate_holdout_is_measured_beside_the_test_images():
     assert result.accuracy == 0.8
 
 
-def test_validate_schedule_is_in_images_passed():
+def test_validate_measures_at_every_progress_it_is_told():
     harness = validate()
-    due = [step for step in range(1, 20) if harness.send(progress(step))]
-    assert due == [7, 13, 19]  # 112, 208 and 304 images: the first to reach 100, 200 and 300
+    for step in (1, 2, 5):
+        harness.send(progress(step))
+    assert [result.step for result in harness.emitted("results")] == [1, 2, 5]
+    assert [said.images for said in harness.emitted("predictions")] == [16, 32, 80]
 
 
-def test_validate_step_past_several_marks_validates_once():
-    harness = validate(every=10)
-    harness.send(progress(1, new=64))
-    assert len(harness.emitted("results")) == 1
+def test_validate_end_itself_measures_nothing():
+    harness = validate()
+    harness.send(progress(7))
+    assert harness.end() == []
 
 
-def test_validate_other_rank_measures_nothing_but_keeps_the_newest():
+def test_validate_other_rank_measures_nothing():
     harness = validate(index=1)
     harness.send(progress(7))
+    harness.send(progress(7, final=True))
     harness.end()
     assert harness.effects == []
-    assert harness.states["newest"].progress == progress(7)
 
 
 def test_validate_chosen_rank_measures():
@@ -101,23 +101,16 @@ def test_validate_chosen_rank_measures():
     assert len(harness.emitted("results")) == 1
 
 
-def test_validate_end_reports_the_final_weights_with_the_newest_progress():
+def test_validate_final_progress_reports_the_final_weights():
     harness = validate()
     harness.send(progress(3))
     harness.states["replica"].values[:4] = [0, 1, 1, 0]  # the other way round
-    harness.end()
-    (result,) = harness.emitted("results")
-    assert (result.step, result.images, result.accuracy) == (3, 48, pytest.approx(0.2))
+    harness.send(progress(3, final=True))
+    first, last = harness.emitted("results")
+    assert (first.step, first.images, first.accuracy) == (3, 48, pytest.approx(0.8))
+    assert (last.step, last.images, last.accuracy) == (3, 48, pytest.approx(0.2))
 
 
 def test_validate_weights_are_only_read():
     harness = validate()
     harness.operator._evaluate(harness.operator._test, np.frombuffer(IDENTITY.tobytes(), np.float32))
-
-
-def test_newest_restores_its_message():
-    state = NewestState(progress(5))
-    other = Newest().create(NodeContext())
-    assert math.isnan(other.progress.loss)
-    other.restore(state.tensors())
-    assert other.snapshot() == progress(5)

@@ -1,0 +1,100 @@
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from dataflow.node_context import NodeContext
+from dataflow.testing.operator_harness import Harness
+from operators.due import Due, Newest, NewestState
+from operators.messages import Progress
+
+
+def due(**fields):
+    return Harness(Due(**fields), states={"newest": Newest()})
+
+
+def progress(step, *, images=16, per_epoch=100):
+    """After `step` mini-batches of `images` images, out of `per_epoch` in an epoch."""
+    return Progress(step=step, images=step * images, epoch=step * images / per_epoch, loss=0.5)
+
+
+def let_through(harness, messages):
+    """The steps at which something was due, before the end."""
+    for message in messages:
+        harness.send(message)
+    return [message.step for message in harness.emitted("due")]
+
+
+def test_due_by_images_is_the_first_step_to_reach_each_multiple():
+    # 112, 208 and 304 images are the first beyond 100, 200 and 300.
+    assert let_through(due(every=100), map(progress, range(1, 20))) == [7, 13, 19]
+
+
+def test_due_by_images_takes_a_step_that_reaches_a_multiple_exactly():
+    assert let_through(due(every=32), map(progress, range(1, 7))) == [2, 4, 6]
+
+
+def test_due_by_images_is_due_once_at_a_step_past_several_multiples():
+    assert let_through(due(every=10), [progress(1, images=64), progress(2, images=64)]) == [1, 2]
+
+
+def test_due_by_epoch_is_the_first_step_of_each_whole_number():
+    # Epochs 0.16, 0.32, ...: 1.12 at step 7, 2.08 at step 13, 3.04 at step 19.
+    assert let_through(due(), map(progress, range(1, 20))) == [7, 13, 19]
+
+
+def test_due_by_epoch_takes_a_step_that_ends_an_epoch_exactly():
+    assert let_through(due(every="epoch"), [progress(step, images=25) for step in range(1, 9)]) == [4, 8]
+
+
+def test_due_at_the_end_is_not_due_before():
+    assert let_through(due(every="end"), map(progress, range(1, 20))) == []
+
+
+def test_due_lets_the_message_through_unchanged():
+    harness = due(every=16)
+    harness.send(progress(1))
+    assert harness.emitted("due") == [progress(1)]
+    assert not harness.emitted("due")[0].final
+
+
+@pytest.mark.parametrize("every", [1, 16, 10**9, "epoch", "end"])
+def test_due_final_always_comes_with_the_newest_progress(every):
+    harness = due(every=every)
+    for step in range(1, 6):
+        harness.send(progress(step))
+    before = len(harness.emitted("due"))
+    harness.end()
+    *others, final = harness.emitted("due")
+    assert len(others) == before
+    assert final == Progress(step=5, images=80, epoch=0.8, loss=0.5, final=True)
+    assert not any(message.final for message in others)
+
+
+def test_due_final_comes_even_if_nothing_was_done():
+    harness = due()
+    harness.end()
+    (final,) = harness.emitted("due")
+    assert (final.step, final.images, final.epoch, final.final) == (0, 0, 0.0, True)
+    assert math.isnan(final.loss)
+
+
+def test_due_refuses_words_it_does_not_know():
+    with pytest.raises(ValidationError):
+        Due(every="month")
+
+
+def test_newest_snapshot_is_the_newest_message_due_or_not():
+    harness = due(every=1000)
+    harness.send(progress(1))
+    harness.send(progress(2))
+    assert harness.states["newest"].snapshot() == progress(2)
+
+
+def test_newest_restores_its_message():
+    state = NewestState(progress(5))
+    other = Newest().create(NodeContext())
+    assert math.isnan(other.progress.loss)
+    other.restore(state.tensors())
+    assert other.snapshot() == progress(5)
+    assert isinstance(other.progress.step, int)
