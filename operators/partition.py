@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
@@ -176,16 +176,19 @@ class PartitionByOwner(Operator):
     accumulated = In(Accumulated)
     offers = Out(Offer)
 
-    def process(self, accumulated: Accumulated, node: NodeContext) -> Emissions:
+    _due: tuple[Offer, ...] = PrivateAttr()
+
+    def open(self, node: NodeContext) -> None:
+        """Work out the offers, which are the same at every push."""
+        members = node.members[self.role]
+        owned = runs(self.sharding.owners(len(members)))
+        self._due = tuple(Offer(members[rank], start, stop, span=0) for start, stop, rank in owned)
+
+    def process(self, accumulated: Accumulated) -> Emissions:
         """Offers to every server, if a push is due."""
         if accumulated.number % self.every == 0:
-            yield from self._offers(node)
+            yield from map(self.offers, self._due)
 
-    def on_end(self, node: NodeContext) -> Emissions:
+    def on_end(self) -> Emissions:
         """Push what is left."""
-        yield from self._offers(node)
-
-    def _offers(self, node: NodeContext) -> Emissions:
-        members = node.members[self.role]
-        for start, stop, rank in runs(self.sharding.owners(len(members))):
-            yield self.offers(Offer(members[rank], start, stop, span=0))
+        yield from map(self.offers, self._due)
