@@ -70,6 +70,9 @@ class Store:
     def __init__(self, state_dir: Path) -> None:
         self._artifacts = state_dir / "artifacts"
         path = state_dir / "jobs.sqlite"
+        # For their owner only, even where others may look into the directory: jobs hold code and models.
+        self._artifacts.mkdir(mode=0o700, exist_ok=True)
+        path.touch(mode=0o600)
         self._database = sqlite3.connect(path, isolation_level=None)
         try:
             self._database.execute("PRAGMA journal_mode = WAL")
