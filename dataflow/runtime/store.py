@@ -201,24 +201,23 @@ class Store:
             chunk: its next bytes.
 
         Raises:
-            WireError: its name leads out of the job's folder, or it is too large.
+            WireError: its name leads out of the job's folder, it is too large, or the disk does not take it.
         """
         check_artifact_name(chunk.name)
-        folder = self._artifacts / job
-        partial = folder.with_name(f"{job}.{writer}.part")
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("ab") as file:
-            if file.tell() + len(chunk.data) > MAX_ARTIFACT_NBYTES:
-                raise WireError(what=f"an artifact may have {MAX_ARTIFACT_NBYTES} bytes", got=chunk.name)
-            file.write(chunk.data)
-        if chunk.last:
-            target = folder / chunk.name
-            try:
+        partial = self._artifacts / f"{job}.{writer}.part"
+        try:
+            self._append(partial, chunk)
+            if chunk.last:
+                target = self._artifacts / job / chunk.name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 partial.replace(target)
-            except OSError as error:
-                partial.unlink()
-                raise WireError(what=f"cannot keep an artifact: {error}", got=chunk.name) from error
+        except OSError as error:
+            raise WireError(what=f"cannot keep an artifact: {error}", got=chunk.name) from error
+
+    def drop_partial_artifacts(self, job: str) -> None:
+        """Remove what was begun by nodes that ended before its last chunk."""
+        for path in self._artifacts.glob(f"{job}.*.part"):
+            path.unlink(missing_ok=True)
 
     def artifacts(self, job: str) -> Iterator[tuple[str, Path]]:
         """Name and file of every whole artifact of a job, by name."""
@@ -226,6 +225,12 @@ class Store:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 yield path.relative_to(folder).as_posix(), path
+
+    def _append(self, partial: Path, chunk: pb.ArtifactChunk) -> None:
+        with partial.open("ab") as file:
+            if file.tell() + len(chunk.data) > MAX_ARTIFACT_NBYTES:
+                raise WireError(what=f"an artifact may have {MAX_ARTIFACT_NBYTES} bytes", got=chunk.name)
+            file.write(chunk.data)
 
 
 def check_artifact_name(name: str) -> None:

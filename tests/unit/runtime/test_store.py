@@ -103,6 +103,15 @@ def test_artifact_names_that_lead_out_or_are_not_plain_are_refused(name: str) ->
         check_artifact_name(name)
 
 
+def test_artifacts_that_were_begun_and_not_finished_are_dropped(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name in ("a", "ab"):
+        store.write_artifact(name, 0, pb.ArtifactChunk(name="begun", data=b"1"))
+    store.drop_partial_artifacts("a")
+    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["ab.0.part"]
+    store.close()
+
+
 def test_artifact_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "MAX_ARTIFACT_NBYTES", 3)
     store = Store(tmp_path)
