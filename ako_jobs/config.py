@@ -56,7 +56,7 @@ class TrainingConfig(BaseModel):
     init: Literal["uniform", "he", "glorot"] = "uniform"
     lr: float = Field(default=0.02, gt=0)
     batch: int = Field(default=16, ge=1)
-    epochs: float = Field(default=8, gt=0)
+    epochs: float = Field(default=10, gt=0)
     target: float | None = Field(default=None, gt=0, le=1)
     hold: int = Field(default=1, ge=1)
     patience: int | None = Field(default=None, ge=1)
