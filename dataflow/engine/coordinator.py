@@ -283,17 +283,24 @@ class Deadlines:
 
 @dataclass(slots=True)
 class _Series:
-    """The watched metric as one node reports it."""
+    """The watched metrics as one node reports them.
 
+    Args:
+        held: reports in a row that reached the target.
+        best: of the metric that patience watches.
+        since_best: reports since then.
+    """
+
+    held: int = 0
     best: float = float("-inf")
     since_best: int = 0
-    held: int = 0
 
-    def add(self, value: float, target: float | None) -> None:
-        better = value > self.best
-        self.best = value if better else self.best
-        self.since_best = 0 if better else self.since_best + 1
+    def add(self, value: float, target: float | None, patient: float) -> None:
+        """Take in a report's `value` of the target's metric and that of patience's, which is `patient`."""
         self.held = self.held + 1 if target is not None and value >= target else 0
+        better = patient > self.best
+        self.best = patient if better else self.best
+        self.since_best = 0 if better else self.since_best + 1
 
 
 class JobCoordinator:
@@ -391,12 +398,16 @@ class JobCoordinator:
             or not rules.report
         ):
             return []
-        value = report.fields.get(rules.metric)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            fields = ", ".join(sorted(report.fields))
-            reason = f"the stop rule watches {rules.metric!r}, which {report.port} does not report; it has: {fields}"
-            return self._go(Trigger.RULE_BROKEN, now, reason)
-        self._series.setdefault(node, _Series()).add(value, rules.target)
+        values: list[float] = []
+        patient = rules.patience_metric if rules.patience is not None else ""
+        for metric in (rules.metric, patient or rules.metric):
+            value = report.fields.get(metric)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                fields = ", ".join(sorted(report.fields))
+                reason = f"the stop rule watches {metric!r}, which {report.port} does not report; it has: {fields}"
+                return self._go(Trigger.RULE_BROKEN, now, reason)
+            values.append(value)
+        self._series.setdefault(node, _Series()).add(values[0], rules.target, values[1])
         if any(series.held >= rules.hold for series in self._series.values()):
             return self._stop("target", now)
         patience = rules.patience

@@ -37,7 +37,7 @@ def read_token(state_dir: Path) -> str:
     """The token in a master's state directory.
 
     Raises:
-        AuthError: there is none, or others may read it.
+        AuthError: there is none, it is no token, or others may read it.
     """
     path = state_dir / TOKEN_FILE
     try:
@@ -53,21 +53,29 @@ def read_token(state_dir: Path) -> str:
         raise AuthError(what=f"others may read the token (mode {mode:o})", where=str(path), fix=f"chmod 600 {path}")
     if not token:
         raise AuthError(what="the token's file is empty", where=str(path), fix="delete it and restart the master")
-    return token
+    return _sendable(token, str(path))
 
 
 def find_token(token: str = "", state_dir: Path | None = None) -> str:
     """The token to use: the one given, else that of `AKO_TOKEN`, else that of the state directory.
 
     Raises:
-        AuthError: there is none.
+        AuthError: there is none, or it is no token.
     """
-    found = token or os.environ.get(TOKEN_VARIABLE, "")
-    if found:
-        return found
+    if token:
+        return _sendable(token, "the token given")
+    if named := os.environ.get(TOKEN_VARIABLE, ""):
+        return _sendable(named, TOKEN_VARIABLE)
     if state_dir is None:
         raise AuthError(what="no token was given", fix=f"set {TOKEN_VARIABLE}, or name the master's state directory")
     return read_token(state_dir)
+
+
+def _sendable(token: str, where: str) -> str:
+    """The token, if a call can show it; the error does not name it."""
+    if not (token.isascii() and token.isprintable()):
+        raise AuthError(what="a token is one line of ASCII text", where=where, fix="print it with `ako token`")
+    return token
 
 
 def check_host(host: str, *, insecure: bool) -> None:

@@ -161,6 +161,7 @@ class Dispatcher:
         """Forget jobs that are over, and place those that wait."""
         for job, run in list(self._runs.items()):
             if run.over:
+                self._store.drop_partial_artifacts(job)
                 del self._runs[job]
                 run.bell.ring()
         waiting = [Waiting(run.id, run.spec.nodes) for run in self._runs.values() if run.waiting]
@@ -192,7 +193,7 @@ class Dispatcher:
                 report = report_from_wire(message.report)
                 run.report(node, message.report)
                 run.feed(co.NodeReport(node, report))
-            case "artifact":
+            case "artifact" if not run.ended:  # the rest of one that could not be kept would look whole
                 self._store.write_artifact(run.id, node, message.artifact)
             case "statistics" if not run.ended:
                 message.statistics.node = node

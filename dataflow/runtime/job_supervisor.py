@@ -67,7 +67,7 @@ class JobSupervisor:
         self._progress = mmap.mmap(self._memory, PROGRESS.size, prot=mmap.PROT_READ)
         # Made here and not by the process, so that it goes even if that is killed.
         self._folder = Path(tempfile.mkdtemp(prefix="ako-job-"))
-        self._group = 0
+        self._process: subprocess.Popen[bytes] | None = None
         self._ending: asyncio.Task[None] | None = None
 
     @property
@@ -99,19 +99,19 @@ class JobSupervisor:
         finally:
             theirs.close()
             os.close(printed)
-        self._group = process.pid
+        self._process = process
         reader, writer = await asyncio.open_connection(sock=ours)
         tasks = [asyncio.create_task(task) for task in (self._write(writer), self._flush())]
         readers = [asyncio.create_task(task) for task in (self._relay(reader), self._capture(output))]
         try:
             await _until_gone(process.pid)
             # Whatever the process started goes with it; then its pipes end, and what is in them still counts.
-            signal_group(self._group, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             await asyncio.wait(readers, timeout=_DRAIN_S)
             await self._send_lines()
             await self._say(self._exited(process.wait(), self._last))
         finally:
-            signal_group(self._group, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             process.wait()
             for task in (*tasks, *readers, *([self._ending] if self._ending else [])):
                 task.cancel()
@@ -146,9 +146,14 @@ class JobSupervisor:
     async def _end(self, grace_s: float) -> None:
         self._commands.put_nowait(None)
         await asyncio.sleep(grace_s)
-        signal_group(self._group, signal.SIGTERM)
+        self._signal(signal.SIGTERM)
         await asyncio.sleep(_TERMINATE_S)
-        signal_group(self._group, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal the process's group while the id is sure to be its own: from the start until it is waited for."""
+        if self._process is not None and self._process.returncode is None:
+            signal_group(self._process.pid, number)
 
     async def _write(self, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):

@@ -153,9 +153,11 @@ class MasterService(MasterServicer):
             await _refuse(context, error)
 
     async def _read(self, session: AgentSession, requests: AsyncIterator[pb.AgentMessage]) -> None:
-        async for message in requests:
-            self._dispatcher.heard(session, message)
-        session.end()
+        try:
+            async for message in requests:
+                self._dispatcher.heard(session, message)
+        finally:  # also when one of them broke something here: the agent then starts afresh, instead of being ignored
+            session.end()
 
     async def _find(self, prefix: str, context: Context) -> str:
         try:

@@ -3,7 +3,8 @@
 Invariant: the engine is only touched on the event loop, by one event at a time.
 
 Tasks run on threads, unless earlier ones of their chain and role have shown that they are short: then handing them to a
-thread and back costs more than they do, and they run on the loop.
+thread and back costs more than they do, and they run on the loop. Of tasks that follow from one another, only so many
+run there in a row: the loop must come to the network and to the master's commands.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ from dataflow.transport.links import Links
 
 SHORT_S = 0.0002
 """Tasks of a chain and role that take less than this on average run on the loop, in seconds."""
+
+IN_A_ROW = 32
+"""Short tasks that run on the loop before it turns to anything else; the next one goes to its pool."""
 
 NICENESS = 5
 """Compute threads stand back for the event loop, or messages would wait for them where nodes share cores."""
@@ -90,6 +94,7 @@ class NodeDriver:
         self._pools: dict[str, TaskPool] = {}
         self._typical_s: dict[tuple[str, str], float] = {}
         self._pending: deque[Event] = deque()
+        self._in_a_row = 0
         self._links: Links | None = None
         self._engine: NodeEngine | None = None
         self.loaded: LoadedNode | None = None
@@ -197,6 +202,7 @@ class NodeDriver:
         if len(self._pending) > 1:
             return  # called from within the loop below, which will come to it
         self._progress()
+        self._in_a_row = 0
         while self._pending:
             if self._engine is not None and not self._ended.done():
                 self._take_in(self._engine, self._pending[0])
@@ -233,10 +239,12 @@ class NodeDriver:
                 self._ended.set_result(None)
 
     def _run(self, task: Task) -> None:
-        if self._typical_s.get((task.chain, task.role), SHORT_S) >= SHORT_S:
-            self._pools[task.pool].submit(task)
-        else:
+        short = self._typical_s.get((task.chain, task.role), SHORT_S) < SHORT_S
+        if short and self._in_a_row < IN_A_ROW:
+            self._in_a_row += 1
             self._pending.append(self._measured(run_task(task, self._clock)))
+        else:
+            self._pools[task.pool].submit(task)
 
     def _measured(self, event: TaskFinished) -> TaskFinished:
         key = (event.task.chain, event.task.role)

@@ -70,6 +70,9 @@ class Store:
     def __init__(self, state_dir: Path) -> None:
         self._artifacts = state_dir / "artifacts"
         path = state_dir / "jobs.sqlite"
+        # For their owner only, even where others may look into the directory: jobs hold code and models.
+        self._artifacts.mkdir(mode=0o700, exist_ok=True)
+        path.touch(mode=0o600)
         self._database = sqlite3.connect(path, isolation_level=None)
         try:
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -136,7 +139,7 @@ class Store:
         if prefix in found:
             return prefix
         if not found or not prefix:
-            raise MasterError(what="there is no such job", got=prefix, fix="list them with `ako jobs`")
+            raise MasterError(what="there is no such job", got=prefix, fix="list them with `ako ls`")
         if len(found) > 1:
             raise MasterError(what="several jobs' ids begin like this", got=prefix, fix=f"one of: {', '.join(found)}")
         return found[0]
@@ -198,24 +201,23 @@ class Store:
             chunk: its next bytes.
 
         Raises:
-            WireError: its name leads out of the job's folder, or it is too large.
+            WireError: its name leads out of the job's folder, it is too large, or the disk does not take it.
         """
         check_artifact_name(chunk.name)
-        folder = self._artifacts / job
-        partial = folder.with_name(f"{job}.{writer}.part")
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("ab") as file:
-            if file.tell() + len(chunk.data) > MAX_ARTIFACT_NBYTES:
-                raise WireError(what=f"an artifact may have {MAX_ARTIFACT_NBYTES} bytes", got=chunk.name)
-            file.write(chunk.data)
-        if chunk.last:
-            target = folder / chunk.name
-            try:
+        partial = self._artifacts / f"{job}.{writer}.part"
+        try:
+            self._append(partial, chunk)
+            if chunk.last:
+                target = self._artifacts / job / chunk.name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 partial.replace(target)
-            except OSError as error:
-                partial.unlink()
-                raise WireError(what=f"cannot keep an artifact: {error}", got=chunk.name) from error
+        except OSError as error:
+            raise WireError(what=f"cannot keep an artifact: {error}", got=chunk.name) from error
+
+    def drop_partial_artifacts(self, job: str) -> None:
+        """Remove what was begun by nodes that ended before its last chunk."""
+        for path in self._artifacts.glob(f"{job}.*.part"):
+            path.unlink(missing_ok=True)
 
     def artifacts(self, job: str) -> Iterator[tuple[str, Path]]:
         """Name and file of every whole artifact of a job, by name."""
@@ -223,6 +225,12 @@ class Store:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 yield path.relative_to(folder).as_posix(), path
+
+    def _append(self, partial: Path, chunk: pb.ArtifactChunk) -> None:
+        with partial.open("ab") as file:
+            if file.tell() + len(chunk.data) > MAX_ARTIFACT_NBYTES:
+                raise WireError(what=f"an artifact may have {MAX_ARTIFACT_NBYTES} bytes", got=chunk.name)
+            file.write(chunk.data)
 
 
 def check_artifact_name(name: str) -> None:

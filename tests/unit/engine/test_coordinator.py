@@ -104,6 +104,29 @@ def test_stop_rules_over_the_reports_of_one_node(rules: StopRules, values: list[
     assert stops == ([stopped_by] if stopped_by else [])
 
 
+def test_patience_watches_its_own_metric_and_the_target_the_other() -> None:
+    rules = StopRules(report="validate.results", target=0.9, patience=2, patience_metric="held_out")
+    told = [(0.5, 0.7), (0.6, 0.7), (0.7, 0.6)]
+
+    job = running(rules)
+    reports = [OperatorReport("validate.results", {"accuracy": a, "held_out": b}) for a, b in told]
+    commands = [job.handle(co.NodeReport(0, each), 20.0) for each in reports]
+    assert commands[:2] == [[], []]
+    assert commands[2][0] == co.StopNodes((0, 1), "patience")
+
+    job = running(rules)
+    reached = OperatorReport("validate.results", {"accuracy": 0.9, "held_out": 0.1})
+    assert job.handle(co.NodeReport(0, reached), 20.0)[0] == co.StopNodes((0, 1), "target")
+
+    job = running(StopRules(report="validate.results", target=0.9, patience_metric="held_out"))
+    assert job.handle(report(0.5), 20.0) == []
+
+    job = running(rules)
+    finish = job.handle(report(0.5), 20.0)[-1]
+    what = "the stop rule watches 'held_out', which validate.results does not report; it has: accuracy"
+    assert finish == co.Finish(JobState.FAILED, what, "")
+
+
 def test_patience_waits_for_every_node_that_reports() -> None:
     job = running(StopRules(report="validate.results", patience=1))
     assert job.handle(report(0.5, node=0), 20.0) == []

@@ -123,6 +123,20 @@ def test_token_comes_from_the_argument_then_the_environment_then_the_file(
     assert find_token("given", tmp_path) == "given"
 
 
+@pytest.mark.parametrize("token", ["two\nlines", "caf\u00e9"])
+def test_token_that_no_call_can_show_is_refused_and_not_named(
+    token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(auth.TOKEN_VARIABLE, token)
+    with pytest.raises(AuthError, match="one line of ASCII text at AKO_TOKEN") as caught:
+        find_token()
+    assert token not in str(caught.value)
+    make_token(tmp_path)
+    (tmp_path / "token").write_text(token)
+    with pytest.raises(AuthError, match="one line of ASCII text"):
+        read_token(tmp_path)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org", ""])
 def test_host_that_others_reach_needs_insecure(host: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no encryption"):

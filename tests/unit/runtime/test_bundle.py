@@ -76,7 +76,7 @@ def test_include_that_leads_out_or_does_not_exist_is_refused(folder: Path, inclu
 def test_link_that_leads_out_is_refused(folder: Path) -> None:
     (folder.parent / "secret.py").write_text("secret")
     (folder / "link.py").symlink_to("../secret.py")
-    with pytest.raises(BundleError, match=r"link leads out.*\(got link\.py\)"):
+    with pytest.raises(BundleError, match=r"link leads out.*got link\.py"):
         make_bundle(folder)
 
 

@@ -117,6 +117,23 @@ def test_report_that_cannot_be_read_and_artifact_with_a_bad_name_fail_the_job(tm
     play(tmp_path, scene)
 
 
+def test_artifact_that_cannot_be_kept_fails_the_job_and_its_rest_is_dropped(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        session = world.attach("a")
+        job = world.submit("one")
+        part = tmp_path / "artifacts" / f"{job}.0.part"
+        part.mkdir(parents=True)
+        world.say(session, job, artifact=pb.ArtifactChunk(name="model", data=b"1"))
+        part.rmdir()
+        world.say(session, job, artifact=pb.ArtifactChunk(name="model", data=b"2", last=True))
+        state, reason = world.state(job)
+        assert state == "FAILED"
+        assert "node a: cannot keep an artifact" in reason
+        assert list(world.store.artifacts(job)) == []
+
+    play(tmp_path, scene)
+
+
 def test_agent_cannot_speak_for_a_job_that_is_not_on_it(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.attach("a")

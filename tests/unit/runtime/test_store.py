@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,15 @@ def test_reopened_store_has_jobs_events_statistics_and_logs(tmp_path: Path) -> N
     assert [each.steps for each in store.statistics("aaa")] == [5]
     assert [(number, line.text) for number, line in store.log_lines("aaa", 1)] == [(1, "two")]
     store.close()
+
+
+def test_what_is_kept_is_for_its_owner_only(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    store = Store(tmp_path)
+    store.add_job("op", job("aaa"))
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    store.close()
+    assert modes == {"artifacts": 0o700, "jobs.sqlite": 0o600, "jobs.sqlite-shm": 0o600, "jobs.sqlite-wal": 0o600}
 
 
 def test_same_operation_id_gives_the_same_job_and_refuses_another(tmp_path: Path) -> None:
@@ -91,6 +101,15 @@ def test_artifact_is_there_under_its_name_once_the_last_chunk_has_come(tmp_path:
 def test_artifact_names_that_lead_out_or_are_not_plain_are_refused(name: str) -> None:
     with pytest.raises(WireError, match="bad name"):
         check_artifact_name(name)
+
+
+def test_artifacts_that_were_begun_and_not_finished_are_dropped(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name in ("a", "ab"):
+        store.write_artifact(name, 0, pb.ArtifactChunk(name="begun", data=b"1"))
+    store.drop_partial_artifacts("a")
+    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["ab.0.part"]
+    store.close()
 
 
 def test_artifact_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
