@@ -84,7 +84,7 @@ def test_run_keeps_model_record_and_curves(tmp_path: Path, capsys: pytest.Captur
     assert main(["run", *arguments]) == 0
     said = capsys.readouterr()
     assert re.match(r"FINISHED after [\d.]+ s, stopped by epochs; test accuracy [\d.]+% at epoch 2.00; ", said.out)
-    assert "effective learning rate: 2 workers x lr 0.05 = 0.1 per round" in said.err
+    assert "effective learning rate: 2 workers x lr 0.02 = 0.04 per round" in said.err
     assert {path.name for path in out.iterdir()} == {
         "config.json",
         "curves.csv",
@@ -96,11 +96,11 @@ def test_run_keeps_model_record_and_curves(tmp_path: Path, capsys: pytest.Captur
     assert record == json.loads((out / "record.json").read_text())
     assert (record["state"], record["stopped_by"], record["seed"]) == ("FINISHED", "epochs", 3)
     assert (record["config"]["p"], record["config"]["epochs"]) == (2, 2.0)
-    assert record["warnings"] == ["effective learning rate: 2 workers x lr 0.05 = 0.1 per round (updates add up)"]
+    assert record["warnings"] == ["effective learning rate: 2 workers x lr 0.02 = 0.04 per round (updates add up)"]
     validations = [report for report in record["reports"] if report["port"] == "validate.results"]
     assert [report["epoch"] for report in validations][-1] == 2.0
     assert all({"time_s", "epoch", "accuracy", "loss"} <= report.keys() for report in validations)
-    assert record["totals"]["gradients"] == 2 * 2 * 41  # epochs x nodes x mini-batches of 16 of 649 images
+    assert record["totals"]["gradients"] == 2 * 2 * 82  # epochs x nodes x mini-batches of 16 of 649 images
     assert {(link["source"], link["target"]) for link in record["links"]} == {(0, 1), (1, 0)}
     assert all(link["sent_nbytes"] == link["received_nbytes"] > 0 for link in record["links"])
     assert [{"computing_s", "waiting_s", "sending_s"} <= node.keys() for node in record["nodes"]] == [True, True]
@@ -124,7 +124,7 @@ def test_run_own_operator_runs_on_all_nodes(capsys: pytest.CaptureFixture[str]) 
     assert main(["run", *arguments]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["config"]["radius"] == 2
-    assert [node["steps"] for node in record["nodes"]] == [41, 41]
+    assert [node["steps"] for node in record["nodes"]] == [82, 82]
 
 
 def test_run_own_post_processing_writes_its_file(tmp_path: Path) -> None:

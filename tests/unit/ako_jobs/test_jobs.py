@@ -63,18 +63,18 @@ def test_prepare_built_in_job_gives_its_graph_without_bundle(name: str) -> None:
 @pytest.mark.parametrize(
     ("job", "settings", "note"),
     [
-        ("ako", {}, "effective learning rate: 4 workers x lr 0.05 = 0.2 per round (updates add up)"),
-        ("parameter_server", {}, "effective learning rate: 3 workers x lr 0.05 = 0.15 per round (updates add up)"),
+        ("ako", {}, "effective learning rate: 4 workers x lr 0.02 = 0.08 per round (updates add up)"),
+        ("parameter_server", {}, "effective learning rate: 3 workers x lr 0.02 = 0.06 per round (updates add up)"),
         (
             "parameter_server",
             {"consistency": "bsp", "servers": "all"},
-            "effective learning rate: 0.05 per step, of the mean gradient of 4 workers",
+            "effective learning rate: 0.02 per step, of the mean gradient of 4 workers",
         ),
         ("all_to_all", {"lr": "0.5"}, "effective learning rate: 4 workers x lr 0.5 = 2 per round (updates add up)"),
         (
             "all_to_all",
             {"consistency": "bsp"},
-            "effective learning rate: 0.05 per step, of the mean gradient of 4 workers",
+            "effective learning rate: 0.02 per step, of the mean gradient of 4 workers",
         ),
     ],
 )

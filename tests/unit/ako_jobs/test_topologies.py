@@ -83,7 +83,7 @@ def test_ako_every_gradient_and_p_reach_clocks_and_rotation():
     assert '"every":3' in built.operator("partition").params
 
 
-@pytest.mark.parametrize(("consistency", "slack"), [("bsp", "0"), ("ssp", "8"), ("async", "null")])
+@pytest.mark.parametrize(("consistency", "slack"), [("bsp", "0"), ("ssp", "4"), ("async", "null")])
 def test_all_to_all_graph_is_akos_without_accumulate_and_partition(consistency, slack):
     built, bsp = graph(all_to_all, consistency=consistency), consistency == "bsp"
     assert edges(built) == WORKER_EDGES | {

@@ -127,7 +127,7 @@ def test_check_sound_job_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["nodes"] == 2
     assert {"source", "compute", "send", "receive", "apply"} <= set(found["operators"])
-    assert found["warnings"] == ["effective learning rate: 2 workers x lr 0.05 = 0.1 per round (updates add up)"]
+    assert found["warnings"] == ["effective learning rate: 2 workers x lr 0.02 = 0.04 per round (updates add up)"]
 
 
 def test_data_ls_lists_the_embedded_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
