@@ -72,9 +72,10 @@ def _download_file(file: RemoteFile, mirrors: tuple[str, ...], folder: Path, pro
             failures.append(f"{url}: {error}")
         else:
             return
-    what = f"{file.name} could not be downloaded with its published checksum from any mirror"
+    reasons = " | ".join(failures)
+    what = f"{file.name} could not be downloaded with its published checksum from any mirror: {reasons}"
     fix = f"check the network, or put the file in {folder} yourself"
-    raise DataError(what, got=" | ".join(failures), where=str(folder), fix=fix)
+    raise DataError(what, where=str(folder), fix=fix)
 
 
 class _Bounded:

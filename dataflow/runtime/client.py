@@ -2,12 +2,16 @@
 
 Every call answers or raises within `DEADLINE_S` while the master cannot be reached; streams last as long as they
 have something to give.
+
+Invariant: calls are made, and the channel is closed, on threads of the client's own. Ctrl-C is raised on the main
+thread wherever that is, and after an interrupt inside of gRPC, closing the channel waits for ever (grpc issue 19973).
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -32,6 +36,8 @@ DEADLINE_S = 5.0
 """Seconds within which the master must answer."""
 
 _UPLOAD_NBYTES_PER_S = 1 << 20
+_THREADS = 1000
+"""Calls at a time; threads are made when they are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,7 @@ class Client:
         size = [("grpc.max_receive_message_length", MESSAGE_NBYTES), ("grpc.max_send_message_length", MESSAGE_NBYTES)]
         self._channel = grpc.insecure_channel(address, options=[*size, ("grpc.use_local_subchannel_pool", 1)])
         self._stub: Any = MasterStub(self._channel)  # type: ignore[no-untyped-call]
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ako-client")
 
     def __enter__(self) -> Self:
         return self
@@ -134,7 +141,7 @@ class Client:
 
     def close(self) -> None:
         """Give up the connection."""
-        self._channel.close()
+        self._apart(self._channel.close)
 
     def submit(self, spec: JobSpec, bundle: Bundle | None = None, operation_id: str = "") -> str:
         """Put a job into the master's queue.
@@ -225,15 +232,20 @@ class Client:
 
     def _call(self, method: Any, request: object, extra_s: float = 0.0) -> Any:
         with _errors(self.address):
-            return method(request, timeout=DEADLINE_S + extra_s, metadata=self._metadata)
+            return self._apart(method, request, timeout=DEADLINE_S + extra_s, metadata=self._metadata)
 
     def _stream(self, method: Any, request: object) -> Iterator[Any]:
-        call = method(request, metadata=self._metadata)
+        call = self._apart(method, request, metadata=self._metadata)
         try:
             with _errors(self.address):
-                yield from call
+                while (message := self._apart(next, call, None)) is not None:
+                    yield message
         finally:
             call.cancel()
+
+    def _apart(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """What a function gives on another thread; Ctrl-C ends the waiting, not the function."""
+        return self._threads.submit(function, *arguments, **named).result()
 
 
 @contextmanager

@@ -4,6 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import runtime_job
 from dataflow.clock import SystemClock
 from dataflow.engine.coordinator import JobState
 from dataflow.plan.job import JobSpec
+from dataflow.runtime.auth import read_token
 from dataflow.runtime.bundle import make_bundle
 from dataflow.runtime.client import Client
 from dataflow.runtime.local_cluster import LocalCluster
@@ -147,38 +151,40 @@ with LocalCluster(nodes=2, tasks=1) as cluster:
 """
 
 
-def start_client(then: str, folder: Path) -> tuple[subprocess.Popen[str], str, dict[int, str]]:
+@contextmanager
+def started_client(then: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str, dict[int, str]]]:
     """A process with a local cluster that runs a job; its state directory, and all processes of the cluster."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", CLIENT.format(here=str(HERE), then=then)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         env={**os.environ, "TMPDIR": str(folder)},
-    )
-    assert process.stdout is not None
-    state_dir, *pids = process.stdout.readline().split()
-    found = processes(state_dir)
-    assert set(found) == {int(pid) for pid in pids}
-    for pid in pids:
-        found.update(processes(f"--parent {pid} "))
-    assert len(found) == 5, "a master, two agents, two job processes"
-    return process, state_dir, found
+    ) as process:
+        try:
+            assert process.stdout is not None
+            state_dir, *pids = process.stdout.readline().split()
+            found = processes(state_dir)
+            assert set(found) == {int(pid) for pid in pids}
+            for pid in pids:
+                found.update(processes(f"--parent {pid} "))
+            assert len(found) == 5, "a master, two agents, two job processes"
+            yield process, state_dir, found
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_outlives_a_client_that_is_killed_or_interrupted(number: signal.Signals, tmp_path: Path) -> None:
-    process, _, cluster = start_client("cluster.client.wait(job)", tmp_path)
-    with process:
+    with started_client("cluster.client.wait(job)", tmp_path) as (process, _, cluster):
         process.send_signal(number)
         until_gone(cluster)
         assert process.wait() != 0
 
 
 def test_no_process_outlives_a_client_that_raises_and_the_logs_are_kept(tmp_path: Path) -> None:
-    process, state_dir, cluster = start_client("sys.stdin.readline(); raise ValueError", tmp_path)
-    with process:
+    with started_client("sys.stdin.readline(); raise ValueError", tmp_path) as (process, state_dir, cluster):
         assert process.stdin is not None
         print(file=process.stdin, flush=True)
         until_gone(cluster)
@@ -188,6 +194,25 @@ def test_no_process_outlives_a_client_that_raises_and_the_logs_are_kept(tmp_path
         "node-0.log",
         "node-1.log",
     ]
+
+
+def wait_interrupted(client: Client, job: str, after_s: float) -> None:
+    """Wait for a job until Ctrl-C, which comes after `after_s` seconds."""
+    interrupt = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    client.wait(job)
+
+
+def test_client_interrupted_at_any_moment_of_a_call_can_still_be_used_and_closed(tmp_path: Path) -> None:
+    with LocalCluster(nodes=1, tasks=1, state_dir=tmp_path) as cluster:
+        job = submit_endless(cluster.client, 2)
+        for step in range(40):
+            with Client(cluster.client.address, read_token(tmp_path)) as client:
+                client.nodes()
+                # The call that resolves the id, and the stream's beginning, take a few milliseconds.
+                with pytest.raises(KeyboardInterrupt):
+                    wait_interrupted(client, job, step * 0.0003)
+                assert client.job(job).state is JobState.PENDING
 
 
 @pytest.mark.parametrize("module", ["agent", "client", "local_cluster"])
