@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from dataflow.cli.common import JsonFlag, StateDirOption, examples, print_line, verbs
-from dataflow.cli.serving import HostOption, InsecureFlag, serve_until_signal
+from dataflow.cli.serving import HostOption, InsecureFlag
+from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.master import MasterConfig, serve
 from dataflow.runtime.state_dir import default_state_dir
 

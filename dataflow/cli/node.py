@@ -18,9 +18,10 @@ from dataflow.cli.common import (
     print_line,
     verbs,
 )
-from dataflow.cli.serving import HostOption, InsecureFlag, serve_until_signal
+from dataflow.cli.serving import HostOption, InsecureFlag
 from dataflow.runtime.agent import AgentConfig, attach
 from dataflow.runtime.auth import read_token
+from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.state_dir import default_state_dir
 
 app = verbs()

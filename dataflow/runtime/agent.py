@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import random
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ import grpc
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import AkoError, AuthError, MasterError
 from dataflow.runtime.auth import check_host, find_token
+from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.job_supervisor import JobSupervisor
 from dataflow.runtime.process import die_with_parent
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
@@ -233,15 +232,6 @@ def _check(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> None:
     print(f"not attached to {address}: {code.name} {details}", file=sys.stderr, flush=True)
 
 
-async def _until_signal(config: AgentConfig) -> None:
-    running = asyncio.ensure_future(attach(config))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, running.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
-
-
 def main() -> int:
     """Run an agent from the command line; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m dataflow.runtime.agent", description=__doc__)
@@ -264,7 +254,7 @@ def main() -> int:
         insecure=options.insecure,
     )
     try:
-        asyncio.run(_until_signal(config))
+        serve_until_signal(attach(config))
     except AkoError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

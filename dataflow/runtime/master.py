@@ -6,9 +6,6 @@ It never imports user code: bundles pass through it unopened, and graphs are dat
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +20,7 @@ from dataflow.errors import AkoError, MasterError
 from dataflow.runtime.auth import check_host, make_token
 from dataflow.runtime.bundle import MAX_NBYTES
 from dataflow.runtime.dispatcher import Dispatcher
+from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.master_service import MasterService
 from dataflow.runtime.process import die_with_parent
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, StateDirLock, default_state_dir, write_endpoint
@@ -130,15 +128,6 @@ def make_server(token: str) -> grpc.aio.Server:
     return server
 
 
-async def _until_signal(config: MasterConfig) -> None:
-    running = asyncio.ensure_future(serve(config))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, running.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
-
-
 def main() -> int:
     """Run a master from the command line; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m dataflow.runtime.master", description=__doc__)
@@ -152,7 +141,7 @@ def main() -> int:
         die_with_parent(options.die_with)
     config = MasterConfig(options.host, options.port, options.state_dir, options.insecure)
     try:
-        asyncio.run(_until_signal(config))
+        serve_until_signal(serve(config))
     except AkoError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -123,7 +123,7 @@ def test_check_lists_settings_with_defaults(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_check_sound_job_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "all_to_all", "--nodes", "2", "--json"]) == 0
+    assert main(["check", "all_to_all", "lr=0.05", "--nodes", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["nodes"] == 2
     assert {"source", "compute", "send", "receive", "apply"} <= set(found["operators"])
