@@ -283,17 +283,17 @@ class Deadlines:
 
 @dataclass(slots=True)
 class _Series:
-    """The watched metric as one node reports it."""
+    """The watched metrics as one node reports them."""
 
     best: float = float("-inf")
     since_best: int = 0
     held: int = 0
 
-    def add(self, value: float, target: float | None) -> None:
-        better = value > self.best
-        self.best = value if better else self.best
+    def add(self, metric: float, patience_metric: float, target: float | None) -> None:
+        better = patience_metric > self.best
+        self.best = patience_metric if better else self.best
         self.since_best = 0 if better else self.since_best + 1
-        self.held = self.held + 1 if target is not None and value >= target else 0
+        self.held = self.held + 1 if target is not None and metric >= target else 0
 
 
 class JobCoordinator:
@@ -391,15 +391,18 @@ class JobCoordinator:
             or not rules.report
         ):
             return []
-        value = report.fields.get(rules.metric)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            fields = ", ".join(sorted(report.fields))
-            reason = f"the stop rule watches {rules.metric!r}, which {report.port} does not report; it has: {fields}"
-            return self._go(Trigger.RULE_BROKEN, now, reason)
-        self._series.setdefault(node, _Series()).add(value, rules.target)
+        patience, values = rules.patience, list[float]()
+        watched = rules.patience_metric if patience is not None else ""
+        for name in (rules.metric, watched or rules.metric):
+            value = report.fields.get(name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                fields = ", ".join(sorted(report.fields))
+                reason = f"the stop rule watches {name!r}, which {report.port} does not report; it has: {fields}"
+                return self._go(Trigger.RULE_BROKEN, now, reason)
+            values.append(value)
+        self._series.setdefault(node, _Series()).add(values[0], values[1], rules.target)
         if any(series.held >= rules.hold for series in self._series.values()):
             return self._stop("target", now)
-        patience = rules.patience
         if patience is not None and all(series.since_best >= patience for series in self._series.values()):
             return self._stop("patience", now)
         return []
