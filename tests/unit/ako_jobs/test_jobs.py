@@ -223,3 +223,9 @@ def test_prepare_build_that_raises_names_the_users_line(tmp_path: Path) -> None:
 def test_prepare_build_without_graph_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"builds no LogicalGraph .got NoneType. at .*my_job.py:18"):
         prepare(load_job(write(tmp_path, JOB.replace("return ako", "ako"))), {}, nodes=2)
+
+
+@pytest.mark.parametrize("key", ["lr", "epochs", "time", "warmup", "gradients_per_s"])
+def test_prepare_infinite_setting_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}: must be a"):
+        prepare(load_job("ako"), {key: "inf"}, nodes=2)
