@@ -49,6 +49,8 @@ def test_main_unknown_verb_is_one_line_with_a_suggestion(capsys: pytest.CaptureF
         (["data", "fetch", "mnits"], "did you mean 'mnist'?"),
         (["predict", "/nowhere"], "there is no trained model here"),
         (["token", "--state-dir", "/nowhere"], "cannot read the cluster's token"),
+        (["master", "--port", "0", "--state-dir", __file__], "cannot keep the master's state there"),
+        (["status", "--state-dir", __file__], "cannot read the cluster's token"),
     ],
 )
 def test_main_bad_input_is_one_error_and_exit_2(
