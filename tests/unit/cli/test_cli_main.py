@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -79,6 +80,21 @@ def test_main_output_folder_in_use_is_refused_before_anything_starts(
     assert main(["run", "ako", "--out", str(tmp_path)]) == 2
     assert "the folder for the results is not empty" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+@pytest.mark.parametrize("option", ["--out", "--json"])
+def test_main_target_that_may_not_be_written_is_refused_before_anything_starts(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allowed = os.access
+    # Root may write anywhere, so the refusal of the file system is made up.
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not str(path).startswith(str(tmp_path)) and allowed(path, mode)
+    )
+    target = tmp_path / "new" if option == "--out" else tmp_path / "out.json"
+    assert main(["run", "ako", option, str(target)]) == 2
+    assert "written there" in (said := capsys.readouterr().err) or "cannot write results there" in said
+    assert "DEPLOYING" not in said
 
 
 def test_main_truncated_data_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
