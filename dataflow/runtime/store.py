@@ -136,7 +136,7 @@ class Store:
         if prefix in found:
             return prefix
         if not found or not prefix:
-            raise MasterError(what="there is no such job", got=prefix, fix="list them with `ako jobs`")
+            raise MasterError(what="there is no such job", got=prefix, fix="list them with `ako ls`")
         if len(found) > 1:
             raise MasterError(what="several jobs' ids begin like this", got=prefix, fix=f"one of: {', '.join(found)}")
         return found[0]
