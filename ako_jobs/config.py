@@ -48,7 +48,7 @@ class TrainingConfig(BaseModel):
         normalise: whether pixels get zero mean and unit variance.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     data: Literal["digits", "mnist", "fashion-mnist", "cifar10"] = "digits"
     data_dir: str | None = None

@@ -23,10 +23,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from ako_jobs.effective_rate import effective_rate
-from dataflow import Bundle, JobSpec, StopRules, compile_graph, make_bundle
+from dataflow import Bundle, JobSpec, StopRules, compile_graph, make_bundle, place
 from dataflow.errors import AkoError, ConfigError, OperatorError, suggest
 from dataflow.graph.checks import check
 from dataflow.graph.logical import LogicalGraph
+from dataflow.operators_api import qualified_name
+from operators.source import Source
 
 BUILT_IN = {name: f"ako_jobs.{name}" for name in ("ako", "parameter_server", "all_to_all")}
 """Modules of the jobs that have a name of their own."""
@@ -114,15 +116,17 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
     check(graph)
     compile_graph(graph, nodes)
     rate = effective_rate(graph, config, nodes)
-    spec = JobSpec(
-        name=job.name,
-        graph=graph,
-        nodes=nodes,
-        seed=getattr(config, "seed", 0),
-        stop=stop,
-        config=config.model_dump(mode="json"),
-        warnings=(rate,) if rate else (),
-    )
+    with _user_code(f"the configuration of the job {job.name!r}", job.folder):
+        spec = JobSpec(
+            name=job.name,
+            graph=graph,
+            nodes=nodes,
+            seed=getattr(config, "seed", 0),
+            stop=stop,
+            config=config.model_dump(mode="json"),
+            warnings=(rate,) if rate else (),
+        )
+    _check_data(graph, nodes, spec.seed)
     return Prepared(spec, make_bundle(job.folder, job.include) if job.folder else None, graph)
 
 
@@ -136,7 +140,11 @@ def _job(name: str, module: ModuleType, function: str, folder: Path | None = Non
     if not (isinstance(config, type) and issubclass(config, BaseModel) and hasattr(config, "parse")):
         fix = "define class Config(TrainingConfig) there, from ako_jobs.config"
         raise ConfigError(what=f"the job {name!r} has no Config", where=_line_of(build), fix=fix)
-    return Job(name, config, build, folder, tuple(getattr(module, "INCLUDE", ())))
+    include = getattr(module, "INCLUDE", ())
+    if not isinstance(include, tuple | list) or not all(isinstance(each, str) for each in include):
+        fix = 'write it like INCLUDE = ("words.txt",)'
+        raise ConfigError(what="INCLUDE is not a tuple of paths", got=include, where=str(module.__file__), fix=fix)
+    return Job(name, config, build, folder, tuple(include))
 
 
 def _config_of(build: Callable[..., Any]) -> type[BaseModel] | None:
@@ -193,6 +201,14 @@ def _check_importable(graph: LogicalGraph) -> None:
             raise ConfigError(what, where=where, fix="move the class to a file of the job's folder")
 
 
+def _check_data(graph: LogicalGraph, nodes: int, seed: int) -> None:
+    """Refuse, before any process is started, what every node's source would refuse: too little data to share."""
+    for operator in graph.operators:
+        if operator.kind == qualified_name(Source):
+            source = Source.model_validate_json(operator.params)
+            source.training_rows(len(place(graph, nodes)[operator.role]), seed)
+
+
 @contextmanager
 def _user_code(what: str, folder: Path | None) -> Iterator[None]:
     """Turn whatever the user's code raises into one error with the user's line."""
@@ -203,12 +219,12 @@ def _user_code(what: str, folder: Path | None) -> Iterator[None]:
         raise ConfigError(what=error.what, got=error.got, where=error.where, fix=error.fix) from error
     except AkoError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # one that calls sys.exit would end the command as if all were well
         message = f"{what} raised {type(error).__name__}: {error}"
         raise ConfigError(message, where=_line_in(error, folder)) from error
 
 
-def _line_in(error: Exception, folder: Path | None) -> str:
+def _line_in(error: BaseException, folder: Path | None) -> str:
     """``file:line`` of the last line of the user's that had a part in an error."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -107,7 +108,7 @@ def empty_folder(path: str | Path) -> Path:
     """The folder, made if it does not exist.
 
     Raises:
-        ConfigError: it holds something, or cannot be made.
+        ConfigError: it holds something, or cannot be made or written to.
     """
     folder = Path(path).expanduser()
     try:
@@ -117,6 +118,8 @@ def empty_folder(path: str | Path) -> Path:
         raise ConfigError(what=f"cannot write results there: {error}", got=str(path)) from error
     if used:
         raise ConfigError(what="the folder for the results is not empty", got=str(path), fix="name a new one")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(what="cannot write results there: you may not write to the folder", got=str(path))
     return folder
 
 

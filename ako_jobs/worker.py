@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from ako_jobs.config import TrainingConfig
-from ako_jobs.datasets import DataSet, load
+from ako_jobs.datasets import DataSet
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from operators.checkpoint import Checkpoint
 from operators.clocks import Clocks
 from operators.compute import Compute
-from operators.data import DataRef
+from operators.data import DataRef, open_data
 from operators.divergence import Divergence, SampleReplica, Samples
 from operators.dnn import Model, ModelSpec
 from operators.due import Due, Newest
@@ -55,7 +55,9 @@ class Setting:
             ConfigError: the network does not fit the images.
             DataError: the data set cannot be read.
         """
-        model, data = config.network(), load(config.data, config.data_dir)
+        model = config.network()
+        ref = DataRef(loader="ako_jobs.datasets:load", name=config.data, data_dir=config.data_dir)
+        data = cast("DataSet", open_data(ref))
         ranges = Model(model).ranges
         layers = tuple(weights.start for weights in ranges if weights.name.endswith(".weight"))
         return cls(
@@ -63,7 +65,7 @@ class Setting:
             model=model,
             layout=Layout.of(ranges[-1].stop, align=layers),
             layers=layers,
-            data=DataRef(loader="ako_jobs.datasets:load", name=config.data, data_dir=config.data_dir),
+            data=ref,
             train_images=_train_images(data, config),
             normalise=Normalise(mean=data.mean, std=data.std) if config.normalise else None,
         )

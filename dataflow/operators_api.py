@@ -34,10 +34,18 @@ class Sample:
     Args:
         name: what was measured, with its unit in the name.
         value: the value.
+
+    Raises:
+        TypeError: the name is no text or the value no number.
     """
 
     name: str
     value: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not isinstance(self.value, int | float | np.integer | np.floating):
+            what = f"a Sample is a name and a number, got {self.name!r} and {type(self.value).__name__}"
+            raise TypeError(what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +55,18 @@ class Artifact:
     Args:
         name: relative file name, of letters, digits, ``._-`` and ``/``.
         data: its whole content.
+
+    Raises:
+        TypeError: the name is no text or the content no bytes.
     """
 
     name: str
     data: bytes
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not isinstance(self.data, bytes):
+            what = f"an Artifact is a name and bytes, got {self.name!r} and {type(self.data).__name__}"
+            raise TypeError(what)
 
 
 @dataclass(frozen=True, slots=True)

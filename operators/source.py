@@ -55,14 +55,24 @@ class Source(Operator):
             ConfigError: there are fewer training images than nodes, or `holdout` leaves a part empty.
         """
         self._data = open_data(self.data)
-        train = training_rows(len(self._data.train_images), self.holdout, node.seed)
-        if len(train) < node.size:
-            what = f"every node needs a training image, and {node.size} nodes share {len(train)}"
-            raise ConfigError(what, fix="use fewer nodes or a smaller holdout")
+        train = self.training_rows(node.size, node.seed)
         self._rows = train[node_indices(len(train), node.rank, node.size)]
         self._share = len(train) // node.size
         self._per_epoch = steps_per_epoch(len(train), node.size, self.batch, keep_last=self.keep_last)
         self._steps = None if self.epochs is None else max(1, math.floor(self.epochs * self._per_epoch + 0.5))
+
+    def training_rows(self, nodes: int, seed: int) -> npt.NDArray[np.int64]:
+        """Rows of the images that so many nodes share.
+
+        Raises:
+            DataError: the data set cannot be opened.
+            ConfigError: there are fewer training images than nodes, or `holdout` leaves a part empty.
+        """
+        rows = training_rows(len(open_data(self.data).train_images), self.holdout, seed)
+        if len(rows) < nodes:
+            what = f"every node needs a training image, and {nodes} nodes share {len(rows)}"
+            raise ConfigError(what, fix="use fewer nodes or a smaller holdout")
+        return rows
 
     def process(self, tick: Tick, node: NodeContext) -> Emissions:
         """The shard of the mini-batch that `tick` asks for, or the end."""

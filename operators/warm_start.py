@@ -59,7 +59,7 @@ def _train(model: Model, weights: Vector, warm: WarmStart, seed: int) -> None:
     data = open_data(warm.data)
     rows = training_rows(len(data.train_images), warm.holdout, seed)
     rows = rows[epoch_order(len(rows), seed, 0, _RANK)][: round(warm.fraction * len(rows))]
-    workspace, gradient = model.workspace(warm.batch), np.empty_like(weights)
+    workspace, gradient = model.workspace(max(1, min(warm.batch, len(rows)))), np.empty_like(weights)
     for begin in range(0, len(rows), warm.batch):
         batch = rows[begin : begin + warm.batch]
         images = pixels(data.train_images[batch], data.scale)

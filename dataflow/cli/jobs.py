@@ -76,8 +76,10 @@ def logs(
 ) -> None:
     """Show what a job's processes print; with --json, an object per line."""
     with connect(master, state_dir) as client:
-        names = dict(enumerate(client.job(job).node_names))
+        names: dict[int, str] = {}
         for line in client.logs(job, follow=follow):
+            if line.node not in names:  # a job that waits is placed only later
+                names = dict(enumerate(client.job(job).node_names))
             if json:
                 print_json(line, indent=None)
             else:

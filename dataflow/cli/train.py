@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -114,9 +115,12 @@ def submit(
 
 def _check_target(file: str) -> None:
     """Refuse what could not be written once the job is over."""
-    path = Path(file)
-    if file and file != "-" and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise ConfigError(what="the record cannot be written there", got=file, fix="name a file in an existing folder")
+    path = Path(file).absolute()
+    place = path if path.exists() else path.parent
+    if file and file != "-" and (path.is_dir() or not place.exists() or not os.access(place, os.W_OK)):
+        raise ConfigError(
+            what="the record cannot be written there", got=file, fix="name a file in a folder that you may write to"
+        )
 
 
 def _epochs(prepared: Prepared) -> float | None:

@@ -19,7 +19,7 @@ _OTHERS = (
 """What the files of frames that are not the user's begin with."""
 
 
-def reraise(error: Exception, what: str, cls: type, node: str) -> NoReturn:
+def reraise(error: BaseException, what: str, cls: type, node: str) -> NoReturn:
     """Raise what a user's error is reported as.
 
     Args:
@@ -41,7 +41,7 @@ def reraise(error: Exception, what: str, cls: type, node: str) -> NoReturn:
     ) from error
 
 
-def _raised_at(error: Exception) -> str:
+def _raised_at(error: BaseException) -> str:
     """``file:line`` of the innermost frame in the user's own files; empty if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(_OTHERS):

@@ -126,7 +126,7 @@ class Member:
         try:
             result = getattr(self.operator, hook)(*positional, **arguments)
             return list(result) if inspect.isgenerator(result) else result
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reraise(error, f"operator {self.name!r}", type(self.operator), self.context.name)
 
     def refuse(self, what: str, got: object, fix: str) -> NoReturn:

@@ -43,7 +43,7 @@ class LoadedNode:
             context = self.contexts[name]
             try:
                 operator.open(context)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 reraise(error, f"operator {name!r}", type(operator), context.name)
 
 

@@ -26,7 +26,7 @@ from dataflow.runtime.job_supervisor import JobSupervisor
 from dataflow.runtime.process import die_with_parent
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
 from dataflow.runtime.version import VERSION
-from dataflow.runtime.wire import MESSAGE_NBYTES
+from dataflow.runtime.wire import CHANNEL_OPTIONS
 from dataflow.transport.authorization import token_metadata
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.generated.control_pb2_grpc import MasterStub
@@ -128,12 +128,8 @@ class _Agent:
         if not address:
             return False
         token = find_token(self._config.token, self._config.state_dir)
-        size = [("grpc.max_receive_message_length", MESSAGE_NBYTES), ("grpc.max_send_message_length", MESSAGE_NBYTES)]
         attached = False
-        # A pool of its own: bulk data to the same address must not delay heartbeats.
-        async with grpc.aio.insecure_channel(
-            address, options=[*size, ("grpc.use_local_subchannel_pool", 1)]
-        ) as channel:
+        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
             stub: Any = MasterStub(channel)  # type: ignore[no-untyped-call]
             self._outbox = asyncio.Queue(_QUEUED)
             await self._say(pb.AgentMessage(hello=self._hello()))

@@ -24,7 +24,7 @@ from dataflow.observe.events import JobEvent
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.bundle import Bundle
-from dataflow.runtime.wire import MESSAGE_NBYTES, event_from_wire, report_from_wire, statistics_from_wire
+from dataflow.runtime.wire import CHANNEL_OPTIONS, event_from_wire, report_from_wire, statistics_from_wire
 from dataflow.transport.authorization import token_metadata
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.generated.control_pb2_grpc import MasterStub
@@ -128,8 +128,7 @@ class Client:
     def __init__(self, address: str, token: str) -> None:
         self.address = address
         self._metadata = token_metadata(token)
-        size = [("grpc.max_receive_message_length", MESSAGE_NBYTES), ("grpc.max_send_message_length", MESSAGE_NBYTES)]
-        self._channel = grpc.insecure_channel(address, options=[*size, ("grpc.use_local_subchannel_pool", 1)])
+        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub: Any = MasterStub(self._channel)  # type: ignore[no-untyped-call]
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ako-client")
 

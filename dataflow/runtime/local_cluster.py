@@ -16,7 +16,7 @@ from typing import Self
 
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import MasterError
-from dataflow.runtime.auth import read_token
+from dataflow.runtime.auth import TOKEN_VARIABLE, read_token
 from dataflow.runtime.client import Client
 from dataflow.runtime.state_dir import read_endpoint
 
@@ -93,12 +93,15 @@ class LocalCluster:
             self._check(deadline)
 
     def _spawn(self, name: str, module: str, arguments: list[str]) -> None:
+        # The cluster has a token of its own; that of another one, for the user's other commands, is not for it.
+        environment = {key: value for key, value in os.environ.items() if key != TOKEN_VARIABLE}
         with (self.state_dir / "logs" / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env=environment,
                 # Ctrl-C in the terminal is for the parent alone, which then takes the cluster down in order.
                 start_new_session=True,
             )

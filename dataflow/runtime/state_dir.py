@@ -34,12 +34,16 @@ class StateDirLock:
         state_dir: created, readable by its owner only, if it does not exist.
 
     Raises:
-        MasterError: another master holds it.
+        MasterError: another master holds it, or it cannot be made or written.
     """
 
     def __init__(self, state_dir: Path) -> None:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._descriptor = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            what = f"cannot keep the master's state there: {error.strerror}"
+            raise MasterError(what, where=str(state_dir), fix="name another --state-dir") from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -63,8 +67,8 @@ def write_endpoint(state_dir: Path, address: str) -> None:
 
 
 def read_endpoint(state_dir: Path) -> str:
-    """Where the master of this state directory listens; empty if none has started."""
+    """Where the master of this state directory listens; empty if none has started, or that cannot be read."""
     try:
         return (state_dir / ENDPOINT_FILE).read_text().strip()
-    except FileNotFoundError:
+    except OSError:
         return ""

@@ -15,6 +15,16 @@ CHUNK_NBYTES = 1 << 20
 MESSAGE_NBYTES = 64 << 20
 """Largest control message accepted, in bytes: a bundle, a plan and room."""
 
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_NBYTES),
+    ("grpc.max_send_message_length", MESSAGE_NBYTES),
+    # A pool of its own: bulk data to the same address must not delay heartbeats.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A proxy for the web ($http_proxy) does not know the cluster.
+    ("grpc.enable_http_proxy", 0),
+)
+"""Of every connection to a master."""
+
 
 def report_to_wire(report: OperatorReport) -> pb.OperatorReport:
     """The control message of a report."""

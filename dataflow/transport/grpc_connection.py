@@ -21,12 +21,14 @@ from dataflow.transport.generated import data_pb2
 _SERVICE: Final = data_pb2.DESCRIPTOR.services_by_name["DataPlane"].full_name
 _METHOD: Final = "Connect"
 
-# Two servers would silently share a port, and channels to one address a TCP connection, without the last two.
+# Two servers would silently share a port, and channels to one address a TCP connection, without the next two. A
+# proxy for the web ($http_proxy) does not know the nodes.
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_PACKET_NBYTES),
     ("grpc.max_send_message_length", MAX_PACKET_NBYTES),
     ("grpc.so_reuseport", 0),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
 )
 
 _SETTLE_S: Final = 0.05

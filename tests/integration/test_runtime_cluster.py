@@ -96,6 +96,20 @@ def test_second_agent_of_a_name_and_one_with_a_wrong_token_are_refused() -> None
         assert [node.name for node in cluster.client.nodes()] == ["node-0"]
 
 
+def test_local_cluster_ignores_the_token_of_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AKO_TOKEN", "of another cluster")
+    with LocalCluster(nodes=1) as cluster:
+        assert [node.name for node in cluster.client.nodes()] == ["node-0"]
+
+
+def test_local_cluster_goes_by_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with LocalCluster(nodes=2, tasks=1) as cluster:
+        spec = JobSpec(name="numbers", graph=runtime_job.build(), nodes=2)
+        assert cluster.client.wait(cluster.client.submit(spec, make_bundle(HERE))).state is JobState.FINISHED
+
+
 def test_killed_agent_fails_its_job_and_takes_the_job_process_along() -> None:
     with LocalCluster(nodes=2, tasks=1) as cluster:
         job = submit_endless(cluster.client, 2)

@@ -14,9 +14,11 @@ from dataflow.errors import OperatorError
 from dataflow.message import Message, Sharded
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import (
+    Artifact,
     Emissions,
     Gather,
     Operator,
+    Sample,
     declared_at,
     needs,
     qualified_name,
@@ -178,3 +180,20 @@ def test_node_context_rank_size_and_peers_follow_the_role() -> None:
 def test_node_context_default_is_a_worker_alone() -> None:
     node = NodeContext()
     assert (node.rank, node.size, node.peers) == (0, 1, ())
+
+
+@pytest.mark.parametrize(("name", "value"), [("x", "text"), ("x", np.zeros(3)), ("x", None), (5, 1.0)])
+def test_sample_of_anything_but_a_named_number_is_refused(name: Any, value: Any) -> None:
+    with pytest.raises(TypeError, match="a Sample is a name and a number"):
+        Sample(name, value)
+
+
+@pytest.mark.parametrize("value", [1, 1.5, np.float32(2), np.int64(3)])
+def test_sample_takes_numbers_of_numpy_too(value: Any) -> None:
+    assert Sample("x", value).value == value
+
+
+@pytest.mark.parametrize(("name", "data"), [("x.txt", "text"), (5, b""), ("x.txt", None)])
+def test_artifact_of_anything_but_named_bytes_is_refused(name: Any, data: Any) -> None:
+    with pytest.raises(TypeError, match="an Artifact is a name and bytes"):
+        Artifact(name, data)

@@ -223,3 +223,37 @@ def test_prepare_build_that_raises_names_the_users_line(tmp_path: Path) -> None:
 def test_prepare_build_without_graph_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"builds no LogicalGraph .got NoneType. at .*my_job.py:18"):
         prepare(load_job(write(tmp_path, JOB.replace("return ako", "ako"))), {}, nodes=2)
+
+
+@pytest.mark.parametrize("call", ["raise SystemExit(0)", "raise SystemExit('bye')"])
+def test_load_job_file_that_leaves_is_refused(tmp_path: Path, call: str) -> None:
+    with pytest.raises(ConfigError, match=r"my_job.py raised SystemExit: .* at .*my_job.py:1$"):
+        load_job(write(tmp_path, f"{call}\n{JOB}"))
+
+
+@pytest.mark.parametrize("include", ['"words.txt"', "5", "(5,)"])
+def test_load_job_include_that_is_no_tuple_of_paths_is_refused(tmp_path: Path, include: str) -> None:
+    with pytest.raises(ConfigError, match="INCLUDE is not a tuple of paths"):
+        load_job(write(tmp_path, f"{JOB}\nINCLUDE = {include}\n"))
+
+
+@pytest.mark.parametrize("extra", ['seed: str = "abc"', "extra: type = int"])
+def test_prepare_configuration_that_cannot_travel_is_refused(tmp_path: Path, extra: str) -> None:
+    with pytest.raises(ConfigError, match="the configuration of the job 'my_job' raised"):
+        prepare(load_job(write(tmp_path, JOB.replace("extra: int = 1", extra))), {}, nodes=2)
+
+
+def test_prepare_more_nodes_than_training_images_is_refused() -> None:
+    with pytest.raises(ConfigError, match="every node needs a training image, and 1299 nodes share 1298"):
+        prepare(load_job("ako"), {}, nodes=1299)
+
+
+def test_prepare_holdout_that_leaves_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="holdout=0"):
+        prepare(load_job("ako"), {"holdout": "0.9999", "warm_start": "0"}, nodes=2)
+
+
+@pytest.mark.parametrize("key", ["lr", "epochs", "time", "warmup", "gradients_per_s"])
+def test_prepare_infinite_setting_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}: must be a"):
+        prepare(load_job("ako"), {key: "inf"}, nodes=2)

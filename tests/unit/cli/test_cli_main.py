@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -49,6 +50,8 @@ def test_main_unknown_verb_is_one_line_with_a_suggestion(capsys: pytest.CaptureF
         (["data", "fetch", "mnits"], "did you mean 'mnist'?"),
         (["predict", "/nowhere"], "there is no trained model here"),
         (["token", "--state-dir", "/nowhere"], "cannot read the cluster's token"),
+        (["master", "--port", "0", "--state-dir", __file__], "cannot keep the master's state there"),
+        (["status", "--state-dir", __file__], "cannot read the cluster's token"),
     ],
 )
 def test_main_bad_input_is_one_error_and_exit_2(
@@ -77,6 +80,21 @@ def test_main_output_folder_in_use_is_refused_before_anything_starts(
     assert main(["run", "ako", "--out", str(tmp_path)]) == 2
     assert "the folder for the results is not empty" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+@pytest.mark.parametrize("option", ["--out", "--json"])
+def test_main_target_that_may_not_be_written_is_refused_before_anything_starts(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allowed = os.access
+    # Root may write anywhere, so the refusal of the file system is made up.
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not str(path).startswith(str(tmp_path)) and allowed(path, mode)
+    )
+    target = tmp_path / "new" if option == "--out" else tmp_path / "out.json"
+    assert main(["run", "ako", option, str(target)]) == 2
+    assert "written there" in (said := capsys.readouterr().err) or "cannot write results there" in said
+    assert "DEPLOYING" not in said
 
 
 def test_main_truncated_data_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +145,7 @@ def test_check_sound_job_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["nodes"] == 2
     assert {"source", "compute", "send", "receive", "apply"} <= set(found["operators"])
-    assert found["warnings"] == ["effective learning rate: 2 workers x lr 0.02 = 0.04 per round (updates add up)"]
+    assert found["warnings"] == ["effective learning rate: 2 workers x lr 0.05 = 0.1 per round (updates add up)"]
 
 
 def test_data_ls_lists_the_embedded_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

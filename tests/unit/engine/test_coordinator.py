@@ -135,6 +135,23 @@ def test_patience_waits_for_every_node_that_reports() -> None:
     assert job.handle(report(0.4, node=1), 20.0)[0] == co.StopNodes((0, 1), "patience")
 
 
+def test_patience_watches_a_metric_of_its_own() -> None:
+    job = running(StopRules(report="validate.results", patience=2, patience_metric="held_out"))
+    stops = []
+    for accuracy, held_out in ((0.5, 0.5), (0.6, 0.5), (0.7, 0.6), (0.8, 0.6), (0.9, 0.5)):
+        told = OperatorReport("validate.results", {"accuracy": accuracy, "held_out": held_out})
+        stops.append(bool(job.handle(co.NodeReport(0, told), 20.0)))
+    assert stops == [False, False, False, False, True]
+    assert job.stopped_by == "patience"
+
+
+@pytest.mark.parametrize(("patience", "state"), [(2, JobState.FAILED), (None, JobState.RUNNING)])
+def test_patience_metric_that_is_not_reported_matters_only_with_patience(patience: int | None, state: JobState) -> None:
+    job = running(StopRules(report="validate.results", patience=patience, patience_metric="held_out"))
+    job.handle(report(0.5), 20.0)
+    assert job.state is state
+
+
 def test_stop_rule_on_a_field_that_is_not_reported_fails_the_job() -> None:
     job = running(StopRules(report="validate.results", metric="f1", target=0.9))
     finish = job.handle(report(0.5), 20.0)[-1]

@@ -1,6 +1,7 @@
 """What fails a node: the error's words, and silence afterwards."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,8 @@ class Breaks(Operator):
                 raise ValueError("boom")
             case "numpy":
                 np.zeros(2) + np.zeros(3)
+            case "exit":
+                sys.exit(3)
             case "type":
                 yield self.out(Blob(np.zeros(1)))  # type: ignore[arg-type]
             case "effect":
@@ -189,6 +192,7 @@ def _failure(operator: Operator, logs: tuple[str, ...] = ()) -> OperatorError:
     [
         ("raise", "boom", "operator 'middle' raised ValueError: boom"),
         ("numpy", "np.zeros(2)", "operator 'middle' raised ValueError: operands could not be broadcast"),
+        ("exit", "sys.exit(3)", "operator 'middle' raised SystemExit: 3"),
         ("type", "Blob(np", "operator 'middle' raised TypeError: port 'out' emits Num, got Blob"),
     ],
 )

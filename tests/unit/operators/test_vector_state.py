@@ -87,3 +87,8 @@ def test_warm_start_is_plain_sgd_on_a_fraction_of_an_epoch(normalise):
 def test_initial_weights_are_read_only():
     with pytest.raises(ValueError, match="read-only"):
         initial_weights(TWO, None, 0)[:] = 0
+
+
+def test_warm_start_takes_no_more_memory_than_its_images_need() -> None:
+    huge = WARM.model_copy(update={"batch": 10**9})
+    assert np.isfinite(initial_weights(TWO, huge, 0)).all()
