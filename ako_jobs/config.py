@@ -80,7 +80,7 @@ class TrainingConfig(BaseModel):
     warm_start: float = Field(default=0.1, ge=0, le=1)
     warmup: float = Field(default=0.0, ge=0)
     schedule: Literal["constant", "step", "cosine"] = "constant"
-    milestones: str = ""
+    milestones: str | None = None
     gamma: float = Field(default=0.1, gt=0, le=1)
     lr_min: float = Field(default=0.0, ge=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)
@@ -102,7 +102,7 @@ class TrainingConfig(BaseModel):
 
     @field_validator("milestones")
     @classmethod
-    def _ascending(cls, value: str) -> str:
+    def _ascending(cls, value: str | None) -> str | None:
         try:
             epochs = _numbers(value)
         except ValueError:
@@ -161,8 +161,8 @@ class TrainingConfig(BaseModel):
         )
 
 
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(",")) if text.strip() else ()
+def _numbers(text: str | None) -> tuple[float, ...]:
+    return () if text is None else tuple(float(part) for part in text.split(","))
 
 
 def _explained(error: ErrorDetails, fields: Mapping[str, FieldInfo]) -> ConfigError:
