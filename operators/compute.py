@@ -113,7 +113,7 @@ class Compute(Gather):
             raise OperatorError(
                 what=f"the loss is {loss} at step {number}",
                 where=f"node {node.name}, operator compute",
-                fix="lower lr, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
+                fix="lower lr or momentum, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
             )
         self.optimizer.direct(total, replica.values, velocity.values)
         rate = np.float32(self.schedule.at(number, node.size))
