@@ -1,4 +1,4 @@
-"""Checkpoint: the replica as a safetensors file, while training and at the end."""
+"""Checkpoint: a worker's state as a safetensors file, while training and at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from operators.messages import Progress, Vector
 
 
 class Checkpoint(Operator):
-    """Keeps a snapshot of the replica and the clocks at each progress it is told, and the model at the final one.
+    """Keeps replica, velocity and clocks at each progress it is told, and the model at the final one.
 
     Snapshots are always taken between two steps.
 
@@ -28,13 +28,17 @@ class Checkpoint(Operator):
     rank: int = 0
     progress = In(Progress, capacity=64)
     replica = Reads()
+    velocity = Reads()
     clocks = Reads()
 
-    def process(self, progress: Progress, replica: Vector, clocks: ClocksState, node: NodeContext) -> Emissions:
+    def process(
+        self, progress: Progress, replica: Vector, velocity: Vector, clocks: ClocksState, node: NodeContext
+    ) -> Emissions:
         """A checkpoint of this node, or the final model."""
         if not progress.final:
             tensors = {f"clocks.{name}": tensor for name, tensor in clocks.tensors().items()}
-            data = safetensors.numpy.save({"replica": replica, **tensors}, {"step": str(progress.step)})
+            tensors |= {"replica": replica, "velocity": velocity}
+            data = safetensors.numpy.save(tensors, {"step": str(progress.step)})
             yield Artifact(f"checkpoints/{node.name}-step-{progress.step:08d}.safetensors", data)
         elif node.rank == self.rank:
             yield Artifact("model.safetensors", model_file(self.model, replica))

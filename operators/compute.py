@@ -19,6 +19,7 @@ from dataflow.state import Writes
 from operators.clocks import ClocksState
 from operators.dnn import Model, ModelSpec, Workspace
 from operators.messages import Batch, Gradient, Progress, Vector
+from operators.optimizer import Sgd
 from operators.schedule import Schedule
 from operators.vector_state import VectorState
 
@@ -51,6 +52,7 @@ class Compute(Gather):
     Args:
         model: the network.
         schedule: learning rate of each gradient.
+        optimizer: makes of each gradient the direction that takes its place in all that follows.
         local: whether the replica here is updated.
         emits: what leaves: the gradient, or the update, which is the learning rate times the gradient.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
@@ -58,6 +60,7 @@ class Compute(Gather):
 
     model: ModelSpec
     schedule: Schedule
+    optimizer: Sgd = Sgd()
     local: bool = True
     emits: Literal["gradient", "update"] = "update"
     slack: int | None = None
@@ -65,6 +68,7 @@ class Compute(Gather):
     gradients = Out(Gradient)
     progress = Out(Progress)
     replica = Writes()
+    velocity = Writes()
     clocks = Writes()
 
     _model: Model = PrivateAttr()
@@ -74,6 +78,7 @@ class Compute(Gather):
         """Compile the kernels."""
         self._model = Model(self.model)
         self._model.compile()
+        self.optimizer.compile()
 
     def ready(self, clocks: ClocksState) -> bool:
         """Whether the staleness bound allows another gradient: c <= min(s + span) + slack (algorithm 1, line 3)."""
@@ -89,7 +94,14 @@ class Compute(Gather):
         self._workspaces.append(workspace)
         return Part(gradient, loss, batch.size, batch.epoch, clocks.lag())
 
-    def merge(self, parts: Sequence[Part], replica: VectorState, clocks: ClocksState, node: NodeContext) -> Emissions:
+    def merge(
+        self,
+        parts: Sequence[Part],
+        replica: VectorState,
+        velocity: VectorState,
+        clocks: ClocksState,
+        node: NodeContext,
+    ) -> Emissions:
         """Add up the parts, update the replica, count the gradient and emit it."""
         total = parts[0].gradient
         for part in parts[1:]:
@@ -101,8 +113,9 @@ class Compute(Gather):
             raise OperatorError(
                 what=f"the loss is {loss} at step {number}",
                 where=f"node {node.name}, operator compute",
-                fix="lower lr, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
+                fix="lower lr or momentum, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
             )
+        self.optimizer.direct(total, replica.values, velocity.values)
         rate = np.float32(self.schedule.at(number, node.size))
         if self.emits == "update":
             total *= rate

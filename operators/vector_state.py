@@ -1,4 +1,4 @@
-"""The model on a node: a replica on workers, a shard on parameter servers."""
+"""The model on a node: a replica and its velocity on workers, a shard on parameter servers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataflow.state import State, StateElement, StateKind
 from operators.dnn import ModelSpec
 from operators.layout import Sharding, runs
 from operators.messages import Vector
+from operators.optimizer import Sgd
 from operators.warm_start import WarmStart, initial_weights
 
 
@@ -36,7 +37,7 @@ class VectorState(State):
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over `values`."""
         if tensors["values"].shape != self.values.shape or tensors["values"].dtype != self.values.dtype:
-            what = f"the model is {self.values.shape} {self.values.dtype}, got {tensors['values'].shape}"
+            what = f"the vector is {self.values.shape} {self.values.dtype}, got {tensors['values'].shape}"
             raise ValueError(what)
         self.values[:] = tensors["values"]
 
@@ -56,6 +57,23 @@ class Replica(StateElement):
     def create(self, node: NodeContext) -> VectorState:
         """The initial weights, by the job's seed."""
         return VectorState(initial_weights(self.model, self.warm_start, node.seed).copy())
+
+
+class Velocity(StateElement):
+    """The velocity of a worker's optimizer: zero at the start, and of no elements where there is no momentum.
+
+    Args:
+        n_weights: weights of the model.
+        optimizer: whose velocity it is.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+    n_weights: int
+    optimizer: Sgd = Sgd()
+
+    def create(self, node: NodeContext) -> VectorState:
+        """No velocity yet."""
+        return VectorState(self.optimizer.velocity(self.n_weights))
 
 
 class Shard(StateElement):

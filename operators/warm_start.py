@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from operators.data import DataRef, open_data, pixels
 from operators.dnn import Model, ModelSpec
 from operators.messages import Vector
+from operators.optimizer import Sgd
 from operators.preprocess import Normalise
 from operators.sampling import epoch_order
 from operators.source import training_rows
@@ -23,11 +24,12 @@ _RANK = 1 << 20
 
 
 class WarmStart(BaseModel):
-    """Plain SGD on a fraction of one epoch.
+    """SGD at a constant rate on a fraction of one epoch. Its velocity is not kept: training begins without.
 
     Args:
         fraction: of the training images.
         lr: learning rate.
+        optimizer: momentum and weight decay.
         batch: mini-batch size.
         data: the data set.
         holdout: fraction kept out for validation, as in `Source`.
@@ -37,6 +39,7 @@ class WarmStart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     fraction: float = Field(gt=0, le=1)
     lr: float = Field(gt=0)
+    optimizer: Sgd = Sgd()
     batch: int = Field(ge=1)
     data: DataRef
     holdout: float = 0.0
@@ -59,10 +62,12 @@ def _train(model: Model, weights: Vector, warm: WarmStart, seed: int) -> None:
     data = open_data(warm.data)
     rows = training_rows(len(data.train_images), warm.holdout, seed)
     rows = rows[epoch_order(len(rows), seed, 0, _RANK)][: round(warm.fraction * len(rows))]
+    velocity = warm.optimizer.velocity(model.n_weights)
     workspace, gradient = model.workspace(max(1, min(warm.batch, len(rows)))), np.empty_like(weights)
     for begin in range(0, len(rows), warm.batch):
         batch = rows[begin : begin + warm.batch]
         images = pixels(data.train_images[batch], data.scale)
         images = images if warm.normalise is None else warm.normalise.apply(images)
         model.gradient(weights, images, data.train_labels[batch], gradient, workspace, 1.0 / len(batch))
+        warm.optimizer.direct(gradient, weights, velocity)
         weights -= np.float32(warm.lr) * gradient

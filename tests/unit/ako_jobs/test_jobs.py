@@ -76,6 +76,18 @@ def test_prepare_built_in_job_gives_its_graph_without_bundle(name: str) -> None:
             {"consistency": "bsp"},
             "effective learning rate: 0.02 per step, of the mean gradient of 4 workers",
         ),
+        (
+            "ako",
+            {"momentum": "0.9"},
+            "effective learning rate: 4 workers x lr 0.02 = 0.08 per round (updates add up); "
+            "with momentum 0.9, 10 times that in the long run",
+        ),
+        (
+            "all_to_all",
+            {"consistency": "bsp", "momentum": "0.75"},
+            "effective learning rate: 0.02 per step, of the mean gradient of 4 workers; "
+            "with momentum 0.75, 4 times that in the long run",
+        ),
     ],
 )
 def test_prepare_says_the_effective_learning_rate(job: str, settings: dict[str, str], note: str) -> None:

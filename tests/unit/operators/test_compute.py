@@ -13,12 +13,14 @@ from operators.clocks import ClocksState, everything
 from operators.compute import Compute
 from operators.dnn import Dense, Model, ModelSpec
 from operators.messages import Batch, Progress
+from operators.optimizer import Sgd
 from operators.schedule import Schedule
 from operators.vector_state import VectorState
 
 MODEL = Model(TWO)
 IMAGES = np.array([[1, 0], [0, 1], [0.5, 0.25], [0.75, 1]], np.float32).reshape(4, 1, 1, 2)
 LABELS = np.array([0, 0, 1, 1])
+NONE = VectorState(np.zeros(0, np.float32))
 RATE = np.float32(0.3)
 NODE = NodeContext(index=1, name="left", members={"worker": (0, 1, 2)})
 
@@ -42,6 +44,7 @@ def gradient(images, labels, scale):
 def make(origins=(), weights=IDENTITY, node=NODE, **fields):
     states = {
         "replica": VectorState(weights.copy()),
+        "velocity": VectorState(fields.get("optimizer", Sgd()).velocity(len(weights))),
         "clocks": ClocksState(2, everything(origins, 2, without=None)),
     }
     return Harness(Compute(model=TWO, schedule=Schedule(lr=0.3), **fields), node=node, states=states)
@@ -91,6 +94,46 @@ def test_compute_local_and_emits_decide_what_changes_and_what_leaves(local, emit
     assert weights(compute).dtype == message.values.dtype == np.float32
 
 
+@pytest.mark.parametrize("emits", ["gradient", "update"])
+def test_compute_momentum_direction_is_applied_and_leaves(emits):
+    compute = make(emits=emits, optimizer=Sgd(momentum=0.5, weight_decay=0.25))
+    start, velocity = IDENTITY.copy(), np.zeros_like(IDENTITY)
+    for step in range(3):
+        compute.send(*shards(1, step=step))
+        out = np.empty_like(start)
+        MODEL.gradient(start, IMAGES, LABELS, out, MODEL.workspace(4), 0.25)
+        velocity = np.float32(0.5) * velocity + (out + np.float32(0.25) * start)
+        start -= velocity * RATE
+        message = compute.emitted("gradients")[-1]
+        assert np.array_equal(message.values, velocity * RATE if emits == "update" else velocity)
+    assert np.array_equal(weights(compute), start)
+    assert np.array_equal(compute.states["velocity"].values, velocity)
+
+
+def test_compute_momentum_of_two_shards_sees_their_sum_once():
+    compute, sgd = make(optimizer=Sgd(momentum=0.5)), {}
+    for step in range(2):
+        compute.send(*shards(2, step=step)[:1])
+        compute.send(*shards(2, step=step)[1:])
+        sgd[step] = compute.states["velocity"].values.copy()
+    assert np.array_equal(compute.emitted("gradients")[0].values, sgd[0] * RATE)
+    assert np.array_equal(compute.emitted("gradients")[1].values, sgd[1] * RATE)
+    assert sgd[0] == pytest.approx(gradient(IMAGES, LABELS, 0.25)[0], rel=1e-5, abs=1e-6)
+
+
+def test_compute_restored_velocity_and_replica_go_on_as_if_never_interrupted():
+    sgd = Sgd(momentum=0.9, nesterov=True)
+    whole, first, second = (make(optimizer=sgd) for _ in range(3))
+    whole.send(*shards(1))
+    first.send(*shards(1))
+    for name in ("replica", "velocity", "clocks"):
+        second.states[name].restore(first.states[name].tensors())
+    whole.send(*shards(1, step=1))
+    second.send(*shards(1, step=1))
+    assert np.array_equal(weights(second), weights(whole))
+    assert not np.array_equal(weights(second), weights(first))
+
+
 def test_compute_emitted_gradient_is_not_changed_by_the_next_step():
     compute = make()
     compute.send(*shards(1))
@@ -112,7 +155,7 @@ def test_compute_progress_counts_the_whole_roles_images_and_the_mean_loss():
 
 def test_compute_warm_up_rate_is_that_of_the_gradients_number():
     schedule = Schedule(lr=0.3, warmup_steps=6)  # of three workers: 0.1, 0.2, 0.3
-    states = {"replica": VectorState(IDENTITY.copy()), "clocks": ClocksState(2, {})}
+    states = {"replica": VectorState(IDENTITY.copy()), "velocity": NONE, "clocks": ClocksState(2, {})}
     compute = Harness(Compute(model=TWO, schedule=schedule), node=NODE, states=states)
     compute.send(*shards(1))
     want, _ = gradient(IMAGES, LABELS, 0.25)
@@ -210,7 +253,7 @@ def test_compute_deeper_model_equals_plain_sgd_bit_for_bit():
     spec = ModelSpec(input=(1, 1, 2), layers=(Dense(units=5), Dense(units=2)))
     model = Model(spec)
     start = model.initial(np.random.default_rng(1))
-    states = {"replica": VectorState(start.copy()), "clocks": ClocksState(2, {})}
+    states = {"replica": VectorState(start.copy()), "velocity": NONE, "clocks": ClocksState(2, {})}
     compute = Harness(Compute(model=spec, schedule=Schedule(lr=0.3)), states=states)
     out, workspace = np.empty_like(start), model.workspace(4)
     for step in range(5):
