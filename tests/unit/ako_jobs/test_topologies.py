@@ -22,7 +22,7 @@ WORKER_EDGES = {
     "due_checkpoint.due -> checkpoint.progress",
 }
 WORKER_CROSSING = {"sample.samples -> divergence.samples": ("all-to-one", True)}
-WORKER_STATE = {"replica", "clocks", "newest", "newest_kept", "samples"}
+WORKER_STATE = {"replica", "statistics", "clocks", "newest", "newest_kept", "samples"}
 
 
 def graph(job, **settings):

@@ -36,7 +36,7 @@ def test_restore_keeps_the_array_and_copies_the_values():
 
 @pytest.mark.parametrize("values", [np.zeros(3, np.float32), np.zeros(2, np.float64)])
 def test_restore_other_shape_or_dtype_raises(values):
-    with pytest.raises(ValueError, match=r"the model is \(2,\) float32"):
+    with pytest.raises(ValueError, match=r"the vector is \(2,\) float32"):
         VectorState(np.zeros(2, np.float32)).restore({"values": values})
 
 
