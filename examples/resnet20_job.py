@@ -16,7 +16,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ako_jobs import ako, all_to_all as everybody, parameter_server as servers
+from ako_jobs import ako
+from ako_jobs import all_to_all as everybody
+from ako_jobs import parameter_server as servers
 from ako_jobs.config import TrainingConfig
 from ako_jobs.models import INPUTS
 from dataflow import LogicalGraph
