@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
-from typer.testing import CliRunner
 
 from ako_jobs.jobs import load_job, prepare
 from ako_jobs.predict import load_model
 from ako_jobs.run import run
 from dataflow import JobState
-from dataflow.cli.main import app
+from dataflow.cli.main import main
 from dataflow.engine.memory_driver import MemoryDriver, MemoryRun
 from dataflow.errors import ConfigError, DataError
 from dataflow.plan.compile import compile_graph
@@ -23,6 +23,7 @@ from operators.dnn import TorchSpec, build_network
 from operators.vector_state import VectorState
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ako-dataflow[torch]'")
+torch.set_num_threads(1)  # as in a job process
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 RESNET = str(EXAMPLES / "resnet20_job.py")
@@ -56,7 +57,7 @@ def statistics(result: MemoryRun, node: int) -> np.ndarray:
     ],
 )
 def test_resnet8_on_two_nodes_learns_under_every_topology(job: str, settings: dict[str, Any]) -> None:
-    base = {"model": "resnet8", "data": "digits", "epochs": 1.5, "batch": 16, "lr": 0.05, "warm_start": 0}
+    base = {"model": "resnet8", "data": "digits", "epochs": 0.6, "batch": 16, "lr": 0.05, "warm_start": 0}
     result = run_in_memory(job, base | settings)
     assert result.ended == {0, 1}
     assert accuracies(result)[-1] > FLOOR
@@ -80,10 +81,12 @@ def test_own_module_with_dropout_trains_bit_identically_from_the_same_seed() -> 
     assert one.artifacts["model.safetensors"] == other.artifacts["model.safetensors"]
 
 
-def test_own_module_on_two_node_processes_is_trained_kept_and_used(tmp_path: Path) -> None:
+def test_own_module_on_two_node_processes_is_trained_kept_and_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copy(OWN, tmp_path / "elsewhere_job.py")
     job = str(tmp_path / "elsewhere_job.py")
-    settings = {"epochs": 3, "batch": 16, "lr": 0.05, "p": 2, "checkpoint_every": 1000}
+    settings = {"epochs": 1.5, "batch": 16, "lr": 0.05, "p": 2, "checkpoint_every": 1000}
     result = run(job, settings, nodes=2, out=tmp_path / "out")
     assert result.state is JobState.FINISHED, result.reason
     accuracy = result.reports[-1]["accuracy"]
@@ -91,8 +94,8 @@ def test_own_module_on_two_node_processes_is_trained_kept_and_used(tmp_path: Pat
 
     trained = load_model(tmp_path / "out", job=job)
     assert trained.test()[0] / trained.test()[1] == accuracy
-    shown = CliRunner().invoke(app, ["predict", str(tmp_path / "out"), "--job", job])
-    assert f"{accuracy:.2%}" in shown.stdout
+    assert main(["predict", str(tmp_path / "out"), "--job", job]) == 0
+    assert f"{accuracy:.2%}" in capsys.readouterr().out
 
     assert isinstance(trained.spec, TorchSpec)
     module = load_job(job).config.parse({}).network()  # type: ignore[attr-defined]
@@ -119,6 +122,6 @@ def test_load_job_whose_file_needs_pytorch_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "needs_torch_job.py").write_text("from torch import nn\n")
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ConfigError, match=r"needs_torch_job.py raised ModuleNotFoundError.*pip install 'ako-dataflow"):
         load_job(str(tmp_path / "needs_torch_job.py"))

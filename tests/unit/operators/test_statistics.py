@@ -19,6 +19,7 @@ from operators.vector_state import Replica, Statistics, VectorState
 from operators.warm_start import WarmStart
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ako-dataflow[torch]'")
+torch.set_num_threads(1)  # as in a job process
 
 OWN = TorchSpec(factory="own_network:Averaging", input=(1, 1, 2), classes=2, device="cpu")
 NETWORK = build_network(OWN)

@@ -13,6 +13,7 @@ from dataflow.runtime.process import ONE_THREAD
 from operators.dnn import Model, TorchSpec, build_network
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ako-dataflow[torch]'")
+torch.set_num_threads(1)  # as in a job process
 
 import torch_networks as nets  # noqa: E402
 
