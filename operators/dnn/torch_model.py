@@ -93,7 +93,8 @@ class TorchModel:
     """The functions of a user's module; the contract is `operators.dnn.network.Network`.
 
     A module that draws random numbers (dropout) gets them from the seed of the call, and its forward passes take
-    turns, since PyTorch's generator belongs to the whole process. Whether it draws is seen at its first forward pass.
+    turns, since PyTorch's generator belongs to the whole process. Whether it draws is seen at its first forward pass,
+    in training and in evaluation.
     """
 
     def __init__(self, spec: TorchSpec) -> None:
@@ -102,7 +103,7 @@ class TorchModel:
         self.device = torch.device(_device(spec))
         self._factory = _function(spec.factory)
         self._loss = _function(spec.loss) if spec.loss else _cross_entropy
-        self._draws = True
+        self._draws = {True: True, False: True}  # by whether the module is in training mode
         module = self._make(0)
         self.ranges = _weight_ranges(module, spec)
         self.n_weights = self.ranges[-1].stop
@@ -160,7 +161,7 @@ class TorchModel:
             parameter.grad = view
         workspace.module.train()
         classes = _tensor(labels).to(self.device)
-        with self._seeded(seed):
+        with self._seeded(seed, training=True):
             logits = self._checked(workspace.module(inputs), len(images))
             losses = self._losses(logits, classes)
         total = losses.sum()
@@ -237,9 +238,9 @@ class TorchModel:
         return module
 
     @contextmanager
-    def _seeded(self, seed: int) -> Iterator[None]:
+    def _seeded(self, seed: int, *, training: bool) -> Iterator[None]:
         """PyTorch's generators seeded and this thread's alone, unless the module draws nothing."""
-        if not self._draws:
+        if not self._draws[training]:
             yield
             return
         cuda = self.device.type == "cuda"
@@ -249,7 +250,7 @@ class TorchModel:
                 torch.cuda.manual_seed(seed)
             before = torch.get_rng_state()
             yield
-            self._draws = cuda or not torch.equal(before, torch.get_rng_state())
+            self._draws[training] = cuda or not torch.equal(before, torch.get_rng_state())
 
     def _load(
         self, weights: Vector, statistics: Vector, images: npt.NDArray[np.float32], workspace: TorchWorkspace
@@ -284,7 +285,7 @@ class TorchModel:
     ) -> torch.Tensor:
         inputs = self._load(weights, statistics, images, workspace)
         workspace.module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self._seeded(0, training=False):
             return self._checked(workspace.module(inputs), len(images))
 
     def _checked(self, logits: Any, images: int) -> torch.Tensor:

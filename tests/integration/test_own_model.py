@@ -14,13 +14,15 @@ import safetensors.numpy
 from ako_jobs.jobs import load_job, prepare
 from ako_jobs.predict import load_model
 from ako_jobs.run import run
+from ako_jobs.worker import Setting
 from dataflow import JobState
 from dataflow.cli.main import main
 from dataflow.engine.memory_driver import MemoryDriver, MemoryRun
-from dataflow.errors import ConfigError, DataError
+from dataflow.node_context import NodeContext
 from dataflow.plan.compile import compile_graph
 from operators.dnn import TorchSpec, build_network
 from operators.vector_state import VectorState
+from tests.known_answers.training import batches, replica
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ako-dataflow[torch]'")
 torch.set_num_threads(1)  # as in a job process
@@ -61,6 +63,29 @@ def test_resnet8_on_two_nodes_learns_under_every_topology(job: str, settings: di
     result = run_in_memory(job, base | settings)
     assert result.ended == {0, 1}
     assert accuracies(result)[-1] > FLOOR
+
+
+def test_own_module_on_one_node_equals_a_plain_pytorch_loop() -> None:
+    settings = {"epochs": 0.3, "batch": 16, "warm_start": 0, "dropout": 0, "lr": 0.05, "seed": 4, "p": 1}
+    result = run_in_memory(OWN, settings, nodes=1)
+    config: Any = load_job(OWN).config
+    setting = Setting.of(config.parse(settings))
+    network = build_network(setting.model)
+    start = network.initial(np.random.default_rng(np.random.SeedSequence(4, spawn_key=(0,))))
+    named = network.tensors(start, network.initial_statistics())
+    module = sys.modules["own_model_job"].small_net(channels=1, width=16, dropout=0)
+    module.load_state_dict({name: torch.tensor(tensor) for name, tensor in named.items()})
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
+    for batch in batches(setting, NodeContext(seed=4)):
+        optimiser.zero_grad()
+        logits = module(torch.tensor(batch.images))
+        torch.nn.functional.cross_entropy(logits, torch.tensor(batch.labels)).backward()
+        optimiser.step()
+    ours = network.tensors(replica(result.nodes[0]), statistics(result, 0))
+    for name, tensor in module.state_dict().items():
+        np.testing.assert_allclose(ours[name], tensor.numpy(), rtol=1e-3, atol=1e-5, err_msg=name)
+    assert int(ours["1.num_batches_tracked"]) == 25  # 0.3 of ceil(1298 / 16) = 82 steps, rounded
+    assert np.abs(replica(result.nodes[0]) - start).max() > 0.01
 
 
 def test_own_module_statistics_are_each_nodes_own_and_count_its_batches() -> None:
@@ -108,20 +133,3 @@ def test_own_module_on_two_node_processes_is_trained_kept_and_used(
     checkpoints = [name for name in result.artifacts if name.startswith("checkpoints/")]
     assert {name.split("-step-")[0] for name in checkpoints} == {"checkpoints/node-0", "checkpoints/node-1"}
     assert "statistics" in safetensors.numpy.load(result.artifacts[checkpoints[0]])
-
-
-def test_load_model_of_a_module_that_is_not_found_says_to_name_the_job(tmp_path: Path) -> None:
-    spec = TorchSpec(factory="module_of_nobody:make", input=(1, 8, 8), classes=10)
-    data = safetensors.numpy.save({"w": np.zeros(1, np.float32)}, {"model": spec.model_dump_json()})
-    (tmp_path / "model.safetensors").write_bytes(data)
-    with pytest.raises(DataError, match=r"module_of_nobody:make, which is not found .*--job FILE"):
-        load_model(tmp_path)
-
-
-def test_load_job_whose_file_needs_pytorch_says_how_to_install_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "needs_torch_job.py").write_text("from torch import nn\n")
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ConfigError, match=r"needs_torch_job.py raised ModuleNotFoundError.*pip install 'ako-dataflow"):
-        load_job(str(tmp_path / "needs_torch_job.py"))
