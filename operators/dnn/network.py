@@ -145,7 +145,7 @@ def mean_statistics(parts: Sequence[Vector], images: Sequence[int]) -> Vector:
         images: how many each part has seen, at least one in all.
     """
     first = parts[0]
-    if len(parts) == 1:
+    if len(parts) == 1 or not first.size:
         return first
     stacked = np.stack(parts)
     mean = np.average(stacked, axis=0, weights=images).astype(np.float32)
