@@ -130,7 +130,7 @@ class TorchModel:
 
     def compile(self) -> None:
         """Compute once, so that PyTorch is ready and it is known whether the module draws random numbers."""
-        workspace, weights = self.workspace(2), np.zeros(self.n_weights, np.float32)
+        workspace, weights = self.workspace(2), self.initial(np.random.default_rng(0))
         images, labels = np.zeros((2, *self.spec.input), np.float32), np.zeros(2, np.int64)
         statistics, out = self.initial_statistics(), np.empty_like(weights)
         self.gradient(weights, images, labels, out, workspace, 1.0, statistics=statistics, seed=0)
@@ -161,7 +161,7 @@ class TorchModel:
             parameter.grad = view
         workspace.module.train()
         classes = _tensor(labels).to(self.device)
-        with self._seeded(seed, training=True):
+        with self._seeded(seed, training=True), _explained(self.spec, len(images)):
             logits = self._checked(workspace.module(inputs), len(images))
             losses = self._losses(logits, classes)
         total = losses.sum()
@@ -302,6 +302,19 @@ class TorchModel:
             what = f"the loss {self.spec.loss} must return one loss per image, shape {tuple(labels.shape)}"
             raise ConfigError(what, got=got, fix='leave the mean to Ako: reduction="none"')
         return losses
+
+
+@contextmanager
+def _explained(spec: TorchSpec, images: int) -> Iterator[None]:
+    """What PyTorch's batch normalisation says of one image, with what to do about it."""
+    try:
+        yield
+    except ValueError as error:
+        if images > 1:
+            raise
+        what = f"the module of {spec.factory} cannot be trained on a shard of one image: {error}"
+        fix = "choose batch so that shards have two images or more, in an epoch's last mini-batch too; or use GroupNorm"
+        raise ConfigError(what, fix=fix) from error
 
 
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:

@@ -49,6 +49,21 @@ def statistics(result: MemoryRun, node: int) -> np.ndarray:
     return state.values
 
 
+def test_resnet20_has_the_weights_of_the_paper() -> None:
+    config: Any = load_job(RESNET).config
+    network = build_network(config.parse({}).network())
+    # Convolutions without biases and two weights per channel for normalisation; He et al. say 0.27 million.
+    stages = [
+        3 * 16 * 9 + 2 * 16,
+        6 * 16 * 16 * 9 + 6 * 2 * 16,
+        (16 + 5 * 32) * 32 * 9 + 6 * 2 * 32,
+        (32 + 5 * 64) * 64 * 9 + 6 * 2 * 64,
+        64 * 10 + 10,
+    ]
+    assert network.n_weights == sum(stages) == 269_722
+    assert network.n_statistics == 2 * (7 * 16 + 6 * 32 + 6 * 64) + 3 * 19  # means, variances, 19 counters
+
+
 @pytest.mark.parametrize(
     ("job", "settings"),
     [

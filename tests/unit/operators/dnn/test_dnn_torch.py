@@ -246,6 +246,12 @@ def test_torch_empty_batch_gives_nothing_and_leaves_the_statistics():
     assert (loss, correct) == (0.0, 0)
 
 
+def test_torch_batch_normalisation_of_one_image_says_what_to_do():
+    net = network()
+    with pytest.raises(ConfigError, match=r"shard of one image: Expected more than 1 value.*two images or more"):
+        gradient(net, *start(net), IMAGES[:1], LABELS[:1])
+
+
 def test_torch_weights_that_are_read_only_will_do():
     net = network()
     weights, statistics = start(net)
