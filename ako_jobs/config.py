@@ -18,7 +18,7 @@ from ako_jobs.models import network
 from ako_jobs.setting_values import literals, required
 from dataflow import StopRules
 from dataflow.errors import ConfigError, suggest
-from operators.dnn import ModelSpec
+from operators.dnn import NetworkSpec
 
 OWN_DEFAULTS: dict[str, dict[str, Any]] = {"digits": {"batch": 8, "epochs": 20}}
 """Defaults of data sets that differ from the others'; how they were found is in docs/results.md."""
@@ -144,8 +144,8 @@ class TrainingConfig(BaseModel):
         except ValidationError as error:
             raise _explained(error.errors()[0], cls.model_fields) from None
 
-    def network(self) -> ModelSpec:
-        """The network to train."""
+    def network(self) -> NetworkSpec:
+        """The network to train; a job with a network of its own overrides this."""
         return network(self.model, self.data, self.init)
 
     def stop_rules(self) -> StopRules:

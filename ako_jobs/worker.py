@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -14,7 +15,7 @@ from operators.clocks import Clocks
 from operators.compute import Compute
 from operators.data import DataRef, open_data
 from operators.divergence import Divergence, SampleReplica, Samples
-from operators.dnn import Model, ModelSpec
+from operators.dnn import NetworkSpec, WeightRange, build_network
 from operators.due import Due, Newest
 from operators.layout import Layout, Sharding
 from operators.optimizer import Sgd
@@ -22,7 +23,7 @@ from operators.preprocess import Normalise
 from operators.schedule import Constant, Cosine, Schedule, Step
 from operators.source import Source, steps_per_epoch
 from operators.validate import Validate
-from operators.vector_state import Replica, Velocity
+from operators.vector_state import Replica, Statistics, Velocity
 from operators.warm_start import WarmStart
 
 
@@ -41,7 +42,7 @@ class Setting:
     """
 
     config: TrainingConfig
-    model: ModelSpec
+    model: NetworkSpec
     layout: Layout
     layers: tuple[int, ...]
     data: DataRef
@@ -59,8 +60,8 @@ class Setting:
         model = config.network()
         ref = DataRef(loader="ako_jobs.datasets:load", name=config.data, data_dir=config.data_dir)
         data = cast("DataSet", open_data(ref))
-        ranges = Model(model).ranges
-        layers = tuple(weights.start for weights in ranges if weights.name.endswith(".weight"))
+        ranges = build_network(model).ranges
+        layers = _layer_starts(ranges)
         return cls(
             config=config,
             model=model,
@@ -133,6 +134,7 @@ def add_worker(
     config, data, optimizer = setting.config, setting.data, setting.optimizer
     graph = (
         graph.with_state("replica", Replica(model=setting.model, warm_start=setting.warm_start), role="worker")
+        .with_state("statistics", Statistics(model=setting.model, warm_start=setting.warm_start), role="worker")
         .with_state("velocity", Velocity(n_weights=setting.layout.n_weights, optimizer=optimizer), role="worker")
         .with_state("clocks", clocks, role="worker")
         .with_state("newest", Newest(), role="worker")
@@ -184,6 +186,14 @@ def add_worker(
 def finish_after(graph: LogicalGraph, operator: str) -> LogicalGraph:
     """`graph` whose last validation and final model come after `operator` has ended."""
     return graph.connect(f"{operator}.finished", "due").connect(f"{operator}.finished", "due_checkpoint")
+
+
+def _layer_starts(ranges: Sequence[WeightRange]) -> tuple[int, ...]:
+    """Offset at which each layer begins: where the part of the name before its last dot changes."""
+    owners = [weights.name.rpartition(".")[0] for weights in ranges]
+    return tuple(
+        weights.start for number, weights in enumerate(ranges) if not number or owners[number] != owners[number - 1]
+    )
 
 
 def _train_images(data: DataSet, config: TrainingConfig) -> int:

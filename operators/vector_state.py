@@ -1,4 +1,4 @@
-"""The model on a node: a replica and its velocity on workers, a shard on parameter servers."""
+"""The model on a node: replica, statistics and velocity on workers, a shard on parameter servers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
-from operators.dnn import ModelSpec
+from operators.dnn import NetworkSpec
 from operators.layout import Sharding, runs
 from operators.messages import Vector
 from operators.optimizer import Sgd
-from operators.warm_start import WarmStart, initial_weights
+from operators.warm_start import WarmStart, initial_statistics, initial_weights
 
 
 class VectorState(State):
     """A vector that operators read as snapshots and write in place.
 
     Args:
-        values: (weights,) float32.
+        values: (elements,) float32.
     """
 
     def __init__(self, values: Vector) -> None:
@@ -51,12 +51,29 @@ class Replica(StateElement):
     """
 
     kind: ClassVar[StateKind] = StateKind.PARTIAL
-    model: ModelSpec
+    model: NetworkSpec
     warm_start: WarmStart | None = None
 
     def create(self, node: NodeContext) -> VectorState:
         """The initial weights, by the job's seed."""
         return VectorState(initial_weights(self.model, self.warm_start, node.seed).copy())
+
+
+class Statistics(StateElement):
+    """What training moves besides the weights, such as running means of batch normalisation; each node's own.
+
+    Args:
+        model: the network.
+        warm_start: training before the start; none if None.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+    model: NetworkSpec
+    warm_start: WarmStart | None = None
+
+    def create(self, node: NodeContext) -> VectorState:
+        """The statistics that every node begins with."""
+        return VectorState(initial_statistics(self.model, self.warm_start, node.seed).copy())
 
 
 class Velocity(StateElement):
@@ -86,7 +103,7 @@ class Shard(StateElement):
     """
 
     kind: ClassVar[StateKind] = StateKind.PARTITIONED
-    model: ModelSpec
+    model: NetworkSpec
     sharding: Sharding
     warm_start: WarmStart | None = None
 

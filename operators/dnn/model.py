@@ -5,12 +5,14 @@ threads may share a model but never a workspace. Equal inputs give bit-identical
 whatever the workspace held or how large it is.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from operators.dnn.arrays import joined, views
 from operators.dnn.init import initial_weights
 from operators.dnn.kernels import loss, network
 from operators.dnn.kernels.jit import compiled_once
@@ -21,6 +23,8 @@ __all__ = ["Model", "ModelSpec", "WeightRange", "Workspace"]
 
 _ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register."""
+
+_NONE = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,8 @@ class Model:
         self.ranges = weight_ranges(spec)
         self.n_weights = self.ranges[-1].stop
         self.n_classes = spec.shapes()[-1][0]
+        self.statistic_ranges: list[WeightRange] = []
+        self.n_statistics = self.statistic_ranges[-1].stop if self.statistic_ranges else 0
 
     def views(self, vector: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
         """View a vector (n_weights,) as named arrays, without copying: {"conv1.weight": (10, 1, 5, 5), ...}."""
@@ -53,6 +59,30 @@ class Model:
     def initial(self, rng: np.random.Generator) -> npt.NDArray[np.float32]:
         """Draw initial weights (n_weights,) float32 as `spec.init` says; see `operators.dnn.init`."""
         return initial_weights(self.spec, rng)
+
+    def initial_statistics(self) -> npt.NDArray[np.float32]:
+        """Return the statistics before any training, (n_statistics,) float32."""
+        return np.zeros(self.n_statistics, np.float32)
+
+    def tensors(
+        self, weights: npt.NDArray[np.float32], statistics: npt.NDArray[np.float32]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """View weights and statistics as named arrays."""
+        return {**self.views(weights), **views(statistics, self.statistic_ranges)}
+
+    def vectors(
+        self, tensors: Mapping[str, npt.NDArray[Any]]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Join named arrays to weights and statistics.
+
+        Raises:
+            ValueError: the tensors are not those of this network.
+        """
+        unknown = tensors.keys() - {each.name for each in (*self.ranges, *self.statistic_ranges)}
+        if unknown:
+            msg = f"the network has no tensors {', '.join(sorted(unknown))}"
+            raise ValueError(msg)
+        return joined(tensors, self.ranges), joined(tensors, self.statistic_ranges)
 
     def workspace(self, batch: int) -> Workspace:
         """Allocate a workspace for batches of up to `batch` images; one per thread."""
@@ -72,6 +102,9 @@ class Model:
         out: npt.NDArray[np.float32],
         workspace: Workspace,
         scale: float,
+        *,
+        statistics: npt.NDArray[np.float32] = _NONE,
+        seed: int = 0,
     ) -> tuple[float, int]:
         """Differentiate the softmax cross-entropy of a batch by the weights.
 
@@ -82,6 +115,8 @@ class Model:
             out: (n_weights,) float32, overwritten with scale * the sum over images of d loss_i / d weights.
             workspace: from `workspace`, used by no other thread meanwhile.
             scale: 1 / (images of the whole batch) makes `out` this shard's share of the mean gradient.
+            statistics: (n_statistics,) float32, advanced in place.
+            seed: of the random numbers of dropout.
 
         Returns:
             The summed loss in nats (unscaled), and how many images were classified correctly. A NaN among weights
@@ -111,6 +146,8 @@ class Model:
         images: npt.NDArray[np.float32],
         labels: npt.NDArray[np.int64],
         workspace: Workspace,
+        *,
+        statistics: npt.NDArray[np.float32] = _NONE,
     ) -> tuple[float, int, npt.NDArray[np.int64]]:
         """Classify a batch and compare with its labels.
 
@@ -127,7 +164,12 @@ class Model:
         return loss_sum, correct, predictions
 
     def predict(
-        self, weights: npt.NDArray[np.float32], images: npt.NDArray[np.float32], workspace: Workspace
+        self,
+        weights: npt.NDArray[np.float32],
+        images: npt.NDArray[np.float32],
+        workspace: Workspace,
+        *,
+        statistics: npt.NDArray[np.float32] = _NONE,
     ) -> npt.NDArray[np.float32]:
         """Return the probability of each class, (batch, n_classes) float32; arguments and errors as for `gradient`."""
         self._check_inputs(weights, images, workspace)

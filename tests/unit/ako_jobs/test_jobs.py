@@ -269,3 +269,12 @@ def test_prepare_holdout_that_leaves_nothing_is_refused() -> None:
 def test_prepare_infinite_setting_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=f"^{key}: must be a"):
         prepare(load_job("ako"), {key: "inf"}, nodes=2)
+
+
+def test_load_job_whose_file_needs_pytorch_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needs_torch_job.py").write_text("from torch import nn\n")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigError, match=r"needs_torch_job.py raised ModuleNotFoundError.*pip install 'ako-dataflow"):
+        load_job(str(tmp_path / "needs_torch_job.py"))

@@ -24,7 +24,7 @@ WORKER_EDGES = {
     "due_checkpoint.due -> checkpoint.progress",
 }
 WORKER_CROSSING = {"sample.samples -> divergence.samples": ("all-to-one", True)}
-WORKER_STATE = {"replica", "velocity", "clocks", "newest", "newest_kept", "samples"}
+WORKER_STATE = {"replica", "statistics", "velocity", "clocks", "newest", "newest_kept", "samples"}
 
 
 def graph(job, **settings):

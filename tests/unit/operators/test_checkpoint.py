@@ -14,12 +14,18 @@ from operators.dnn import ModelSpec
 from operators.messages import Progress
 from operators.vector_state import VectorState
 
+NONE = np.zeros(0, np.float32)
+
 
 def checkpoint(index=0, **fields):
     node = NodeContext(index=index, name=f"node-{index}", members={"worker": (0, 1)})
     clocks = ClocksState(2, everything((0, 1), 2, without=index))
-    velocity = VectorState(IDENTITY / np.float32(4))
-    states = {"replica": VectorState(IDENTITY.copy()), "velocity": velocity, "clocks": clocks}
+    states = {
+        "replica": VectorState(IDENTITY.copy()),
+        "statistics": VectorState(NONE),
+        "velocity": VectorState(IDENTITY / np.float32(4)),
+        "clocks": clocks,
+    }
     return Harness(Checkpoint(model=TWO, **fields), node=node, states=states)
 
 
@@ -42,7 +48,7 @@ def test_checkpoint_final_progress_keeps_the_named_weights_and_the_network():
 
 def test_model_file_header_holds_the_specification(tmp_path):
     path = tmp_path / "model.safetensors"
-    path.write_bytes(model_file(TWO, IDENTITY))
+    path.write_bytes(model_file(TWO, IDENTITY, NONE))
     with safetensors.safe_open(path, framework="numpy") as file:
         assert ModelSpec.model_validate(json.loads(file.metadata()["model"])) == TWO
 

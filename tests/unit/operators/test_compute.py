@@ -1,5 +1,7 @@
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,8 +22,8 @@ from operators.vector_state import VectorState
 MODEL = Model(TWO)
 IMAGES = np.array([[1, 0], [0, 1], [0.5, 0.25], [0.75, 1]], np.float32).reshape(4, 1, 1, 2)
 LABELS = np.array([0, 0, 1, 1])
-NONE = VectorState(np.zeros(0, np.float32))
 RATE = np.float32(0.3)
+NONE = np.zeros(0, np.float32)
 NODE = NodeContext(index=1, name="left", members={"worker": (0, 1, 2)})
 
 
@@ -44,10 +46,11 @@ def gradient(images, labels, scale):
 def make(origins=(), weights=IDENTITY, node=NODE, **fields):
     states = {
         "replica": VectorState(weights.copy()),
+        "statistics": VectorState(np.zeros(0, np.float32)),
         "velocity": VectorState(fields.get("optimizer", Sgd()).velocity(len(weights))),
         "clocks": ClocksState(2, everything(origins, 2, without=None)),
     }
-    return Harness(Compute(model=TWO, schedule=Schedule(lr=0.3), **fields), node=node, states=states)
+    return Harness(Compute(**{"model": TWO, "schedule": Schedule(lr=0.3)} | fields), node=node, states=states)
 
 
 def weights(harness):
@@ -155,8 +158,7 @@ def test_compute_progress_counts_the_whole_roles_images_and_the_mean_loss():
 
 def test_compute_warm_up_rate_is_that_of_the_gradients_number():
     schedule = Schedule(lr=0.3, warmup_steps=6)  # of three workers: 0.1, 0.2, 0.3
-    states = {"replica": VectorState(IDENTITY.copy()), "velocity": NONE, "clocks": ClocksState(2, {})}
-    compute = Harness(Compute(model=TWO, schedule=schedule), node=NODE, states=states)
+    compute = make(schedule=schedule)
     compute.send(*shards(1))
     want, _ = gradient(IMAGES, LABELS, 0.25)
     assert np.array_equal(compute.emitted("gradients")[0].values, want * np.float32(schedule.at(1, 3)))
@@ -173,9 +175,8 @@ def test_compute_loss_that_is_nan_raises_with_node_and_step():
 def test_compute_loss_that_is_infinite_raises():
     compute = make()
     part = compute.part(shards(1)[0])
-    bad = type(part)(part.gradient, float("inf"), part.size, part.epoch, part.lag)
     with pytest.raises(OperatorError, match="the loss is inf at step 1"):
-        compute.merge([bad])
+        compute.merge([replace(part, loss=math.inf)])
 
 
 @pytest.mark.parametrize(("made", "ready"), [(0, True), (5, True), (6, False)])
@@ -226,12 +227,12 @@ def test_compute_part_under_threads_gives_each_its_own_workspace():
         images = rng.random((size, 1, 1, 2), np.float32)
         batches.append(Batch(0, 0, 1, images, rng.integers(0, 2, size), max(1, size), 0.0))
     clocks = ClocksState(2, {})
-    want = [operator.process(batch, IDENTITY, clocks) for batch in batches]
+    want = [operator.process(batch, IDENTITY, NONE, clocks, np.random.default_rng(0)) for batch in batches]
     start = threading.Barrier(2)
 
     def work(half):
         start.wait()
-        return [operator.process(batch, IDENTITY, clocks) for batch in half]
+        return [operator.process(batch, IDENTITY, NONE, clocks, np.random.default_rng(0)) for batch in half]
 
     with ThreadPoolExecutor(2) as pool:
         got = [part for half in pool.map(work, (batches[:32], batches[32:])) for part in half]
@@ -245,7 +246,7 @@ def test_compute_snapshot_is_never_written():
     compute = make()
     frozen = IDENTITY.copy()
     frozen.flags.writeable = False
-    part = compute.operator.process(shards(1)[0], frozen, ClocksState(2, {}))
+    part = compute.operator.process(shards(1)[0], frozen, NONE, ClocksState(2, {}), np.random.default_rng(0))
     assert not np.shares_memory(part.gradient, frozen)
 
 
@@ -253,8 +254,7 @@ def test_compute_deeper_model_equals_plain_sgd_bit_for_bit():
     spec = ModelSpec(input=(1, 1, 2), layers=(Dense(units=5), Dense(units=2)))
     model = Model(spec)
     start = model.initial(np.random.default_rng(1))
-    states = {"replica": VectorState(start.copy()), "velocity": NONE, "clocks": ClocksState(2, {})}
-    compute = Harness(Compute(model=spec, schedule=Schedule(lr=0.3)), states=states)
+    compute = make(weights=start, model=spec)
     out, workspace = np.empty_like(start), model.workspace(4)
     for step in range(5):
         compute.send(*shards(1, step=step))
