@@ -2,7 +2,18 @@
 
 import numpy as np
 
-from operators.dnn import Activation, Conv, Dense, MaxPool, ModelSpec
+from operators.dnn import (
+    Activation,
+    AvgPool,
+    BatchNorm,
+    Conv,
+    Dense,
+    Dropout,
+    GlobalAvgPool,
+    MaxPool,
+    ModelSpec,
+    Residual,
+)
 from operators.dnn.spec import weight_ranges
 
 RELU = Activation(function="relu")
@@ -64,6 +75,80 @@ SMALL = {
     "starts_without_weights": ModelSpec(
         input=(2, 6, 6),
         layers=(TANH, MaxPool(size=2), SIGMOID, TANH, Conv(filters=3, kernel=2), RELU, SIGMOID, Dense(units=4)),
+    ),
+}
+
+# The same for what the paper's networks do not have: averages, dropout, batch normalisation and residuals.
+FURTHER = {
+    "average_drops_edge": ModelSpec(
+        input=(2, 7, 5), layers=(Conv(filters=3, kernel=2), RELU, AvgPool(size=2), Dense(units=3))
+    ),
+    "average_overlapping": ModelSpec(
+        input=(1, 8, 6), layers=(Conv(filters=2, kernel=2), AvgPool(size=3, stride=2), TANH, Dense(units=3))
+    ),
+    "average_with_gaps": ModelSpec(input=(2, 7, 8), layers=(AvgPool(size=2, stride=3), TANH, Dense(units=2))),
+    "average_of_all": ModelSpec(
+        input=(2, 3, 5), layers=(Conv(filters=4, kernel=2), SIGMOID, GlobalAvgPool(), Dense(units=3))
+    ),
+    "dropout_first_and_twice": ModelSpec(
+        input=(2, 4, 3),
+        layers=(Dropout(rate=0.25), Dense(units=9), RELU, Dropout(rate=0.5), Dropout(rate=0.0), Dense(units=3)),
+    ),
+    "batch_norm_first_and_after_dense": ModelSpec(
+        input=(2, 3, 4),
+        layers=(
+            BatchNorm(momentum=0.3),
+            Conv(filters=3, kernel=2),
+            BatchNorm(),
+            RELU,
+            Dense(units=4),
+            BatchNorm(),
+            TANH,
+            Dense(units=2),
+        ),
+    ),
+    "residual_of_identity": ModelSpec(
+        input=(2, 4, 3),
+        layers=(Residual(layers=(Conv(filters=2, kernel=3, padding=1), TANH)), Dense(units=3)),
+    ),
+    # the convolution's output is read by the body's activation and by the sum
+    "residual_after_conv_begins_with_activation": ModelSpec(
+        input=(1, 4, 4),
+        layers=(
+            Conv(filters=2, kernel=2),
+            Residual(layers=(RELU, Conv(filters=2, kernel=1))),
+            RELU,
+            Dense(units=2),
+        ),
+    ),
+    "residual_strided": ModelSpec(
+        input=(2, 5, 7),
+        layers=(
+            Residual(
+                layers=(
+                    Conv(filters=3, kernel=3, padding=1, stride=2),
+                    BatchNorm(),
+                    RELU,
+                    Conv(filters=3, kernel=3, padding=1),
+                    BatchNorm(),
+                ),
+                shortcut=(Conv(filters=3, kernel=1, stride=2), BatchNorm()),
+            ),
+            RELU,
+            GlobalAvgPool(),
+            Dense(units=3),
+        ),
+    ),
+    "residual_nested_and_in_shortcut": ModelSpec(
+        input=(2, 4, 4),
+        layers=(
+            Residual(
+                layers=(Residual(layers=(TANH, Dropout(rate=0.5))), MaxPool(size=2)),
+                shortcut=(Residual(layers=(SIGMOID,), shortcut=(BatchNorm(),)), AvgPool(size=2)),
+            ),
+            Residual(layers=(GlobalAvgPool(), Dense(units=5), TANH), shortcut=(Dense(units=5),)),
+            Dense(units=3),
+        ),
     ),
 }
 
