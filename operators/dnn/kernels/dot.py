@@ -4,6 +4,7 @@ This is the inner loop of the convolution's weight gradient and of the dense lay
 register of partial sums, whose lanes are added up at the end.
 """
 
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -39,10 +40,6 @@ def _block(  # type: ignore[no-untyped-def]
         target_p = vectors.pointer(signature.args[0], target, target_at)
         a_p = vectors.pointer(signature.args[4], a, a_at)
         b_p = vectors.pointer(signature.args[8], b, b_at)
-        lanes = I64(vectors.lanes)
-        whole = builder.mul(builder.sdiv(count, lanes), lanes)
-        rest = builder.sub(count, whole)
-        mask = vectors.mask(rest)
 
         def block(height: int, width: int) -> None:
             sums = vectors.variables(height, width)
@@ -63,10 +60,7 @@ def _block(  # type: ignore[no-untyped-def]
                     builder.gep(a_p, [builder.add(a_start, builder.mul(a_step, I64(i)))]) for i in range(height)
                 ]
                 b_lines = [builder.gep(b_p, [builder.add(b_start, builder.mul(b_step, I64(j)))]) for j in range(width)]
-                with cgutils.for_range_slice(builder, I64(0), whole, lanes, I64) as (t, _):
-                    step(a_lines, b_lines, t, None)
-                with builder.if_then(builder.icmp_signed(">", rest, I64(0))):
-                    step(a_lines, b_lines, whole, mask)
+                vectors.each(count, partial(step, a_lines, b_lines))
             for i in range(height):
                 for j in range(width):
                     place = builder.add(builder.mul(target_a, I64(i)), builder.mul(target_b, I64(j)))

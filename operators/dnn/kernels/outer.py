@@ -52,15 +52,18 @@ def _block(  # type: ignore[no-untyped-def]
                 ]
                 for f in range(height)
             ]
-            ready = builder.append_basic_block("ready")
-            choice = builder.switch(start, ready)
-            for value, first in (
-                (START_ZERO, lambda _f, _v: ir.Constant(vectors.type, None)),
-                (START_BIAS, lambda f, _v: vectors.splat(builder.load(builder.gep(bias_p, [I64(f)])))),
-                (START_TARGET, lambda f, v: vectors.load(places[f][v], mask)),
+            # every way here writes all sums: one that did not would keep those of every size alive, out of registers
+            ready, zero, bias_first, target_first = (
+                builder.append_basic_block(name) for name in ("ready", "zero", "bias", "target")
+            )
+            choice = builder.switch(start, zero)
+            choice.add_case(I64(START_BIAS), bias_first)
+            choice.add_case(I64(START_TARGET), target_first)
+            for case, first in (
+                (zero, lambda _f, _v: ir.Constant(vectors.type, None)),
+                (bias_first, lambda f, _v: vectors.splat(builder.load(builder.gep(bias_p, [I64(f)])))),
+                (target_first, lambda f, v: vectors.load(places[f][v], mask)),
             ):
-                case = builder.append_basic_block("start")
-                choice.add_case(I64(value), case)
                 builder.position_at_end(case)
                 for f in range(height):
                     for v in range(width):

@@ -1,8 +1,18 @@
 """Pooling: maxima, with the positions of the winners kept for the backward pass, and means."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
 from operators.dnn.kernels.activation import differentiate
 from operators.dnn.kernels.arrays import fill
 from operators.dnn.kernels.jit import kernel
+from operators.dnn.kernels.simd import Vectors
 from operators.dnn.kernels.table import (
     CHANNELS,
     FUNCTION,
@@ -41,49 +51,102 @@ def max_pool_line(
     The first of equal values wins, and a NaN beats every number. `line` is the distance between input rows.
     """
     for x in range(width):
-        best = buffer[target + x * batch : target + (x + 1) * batch]
-        winner = buffer[kept + x * batch : kept + (x + 1) * batch]
-        corner = source + x * step * batch
-        for i in range(side):
-            for j in range(side):
-                begin = corner + i * line + j * batch
-                _compete(buffer[begin : begin + batch], best, winner, i * side + j)
+        _maxima(buffer, source + x * step * batch, line, target + x * batch, kept + x * batch, side, batch)
 
 
 @kernel
-def _compete(values: Floats, best: Floats, winner: Floats, position: int) -> None:
-    """Let the pixels at `position` of their windows, one per image, challenge the best so far."""
-    mark = winner.dtype.type(position)
-    if position == 0:
-        for n in range(values.size):
-            best[n] = values[n]
-            winner[n] = mark
-        return
-    for n in range(values.size):
-        value = values[n]
-        champion = best[n]
-        # a NaN wins, once: no comparison with the NaN that reigns is true
-        wins = (value > champion) | ((value != value) & (champion == champion))  # noqa: PLR0124
-        best[n] = value if wins else champion
-        winner[n] = mark if wins else winner[n]
-
-
-@kernel
-def _hand_back(
+def hand_back_line(
     buffer: Floats, gradient: int, kept: int, target: int, line: int, side: int, step: int, width: int, batch: int
 ) -> None:
-    """Add the gradients of a row of windows to those of the inputs that won."""
-    zero = buffer.dtype.type(0)
+    """Give the gradients of a row of windows to the inputs that won, which add them up where windows overlap.
+
+    Where they do not, all inputs of the windows are written; where they do, they must hold zeros at first.
+    """
     for x in range(width):
-        given = buffer[gradient + x * batch : gradient + (x + 1) * batch]
-        winner = buffer[kept + x * batch : kept + (x + 1) * batch]
-        for i in range(side):
-            for j in range(side):
-                begin = target + i * line + (x * step + j) * batch
-                reached = buffer[begin : begin + batch]
-                mark = buffer.dtype.type(i * side + j)
-                for n in range(batch):
-                    reached[n] += given[n] if winner[n] == mark else zero
+        _hand_back(buffer, gradient + x * batch, kept + x * batch, target + x * step * batch, line, side, batch, step)
+
+
+@intrinsic
+def _maxima(typing, buffer, source, line, target, kept, side, batch):  # type: ignore[no-untyped-def]
+    """Write the maxima of one window of each image, and their positions."""
+    signature = types.void(buffer, *[types.int64] * 6)
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        buffer, source, line, target, kept, side, batch = arguments
+        vectors = Vectors(context, builder, signature.args[0])
+        source_p, target_p, kept_p = (
+            vectors.pointer(signature.args[0], buffer, at) for at in (source, target, kept)
+        )  # fmt: skip
+
+        def run(n: ir.Value, mask: ir.Value | None) -> None:
+            [[best, winner, mark]] = vectors.variables(1, 3)
+            builder.store(vectors.load(builder.gep(source_p, [n]), mask), best)
+            builder.store(ir.Constant(vectors.type, None), winner)
+            builder.store(ir.Constant(vectors.type, None), mark)
+            one = ir.Constant(vectors.type, [1.0] * vectors.lanes)
+            with _window(builder, side, line, batch) as place:
+                value = vectors.load(builder.gep(source_p, [builder.add(place, n)]), mask)
+                champion, position = builder.load(best), builder.load(mark)
+                # greater, or a NaN that meets a number; the first of the window does not beat itself
+                wins = builder.and_(
+                    builder.fcmp_unordered(">", value, champion), builder.fcmp_ordered("ord", champion, champion)
+                )
+                builder.store(builder.select(wins, value, champion), best)
+                builder.store(builder.select(wins, position, builder.load(winner)), winner)
+                builder.store(builder.fadd(position, one), mark)
+            vectors.store(builder.load(best), builder.gep(target_p, [n]), mask)
+            vectors.store(builder.load(winner), builder.gep(kept_p, [n]), mask)
+
+        vectors.each(batch, run)
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+@intrinsic
+def _hand_back(typing, buffer, gradient, kept, target, line, side, batch, step):  # type: ignore[no-untyped-def]
+    """Give the gradient of one window of each image to the input that won."""
+    signature = types.void(buffer, *[types.int64] * 7)
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        buffer, gradient, kept, target, line, side, batch, step = arguments
+        vectors = Vectors(context, builder, signature.args[0])
+        gradient_p, kept_p, target_p = (
+            vectors.pointer(signature.args[0], buffer, at) for at in (gradient, kept, target)
+        )  # fmt: skip
+        overlap = builder.icmp_signed("<", step, side)
+
+        def run(n: ir.Value, mask: ir.Value | None) -> None:
+            given = vectors.load(builder.gep(gradient_p, [n]), mask)
+            winner = vectors.load(builder.gep(kept_p, [n]), mask)
+            [[mark]] = vectors.variables(1, 1)
+            zero = ir.Constant(vectors.type, None)
+            builder.store(zero, mark)
+            one = ir.Constant(vectors.type, [1.0] * vectors.lanes)
+            with _window(builder, side, line, batch) as place:
+                address = builder.gep(target_p, [builder.add(place, n)])
+                share = builder.select(builder.fcmp_ordered("==", winner, builder.load(mark)), given, zero)
+                with builder.if_else(overlap) as (adds, writes):
+                    with adds:
+                        vectors.store(builder.fadd(vectors.load(address, mask), share), address, mask)
+                    with writes:
+                        vectors.store(share, address, mask)
+                builder.store(builder.fadd(builder.load(mark), one), mark)
+
+        vectors.each(batch, run)
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
+@contextmanager
+def _window(builder: ir.IRBuilder, side: ir.Value, line: ir.Value, batch: ir.Value) -> Iterator[ir.Value]:
+    """Emit a loop over the pixels of a window; gives the offset of each from the first."""
+    with (
+        cgutils.for_range(builder, side) as i,
+        cgutils.for_range(builder, side) as j,
+    ):
+        yield builder.add(builder.mul(i.index, line), builder.mul(j.index, batch))
 
 
 @kernel
@@ -97,10 +160,11 @@ def max_unpool(row: Row, buffer: Floats, batch: int) -> None:
         gradient = buffer[row[OUTPUT_GRADIENT] + begin : row[OUTPUT_GRADIENT] + begin + area]
         differentiate(row[FUNCTION], buffer[row[OUTPUT] + begin : row[OUTPUT] + begin + area], gradient, gradient)
         target = row[SCRATCH] + f * stride
-        fill(buffer[target : target + row[OUT_HEIGHT] * line], 0)
+        if row[POOL_HEIGHT] * row[POOL] < row[OUT_HEIGHT] or row[POOL_WIDTH] * row[POOL] < row[OUT_WIDTH]:
+            fill(buffer[target : target + row[OUT_HEIGHT] * line], 0)
         for y in range(row[POOL_HEIGHT]):
             place = begin + y * pooled_line
-            _hand_back(
+            hand_back_line(
                 buffer, row[OUTPUT_GRADIENT] + place, row[KEPT] + place, target + y * row[POOL_STRIDE] * line, line,
                 row[POOL], row[POOL_STRIDE], row[POOL_WIDTH], batch,
             )  # fmt: skip
@@ -152,7 +216,7 @@ def max_pool_backward(
         fill(buffer[target : target + row[HEIGHT] * line], 0)
         for y in range(row[OUT_HEIGHT]):
             place = c * out_stride + y * out_line
-            _hand_back(
+            hand_back_line(
                 buffer, row[OUTPUT_GRADIENT] + place, row[KEPT] + place, target + y * row[STRIDE] * line, line,
                 row[KERNEL], row[STRIDE], row[OUT_WIDTH], batch,
             )  # fmt: skip

@@ -3,6 +3,7 @@
 The width of a vector and how many of them fit the registers are those of the machine that compiles.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import binding, ir
@@ -89,6 +90,16 @@ class Vectors:
     def variables(self, rows: int, columns: int) -> list[list[ir.Value]]:
         """A block of vector variables, which the compiler keeps in registers."""
         return [[cgutils.alloca_once(self._builder, self.type) for _ in range(columns)] for _ in range(rows)]
+
+    def each(self, count: ir.Value, run: Callable[[ir.Value, ir.Value | None], None]) -> None:
+        """Emit a loop over `count` elements, vector by vector: `run` gets where each begins, and a mask for the last."""
+        lanes = I64(self.lanes)
+        whole = self._builder.mul(self._builder.sdiv(count, lanes), lanes)
+        with cgutils.for_range_slice(self._builder, I64(0), whole, lanes, I64) as (at, _):
+            run(at, None)
+        rest = self._builder.sub(count, whole)
+        with self._builder.if_then(self._builder.icmp_signed(">", rest, I64(0))):
+            run(whole, self.mask(rest))
 
     def _call(self, name: str, result: ir.Type, arguments: list[ir.Value], **flags: Any) -> ir.Value:
         kind = ir.FunctionType(result, [argument.type for argument in arguments])
