@@ -16,7 +16,6 @@ from operators.dnn.kernels.table import (
     DOT,
     FUNCTION,
     HEIGHT,
-    IDENTITY,
     INPUT,
     INPUT_GRADIENT,
     KEPT,
@@ -45,8 +44,11 @@ from operators.dnn.kernels.table import (
 )
 from operators.dnn.kernels.unit import Unit, call
 
-TILE_ELEMENTS = 160 * 1024
+TILE_ELEMENTS = 128 * 1024
 """Elements of input and gradient that the weight gradient goes over at once: they stay in the level-2 cache."""
+
+BAND_ELEMENTS = 32 * 1024
+"""Elements of gradient that are spread out before the weights take them up."""
 
 TILE_RUN = 512
 """Least elements of a row that are worth a pass, each of which ends in adding up the lanes of its sums."""
@@ -166,58 +168,89 @@ def conv_backward(
 ) -> None:
     """Add the gradient of weight and bias to `out`, and write that of the input if anything asks for it."""
     filters = row[OUT_CHANNELS]
-    area = row[OUT_HEIGHT] * row[OUT_WIDTH] * batch
+    line = row[OUT_WIDTH] * batch
+    area = row[OUT_HEIGHT] * line
     stride = channel_stride(area)
-    delta = row[SCRATCH]
-    if row[POOL] > 0:
-        max_unpool(row, buffer, batch)
-    elif row[FUNCTION] == IDENTITY:
-        delta = row[OUTPUT_GRADIENT]
-    else:
-        for f in range(filters):
-            begin, stop = f * stride, f * stride + area
-            differentiate(
-                row[FUNCTION],
-                buffer[row[OUTPUT] + begin : row[OUTPUT] + stop],
-                buffer[row[OUTPUT_GRADIENT] + begin : row[OUTPUT_GRADIENT] + stop],
-                buffer[delta + begin : delta + stop],
-            )
     bias = row[WEIGHTS] + filters * row[CHANNELS] * row[KERNEL] * row[KERNEL]
     if image == 0:
         fill(out[row[WEIGHTS] : bias + filters], 0)
-    for f in range(filters):
-        out[bias + f] += total(buffer[delta + f * stride : delta + f * stride + area])
-    _weight_gradient(row, buffer, out, batch, delta)
+    if row[POOL] > 0:
+        _backward_of_pool(row, buffer, out[bias : bias + filters], batch)
+        # a band of the gradient at a time is enough where the input needs none
+        bands = 1 if row[INPUT_GRADIENT] != NOWHERE else (filters * area + BAND_ELEMENTS - 1) // BAND_ELEMENTS
+        height = (row[POOL_HEIGHT] + bands - 1) // bands
+        for top in range(0, row[POOL_HEIGHT], height):
+            bottom = min(top + height, row[POOL_HEIGHT])
+            first = top * row[POOL_STRIDE]
+            stop = row[OUT_HEIGHT] if bottom == row[POOL_HEIGHT] else bottom * row[POOL_STRIDE]
+            step = channel_stride((stop - first) * line)
+            max_unpool(row, buffer, batch, top, bottom, stop - first, step)
+            _weight_gradient(row, buffer, out, batch, row[SCRATCH] - first * line, step, first, stop)
+        delta = row[SCRATCH]
+    else:
+        delta = row[OUTPUT_GRADIENT]
+        for f in range(filters):
+            at = f * stride
+            gradient = buffer[delta + at : delta + at + area]
+            differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient, gradient)
+            out[bias + f] += total(gradient)
+        _weight_gradient(row, buffer, out, batch, delta, stride, 0, row[OUT_HEIGHT])
     if row[INPUT_GRADIENT] != NOWHERE:
         _input_gradient(row, buffer, batch, delta)
 
 
 @kernel
-def _weight_gradient(row: Row, buffer: Floats, out: Floats, batch: int, delta: int) -> None:
-    """Add the products of gradient and input to the weight's gradient, tile by tile of output rows and columns."""
+def _backward_of_pool(row: Row, buffer: Floats, bias: Floats, batch: int) -> None:
+    """Multiply the gradient of a pooled output by the function's derivative, and add its sums to the bias's."""
+    area = row[POOL_HEIGHT] * row[POOL_WIDTH] * batch
+    stride = channel_stride(area)
+    for f in range(row[OUT_CHANNELS]):
+        at = f * stride
+        gradient = buffer[row[OUTPUT_GRADIENT] + at : row[OUTPUT_GRADIENT] + at + area]
+        differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient, gradient)
+        bias[f] += total(gradient)
+
+
+@kernel
+def _weight_gradient(
+    row: Row, buffer: Floats, out: Floats, batch: int, delta: int, step: int, first: int, stop: int
+) -> None:
+    """Add the products of gradient and input to the weight's gradient, tile by tile of output rows and columns.
+
+    Rows first <= y < stop of the gradient are at delta + y * line, for each filter `step` further on.
+    """
     line = row[OUT_WIDTH] * batch
     # what a tile of one element would read: its own column of every filter, and one of every channel and kernel row
     budget = max(TILE_RUN, TILE_ELEMENTS // (row[OUT_CHANNELS] + row[CHANNELS] * row[KERNEL]))
     lines = max(1, budget // line)
     columns = row[OUT_WIDTH] if lines > 1 else max(1, min(row[OUT_WIDTH], budget // batch))
-    for top in range(0, row[OUT_HEIGHT], lines):
-        bottom = min(top + lines, row[OUT_HEIGHT])
+    for top in range(first, stop, lines):
+        bottom = min(top + lines, stop)
         for left in range(0, row[OUT_WIDTH], columns):
             right = min(left + columns, row[OUT_WIDTH])
             if row[STRIDE] == 1 and row[PADDING] == 0 and row[KERNEL] > 1:
-                _weight_gradient_inside(row, buffer, out, batch, delta, top, bottom, left, right)
+                _weight_gradient_inside(row, buffer, out, batch, delta, step, top, bottom, left, right)
             else:
-                _weight_gradient_at_border(row, buffer, out, batch, delta, top, bottom, left, right)
+                _weight_gradient_at_border(row, buffer, out, batch, delta, step, top, bottom, left, right)
 
 
 @kernel
 def _weight_gradient_inside(
-    row: Row, buffer: Floats, out: Floats, batch: int, delta: int, top: int, bottom: int, left: int, right: int
+    row: Row,
+    buffer: Floats,
+    out: Floats,
+    batch: int,
+    delta: int,
+    stride: int,
+    top: int,
+    bottom: int,
+    left: int,
+    right: int,
 ) -> None:
     """Add a tile's products where no kernel reaches over the border: blocks of filters by kernel columns."""
     side, width = row[KERNEL], row[WIDTH] * batch
     line = row[OUT_WIDTH] * batch
-    stride, source_stride = channel_stride(row[OUT_HEIGHT] * line), channel_stride(row[HEIGHT] * width)
+    source_stride = channel_stride(row[HEIGHT] * width)
     for c in range(row[CHANNELS]):
         for i in range(side):
             call(row[DOT], (
@@ -230,12 +263,21 @@ def _weight_gradient_inside(
 
 @kernel
 def _weight_gradient_at_border(
-    row: Row, buffer: Floats, out: Floats, batch: int, delta: int, top: int, bottom: int, left: int, right: int
+    row: Row,
+    buffer: Floats,
+    out: Floats,
+    batch: int,
+    delta: int,
+    stride: int,
+    top: int,
+    bottom: int,
+    left: int,
+    right: int,
 ) -> None:
     """Add a tile's products for any stride and padding: blocks of filters by channels."""
     side, step, padding, width = row[KERNEL], row[STRIDE], row[PADDING], row[WIDTH] * batch
     line = row[OUT_WIDTH] * batch
-    stride, source_stride = channel_stride(row[OUT_HEIGHT] * line), channel_stride(row[HEIGHT] * width)
+    source_stride = channel_stride(row[HEIGHT] * width)
     for i in range(side):
         y = max(top, (padding - i + step - 1) // step)
         y_stop = min(bottom, (row[HEIGHT] - 1 + padding - i) // step + 1)

@@ -1,7 +1,6 @@
 """Pooling: maxima, with the positions of the winners kept for the backward pass, and means."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -9,13 +8,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from operators.dnn.kernels.activation import differentiate
 from operators.dnn.kernels.arrays import fill
 from operators.dnn.kernels.jit import kernel
-from operators.dnn.kernels.simd import Vectors
+from operators.dnn.kernels.simd import I64, Vectors
 from operators.dnn.kernels.table import (
     CHANNELS,
-    FUNCTION,
     HEIGHT,
     INPUT,
     INPUT_GRADIENT,
@@ -40,6 +37,8 @@ from operators.dnn.kernels.table import (
     channel_stride,
 )
 from operators.dnn.kernels.unit import Unit
+
+_Pixel = Callable[[ir.Value, ir.Value], None]
 
 
 @kernel
@@ -79,21 +78,21 @@ def _maxima(typing, buffer, source, line, target, kept, side, batch):  # type: i
         )  # fmt: skip
 
         def run(n: ir.Value, mask: ir.Value | None) -> None:
-            [[best, winner, mark]] = vectors.variables(1, 3)
+            [[best, winner]] = vectors.variables(1, 2)
             builder.store(vectors.load(builder.gep(source_p, [n]), mask), best)
             builder.store(ir.Constant(vectors.type, None), winner)
-            builder.store(ir.Constant(vectors.type, None), mark)
-            one = ir.Constant(vectors.type, [1.0] * vectors.lanes)
-            with _window(builder, side, line, batch) as place:
-                value = vectors.load(builder.gep(source_p, [builder.add(place, n)]), mask)
-                champion, position = builder.load(best), builder.load(mark)
+
+            def compete(offset: ir.Value, position: ir.Value) -> None:
+                value = vectors.load(builder.gep(source_p, [builder.add(offset, n)]), mask)
+                champion = builder.load(best)
                 # greater, or a NaN that meets a number; the first of the window does not beat itself
                 wins = builder.and_(
                     builder.fcmp_unordered(">", value, champion), builder.fcmp_ordered("ord", champion, champion)
                 )
                 builder.store(builder.select(wins, value, champion), best)
                 builder.store(builder.select(wins, position, builder.load(winner)), winner)
-                builder.store(builder.fadd(position, one), mark)
+
+            _window(builder, vectors, side, line, batch, compete)
             vectors.store(builder.load(best), builder.gep(target_p, [n]), mask)
             vectors.store(builder.load(winner), builder.gep(kept_p, [n]), mask)
 
@@ -119,19 +118,18 @@ def _hand_back(typing, buffer, gradient, kept, target, line, side, batch, step):
         def run(n: ir.Value, mask: ir.Value | None) -> None:
             given = vectors.load(builder.gep(gradient_p, [n]), mask)
             winner = vectors.load(builder.gep(kept_p, [n]), mask)
-            [[mark]] = vectors.variables(1, 1)
-            zero = ir.Constant(vectors.type, None)
-            builder.store(zero, mark)
-            one = ir.Constant(vectors.type, [1.0] * vectors.lanes)
-            with _window(builder, side, line, batch) as place:
-                address = builder.gep(target_p, [builder.add(place, n)])
-                share = builder.select(builder.fcmp_ordered("==", winner, builder.load(mark)), given, zero)
+
+            def reach(offset: ir.Value, position: ir.Value) -> None:
+                address = builder.gep(target_p, [builder.add(offset, n)])
+                won = builder.fcmp_ordered("==", winner, position)
+                share = builder.select(won, given, ir.Constant(vectors.type, None))
                 with builder.if_else(overlap) as (adds, writes):
                     with adds:
                         vectors.store(builder.fadd(vectors.load(address, mask), share), address, mask)
                     with writes:
                         vectors.store(share, address, mask)
-                builder.store(builder.fadd(builder.load(mark), one), mark)
+
+            _window(builder, vectors, side, line, batch, reach)
 
         vectors.each(batch, run)
         return context.get_dummy_value()
@@ -139,34 +137,41 @@ def _hand_back(typing, buffer, gradient, kept, target, line, side, batch, step):
     return signature, emit
 
 
-@contextmanager
-def _window(builder: ir.IRBuilder, side: ir.Value, line: ir.Value, batch: ir.Value) -> Iterator[ir.Value]:
-    """Emit a loop over the pixels of a window; gives the offset of each from the first."""
-    with (
-        cgutils.for_range(builder, side) as i,
-        cgutils.for_range(builder, side) as j,
-    ):
-        yield builder.add(builder.mul(i.index, line), builder.mul(j.index, batch))
+def _window(
+    builder: ir.IRBuilder, vectors: Vectors, side: ir.Value, line: ir.Value, batch: ir.Value, run: _Pixel
+) -> None:
+    """Emit `run` for each pixel of a window: with its offset from the first, and its number in every lane."""
+    with builder.if_else(builder.icmp_signed("==", side, I64(2))) as (common, general):
+        with common:
+            for number, offset in enumerate((I64(0), batch, line, builder.add(line, batch))):
+                run(offset, ir.Constant(vectors.type, [float(number)] * vectors.lanes))
+        with general:
+            [[mark]] = vectors.variables(1, 1)
+            builder.store(ir.Constant(vectors.type, None), mark)
+            with cgutils.for_range(builder, side) as i, cgutils.for_range(builder, side) as j:
+                number = builder.load(mark)
+                run(builder.add(builder.mul(i.index, line), builder.mul(j.index, batch)), number)
+                builder.store(builder.fadd(number, ir.Constant(vectors.type, [1.0] * vectors.lanes)), mark)
 
 
 @kernel
-def max_unpool(row: Row, buffer: Floats, batch: int) -> None:
-    """Write the gradient before the function and the pool of a convolution to its scratch."""
+def max_unpool(row: Row, buffer: Floats, batch: int, top: int, bottom: int, height: int, stride: int) -> None:
+    """Write the gradient before the pool of a convolution, of the `height` rows from where window row `top` begins.
+
+    It goes to the scratch, filters `stride` apart.
+    """
     line, pooled_line = row[OUT_WIDTH] * batch, row[POOL_WIDTH] * batch
-    area = row[POOL_HEIGHT] * pooled_line
-    stride, pooled = channel_stride(row[OUT_HEIGHT] * line), channel_stride(area)
+    pooled = channel_stride(row[POOL_HEIGHT] * pooled_line)
+    covered = (bottom - top) * row[POOL] == height and row[POOL_WIDTH] * row[POOL] == row[OUT_WIDTH]
     for f in range(row[OUT_CHANNELS]):
-        begin = f * pooled
-        gradient = buffer[row[OUTPUT_GRADIENT] + begin : row[OUTPUT_GRADIENT] + begin + area]
-        differentiate(row[FUNCTION], buffer[row[OUTPUT] + begin : row[OUTPUT] + begin + area], gradient, gradient)
         target = row[SCRATCH] + f * stride
-        if row[POOL_HEIGHT] * row[POOL] < row[OUT_HEIGHT] or row[POOL_WIDTH] * row[POOL] < row[OUT_WIDTH]:
-            fill(buffer[target : target + row[OUT_HEIGHT] * line], 0)
-        for y in range(row[POOL_HEIGHT]):
-            place = begin + y * pooled_line
+        if not covered:
+            fill(buffer[target : target + height * line], 0)
+        for y in range(top, bottom):
+            place = f * pooled + y * pooled_line
             hand_back_line(
-                buffer, row[OUTPUT_GRADIENT] + place, row[KEPT] + place, target + y * row[POOL_STRIDE] * line, line,
-                row[POOL], row[POOL_STRIDE], row[POOL_WIDTH], batch,
+                buffer, row[OUTPUT_GRADIENT] + place, row[KEPT] + place, target + (y - top) * row[POOL_STRIDE] * line,
+                line, row[POOL], row[POOL_STRIDE], row[POOL_WIDTH], batch,
             )  # fmt: skip
 
 
