@@ -32,7 +32,7 @@ class TrainingConfig(BaseModel):
     Args:
         data: data set: digits (in the package), mnist, fashion-mnist or cifar10.
         data_dir: folder of the data set's files; the per-user cache if left out.
-        model: network: paper, small, cifar, mlp, or auto for the data set's own.
+        model: network: paper, small, cifar, resnet20, mlp, or auto for the data set's own.
         init: initial weights: uniform, he or glorot.
         lr: learning rate per gradient.
         batch: images of a mini-batch on one node; 8 for digits unless set.

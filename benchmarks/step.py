@@ -7,7 +7,7 @@ either side. Rounds of all systems alternate (A B C A B C ...); figures are medi
 within a round and shown with their quartiles.
 
 ako: `operators.dnn.Model.gradient` on as many Python threads as said, each with a workspace and a shard of the
-mini-batch; the shards' gradients are added. BLAS runs on one thread, as in a job's processes.
+mini-batch; the shards' gradients are added.
 
 PyTorch: eager mode with as many intra-op threads, gradients set to None before each step, tensors contiguous and
 channels_last; the better of the two is compared with. `torch.compile` is not used. Its OpenMP threads are its own.
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's and SciPy's read it when they are loaded; PyTorch has neither
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's BLAS, which measures the peak, reads it when it is loaded
 
 import argparse
 import gc
@@ -146,7 +146,14 @@ class Ours:
         def shard(index: int) -> float:
             part = slice(cuts[index], cuts[index + 1])
             loss, _ = self.model.gradient(
-                self.weights, images[part], labels[part], outs[index], workspaces[index], 1 / len(images)
+                self.weights,
+                images[part],
+                labels[part],
+                outs[index],
+                workspaces[index],
+                1 / len(images),
+                statistics=np.zeros(self.model.n_statistics, np.float32),
+                seed=0,
             )
             return loss
 

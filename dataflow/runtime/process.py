@@ -10,7 +10,10 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
-"""Environment of a job process: its task pools are its only threads that compute."""
+"""Environment of a job process: its task pools are its only threads that compute.
+
+The kernels start none, but NumPy's products of matrices do, which operators may use, and so does PyTorch.
+"""
 
 
 def die_with_parent(parent: int) -> None:

@@ -4,21 +4,37 @@
 `TorchSpec` names a `torch.nn.Module` of the user's own. `build_network` makes a `Network` of either.
 """
 
-from operators.dnn.layers import Activation, Conv, Dense, Layer, MaxPool
+from operators.dnn.layers import (
+    Activation,
+    AvgPool,
+    BatchNorm,
+    Conv,
+    Dense,
+    Dropout,
+    GlobalAvgPool,
+    Layer,
+    MaxPool,
+    Residual,
+)
 from operators.dnn.model import Model, ModelSpec, WeightRange, Workspace
 from operators.dnn.network import Network, NetworkSpec, build_network
 from operators.dnn.torch_spec import TorchSpec
 
 __all__ = [
     "Activation",
+    "AvgPool",
+    "BatchNorm",
     "Conv",
     "Dense",
+    "Dropout",
+    "GlobalAvgPool",
     "Layer",
     "MaxPool",
     "Model",
     "ModelSpec",
     "Network",
     "NetworkSpec",
+    "Residual",
     "TorchSpec",
     "WeightRange",
     "Workspace",

@@ -87,6 +87,12 @@ def test_bsp_momentum_in_four_workers_equals_one_momentum_of_their_mean_gradient
     np.testing.assert_allclose(replica(four.nodes[0]), plain_sgd(4, **optimizer), rtol=0, atol=5e-6)
 
 
+def test_one_worker_with_batch_normalisation_equals_plain_sgd_bit_for_bit() -> None:
+    settings = {"model": "resnet20", "epochs": 0.1, "momentum": 0.5}
+    one = run(job("ako", p=3, **settings), 1)
+    np.testing.assert_array_equal(replica(one.nodes[0]), plain_sgd(**settings))
+
+
 def test_ako_with_one_partition_equals_all_to_all_bit_for_bit() -> None:
     ako = run(job("ako", p=1, tau=100, epochs=1), 4)
     everybody = run(job("all_to_all", consistency="ssp", tau=101, epochs=1), 4)

@@ -48,12 +48,22 @@ def plain_sgd(workers: int = 1, **settings: Any) -> np.ndarray:
     config, members = setting.config, {"worker": tuple(range(workers))}
     momentum, decay = np.float32(config.momentum), np.float32(config.weight_decay)
     gradient, velocity = np.empty_like(weights), np.zeros_like(weights)
+    statistics = model.initial_statistics()
     nodes = [NodeContext(index=index, members=members, seed=config.seed) for index in range(workers)]
     for number, step in enumerate(zip(*(batches(setting, node) for node in nodes), strict=True), start=1):
         total = np.zeros_like(weights)
         for batch in step:
             workspace = model.workspace(max(1, len(batch.images)))
-            model.gradient(weights, batch.images, batch.labels, gradient, workspace, 1.0 / len(batch.images))
+            model.gradient(
+                weights,
+                batch.images,
+                batch.labels,
+                gradient,
+                workspace,
+                1.0 / len(batch.images),
+                statistics=statistics,
+                seed=0,
+            )
             total += gradient
         mean = total / np.float32(workers) + decay * weights
         velocity = momentum * velocity + mean

@@ -35,7 +35,7 @@ def test_predict_normalises_as_training_did(tmp_path: Path, normalise: str) -> N
     if normalise == "true":
         inputs = ((inputs - np.float32(data.mean[0])) / np.float32(data.std[0])).astype(np.float32)
     model = Model(spec)
-    expected = model.predict(weights, inputs, model.workspace(300))
+    expected = model.predict(weights, inputs, model.workspace(300), statistics=np.zeros(0, np.float32))
 
     trained = load_model(tmp_path)
     np.testing.assert_array_equal(trained.weights, weights)

@@ -13,6 +13,7 @@ from operators.source import training_rows
 from operators.vector_state import Replica, Shard, VectorState, Velocity
 from operators.warm_start import WarmStart, initial_weights
 
+NONE = np.zeros(0, np.float32)
 WARM = WarmStart(fraction=0.5, lr=0.25, batch=4, data=data(20))
 
 
@@ -80,7 +81,9 @@ def test_warm_start_is_plain_sgd_on_a_fraction_of_an_epoch(normalise):
     for batch in (order[:4], order[4:]):
         images = pixels(tiny.train_images[batch], 10.0)
         images = images if normalise is None else (images - np.float32(0.5)) / np.float32(0.25)
-        model.gradient(weights, images, tiny.train_labels[batch], out, model.workspace(4), 0.25)
+        model.gradient(
+            weights, images, tiny.train_labels[batch], out, model.workspace(4), 0.25, statistics=NONE, seed=0
+        )
         weights -= np.float32(0.25) * out
     assert np.array_equal(initial_weights(TWO, warm, seed), weights)
 
@@ -92,7 +95,9 @@ def test_warm_start_uses_the_optimizer():
     velocity, out = np.zeros_like(weights), np.empty_like(weights)
     for batch in (order[:4], order[4:8], order[8:]):
         images = pixels(tiny.train_images[batch], 10.0)
-        model.gradient(weights, images, tiny.train_labels[batch], out, model.workspace(4), 1 / len(batch))
+        model.gradient(
+            weights, images, tiny.train_labels[batch], out, model.workspace(4), 1 / len(batch), statistics=NONE, seed=0
+        )
         out += np.float32(0.125) * weights
         velocity = np.float32(0.5) * velocity + out
         weights -= np.float32(0.25) * (out + np.float32(0.5) * velocity)

@@ -5,11 +5,12 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from dataflow.errors import ConfigError
-from operators.dnn import Dense, Model, ModelSpec, NetworkSpec, TorchSpec, build_network
+from operators.dnn import BatchNorm, Dense, Model, ModelSpec, NetworkSpec, TorchSpec, build_network
 from operators.dnn.network import mean_statistics
 from operators.dnn.torch_spec import INSTALL_TORCH
 
 TWO = ModelSpec(input=(1, 1, 2), layers=(Dense(units=2),))
+LAST = Dense(units=2)
 IDENTITY = np.array([1, 0, 0, 1, 0, 0], np.float32)
 SPECS = TypeAdapter(NetworkSpec)
 OWN = TorchSpec(factory="nets:make", arguments={"b": [1, {"c": None}], "a": 2.5}, input=(1, 1, 2), classes=2)
@@ -87,6 +88,28 @@ def test_model_vectors_are_those_that_tensors_gave():
     weights, statistics = model.vectors(tensors)
     assert weights.tolist() == IDENTITY.tolist()
     assert statistics.shape == (0,)
+
+
+def test_model_tensors_of_batch_normalisation_are_weights_and_statistics_by_name():
+    model = Model(ModelSpec(input=(1, 1, 2), layers=(Dense(units=1), BatchNorm(), Dense(units=1), BatchNorm(), LAST)))
+    weights = np.arange(model.n_weights, dtype=np.float32)
+    tensors = model.tensors(weights, np.array([1, 2, 3, 4], np.float32))
+    assert {name: tensor.tolist() for name, tensor in tensors.items() if "batch_norm" in name} == {
+        "batch_norm1.weight": [3],
+        "batch_norm1.bias": [4],
+        "batch_norm2.weight": [7],
+        "batch_norm2.bias": [8],
+        "batch_norm1.mean": [1],
+        "batch_norm1.variance": [2],
+        "batch_norm2.mean": [3],
+        "batch_norm2.variance": [4],
+    }
+    again = model.vectors(tensors)
+    assert again[0].tolist() == weights.tolist()
+    assert again[1].tolist() == [1, 2, 3, 4]
+    del tensors["batch_norm2.mean"]
+    with pytest.raises(ValueError, match=r"batch_norm2.mean must have shape \(1,\), got none"):
+        model.vectors(tensors)
 
 
 @pytest.mark.parametrize(

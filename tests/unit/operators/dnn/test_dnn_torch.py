@@ -223,7 +223,7 @@ def test_torch_paper_network_gives_the_gradient_of_our_kernels():
     weights = ours.initial(rng)
     images, labels = rng.random((16, 1, 28, 28), np.float32), rng.integers(0, 10, 16)
     want, nothing = np.empty_like(weights), np.zeros(0, np.float32)
-    loss, correct = ours.gradient(weights, images, labels, want, ours.workspace(16), 1 / 16)
+    loss, correct = ours.gradient(weights, images, labels, want, ours.workspace(16), 1 / 16, statistics=nothing, seed=0)
     out, _, their_loss, their_correct = gradient(theirs, weights, nothing, images, labels, 1 / 16)
     np.testing.assert_allclose(out, want, rtol=0, atol=1e-5 * np.abs(want).max())
     assert their_loss == pytest.approx(loss, rel=1e-5)
