@@ -9,7 +9,7 @@ import numpy as np
 from operators.dnn.kernels.activation import activate, differentiate
 from operators.dnn.kernels.arrays import fill, total
 from operators.dnn.kernels.jit import kernel
-from operators.dnn.kernels.outer import START_BIAS, START_ZERO
+from operators.dnn.kernels.outer import START_BIAS, START_ZERO, row_blocks
 from operators.dnn.kernels.pool import max_pool_line, max_unpool
 from operators.dnn.kernels.table import (
     CHANNELS,
@@ -45,7 +45,7 @@ from operators.dnn.kernels.table import (
 from operators.dnn.kernels.unit import Unit, call
 
 TILE_ELEMENTS = 128 * 1024
-"""Elements of input and gradient that the weight gradient goes over at once: they stay in the level-2 cache."""
+"""Elements of input, and of gradient, that are gone over again and again before the next: they stay in the level-2 cache."""
 
 BAND_ELEMENTS = 32 * 1024
 """Elements of gradient that are spread out before the weights take them up."""
@@ -55,21 +55,36 @@ TILE_RUN = 512
 
 
 @kernel
+def packed_width(filters: int) -> int:
+    """Filters of each block of packed weights; the last ones of some blocks may be missing."""
+    blocks = row_blocks(filters)
+    return (filters + blocks - 1) // blocks
+
+
+@kernel
 def _pack(row: Row, weights: Floats, buffer: Floats) -> None:
-    """Copy the weight (filter, channel, i, j) with filters innermost, and with (filter, i, j, channel)."""
+    """Copy the weight (filter, channel, i, j) with a block's filters innermost: (block, channel, i, j, filter).
+
+    For the gradient of the input channels take the place of filters: (block, filter, i, j, channel).
+    """
     filters, channels, area = row[OUT_CHANNELS], row[CHANNELS], row[KERNEL] * row[KERNEL]
-    source = weights[row[WEIGHTS] : row[WEIGHTS] + filters * channels * area]
-    forward = buffer[row[PACKED] : row[PACKED] + source.size]
-    back = buffer[row[PACKED_BACK] : row[PACKED_BACK] + source.size]
-    for c in range(channels):
-        for k in range(area):
-            for f in range(filters):
-                forward[(c * area + k) * filters + f] = source[(f * channels + c) * area + k]
-    if row[INPUT_GRADIENT] != NOWHERE:
+    depth, width, blocks = channels * area, packed_width(filters), row_blocks(filters)
+    for block in range(blocks):
+        first, stop = filters * block // blocks, filters * (block + 1) // blocks
+        for k in range(depth):
+            at = row[PACKED] + (block * depth + k) * width - first
+            for f in range(first, stop):
+                buffer[at + f] = weights[row[WEIGHTS] + f * depth + k]
+    if row[INPUT_GRADIENT] == NOWHERE:
+        return
+    width, blocks = packed_width(channels), row_blocks(channels)
+    for block in range(blocks):
+        first, stop = channels * block // blocks, channels * (block + 1) // blocks
         for f in range(filters):
             for k in range(area):
-                for c in range(channels):
-                    back[(f * area + k) * channels + c] = source[(f * channels + c) * area + k]
+                at = row[PACKED_BACK] + ((block * filters + f) * area + k) * width - first
+                for c in range(first, stop):
+                    buffer[at + c] = weights[row[WEIGHTS] + (f * channels + c) * area + k]
 
 
 @Unit
@@ -121,30 +136,40 @@ def _forward_line(
     row: Row, weights: Floats, buffer: Floats, batch: int, y: int, target_at: int, target_step: int, taps: Row
 ) -> None:
     """Compute weight * input + bias of output row `y`."""
-    side, step, padding, filters = row[KERNEL], row[STRIDE], row[PADDING], row[OUT_CHANNELS]
-    stride = channel_stride(row[HEIGHT] * row[WIDTH] * batch)
-    bias = row[WEIGHTS] + filters * row[CHANNELS] * side * side
+    side, step, padding, filters, channels = row[KERNEL], row[STRIDE], row[PADDING], row[OUT_CHANNELS], row[CHANNELS]
+    stride, width = channel_stride(row[HEIGHT] * row[WIDTH] * batch), packed_width(filters)
+    block = channels * side * side * width
+    bias = row[WEIGHTS] + filters * channels * side * side
     n_taps = 0
-    for c in range(1 if side == 1 else row[CHANNELS]):
+    for c in range(1 if side == 1 else channels):
         for i in range(max(0, padding - y * step), min(side, row[HEIGHT] + padding - y * step)):
-            taps[2 * n_taps] = (c * side + i) * side * filters
+            taps[2 * n_taps] = (c * side + i) * side * width
             taps[2 * n_taps + 1] = c * stride + (y * step + i - padding) * row[WIDTH] * batch
             n_taps += 1
+    most = _tile(channels * side, side, batch)
     x = 0
     while x < row[OUT_WIDTH]:
         first, stop = _forward_taps(row, x)
         x_stop = x + 1
-        while step == 1 and x_stop < row[OUT_WIDTH] and _forward_taps(row, x_stop) == (first, stop):
+        while (
+            step == 1 and x_stop < min(x + most, row[OUT_WIDTH]) and _forward_taps(row, x_stop) == (first, stop)
+        ):  # fmt: skip
             x_stop += 1
         # a 1x1 kernel runs over channels where others run over their columns
-        depth, depth_stride = (row[CHANNELS], stride) if side == 1 else (stop - first, batch)
+        depth, depth_stride = (channels, stride) if side == 1 else (stop - first, batch)
         call(row[OUTER], (
             buffer, target_at + x * batch, target_step,
-            buffer, row[PACKED] + first * filters, filters,
+            buffer, row[PACKED] + first * width, block, width,
             buffer, row[INPUT] + (x * step + first - padding) * batch, depth_stride,
             taps, n_taps, depth, weights, bias, START_BIAS, filters, (x_stop - x) * batch,
         ))  # fmt: skip
         x = x_stop
+
+
+@kernel
+def _tile(lines: int, side: int, batch: int) -> int:
+    """Most pixels of a run, of which so many lines are read, each wider by the kernel."""
+    return max(1, TILE_ELEMENTS // (lines * batch) - side + 1)
 
 
 @kernel
@@ -312,6 +337,9 @@ def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
     line = row[OUT_WIDTH] * batch
     stride = channel_stride(row[OUT_HEIGHT] * line)
     target_stride = channel_stride(row[HEIGHT] * row[WIDTH] * batch)
+    width = packed_width(channels)
+    block = row[OUT_CHANNELS] * side * side * width
+    most = _tile(row[OUT_CHANNELS] * side, side, batch)
     taps = np.empty(2 * row[OUT_CHANNELS] * side, np.int64)
     for y in range(row[HEIGHT]):
         first, count = _backward_taps(y + padding, row[OUT_HEIGHT], side, step)
@@ -319,7 +347,7 @@ def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
         for f in range(min(1, count) if side == 1 else row[OUT_CHANNELS]):
             for number in range(count):
                 i = first + number * step
-                taps[2 * n_taps] = (f * side + i) * side * channels
+                taps[2 * n_taps] = (f * side + i) * side * width
                 taps[2 * n_taps + 1] = f * stride + (y + padding - i) // step * line
                 n_taps += 1
         x = 0
@@ -328,17 +356,17 @@ def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
             x_stop = x + 1
             while (
                 step == 1
-                and x_stop < row[WIDTH]
+                and x_stop < min(x + most, row[WIDTH])
                 and _backward_taps(x_stop + padding, row[OUT_WIDTH], side, step) == (j, depth)
             ):
                 x_stop += 1
             # the next column of the kernel reached the pixel from an output further left
-            a_depth, b_depth = step * channels, -batch
+            a_depth, b_depth = step * width, -batch
             if side == 1:
-                depth, a_depth, b_depth = min(1, depth) * row[OUT_CHANNELS], channels, stride
+                depth, a_depth, b_depth = min(1, depth) * row[OUT_CHANNELS], width, stride
             call(row[OUTER], (
                 buffer, row[INPUT_GRADIENT] + (y * row[WIDTH] + x) * batch, target_stride,
-                buffer, row[PACKED_BACK] + j * channels, a_depth,
+                buffer, row[PACKED_BACK] + j * width, block, a_depth,
                 buffer, delta + (x + padding - j) // step * batch, b_depth,
                 taps, n_taps, depth, buffer, 0, START_ZERO, channels, (x_stop - x) * batch,
             ))  # fmt: skip

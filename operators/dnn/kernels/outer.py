@@ -11,6 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from operators.dnn.kernels.jit import kernel
 from operators.dnn.kernels.simd import I64, REGISTER_BYTES, REGISTERS, VECTORS, Vectors
 from operators.dnn.kernels.table import Floats, Row
 from operators.dnn.kernels.unit import Unit
@@ -107,6 +108,12 @@ def _block(  # type: ignore[no-untyped-def]
     return signature, emit
 
 
+@kernel
+def row_blocks(rows: int) -> int:
+    """How many blocks a number of rows is divided into, of sizes that differ by one at most."""
+    return (rows + MAX_ROWS - 1) // MAX_ROWS
+
+
 @Unit
 def outer(  # noqa: PLR0917
     target: Floats,
@@ -114,6 +121,7 @@ def outer(  # noqa: PLR0917
     target_step: int,
     a: Floats,
     a_at: int,
+    a_block: int,
     a_depth: int,
     b: Floats,
     b_at: int,
@@ -131,10 +139,11 @@ def outer(  # noqa: PLR0917
 
     All arrays are one-dimensional; offsets and strides count elements. `_at` is where element [0, 0, 0] lies, `_depth`
     the distance between neighbours in d. Neighbours in f of `a`, and in t of `b` and `target`, lie side by side.
+    All columns of a block of rows are done before the next block: one whose factor stays in the first-level cache.
 
     Args:
         target, target_at, target_step: written; the distance of neighbours in f is `target_step`.
-        a, a_at, a_depth: one factor.
+        a, a_at, a_depth: one factor; its blocks of rows are `a_block` apart, or side by side if that is 0.
         b, b_at, b_depth: the other.
         taps, n_taps: int64, (offset in a, offset in b) of each tap, flat.
         depth: number of d.
@@ -143,19 +152,19 @@ def outer(  # noqa: PLR0917
         rows: number of f.
         columns: number of t.
     """
-    # what is less than a block wide is done vector by vector
     lanes = REGISTER_BYTES // target.itemsize
-    blocks = (rows + MAX_ROWS - 1) // MAX_ROWS
-    t = 0
-    while t < columns:
-        size = VECTORS * lanes if columns - t >= VECTORS * lanes else min(columns - t, lanes)
-        first = 0
-        for number in range(blocks):
-            stop = rows * (number + 1) // blocks
-            place = target_at + first * target_step + t
+    blocks = row_blocks(rows)
+    first = 0
+    for number in range(blocks):
+        stop = rows * (number + 1) // blocks
+        factor = a_at + (number * a_block if a_block else first)
+        t = 0
+        while t < columns:
+            # what is less than a block wide is done vector by vector
+            size = VECTORS * lanes if columns - t >= VECTORS * lanes else min(columns - t, lanes)
             _block(
-                target, place, target_step, a, a_at + first, a_depth, b, b_at + t, b_depth,
+                target, target_at + first * target_step + t, target_step, a, factor, a_depth, b, b_at + t, b_depth,
                 taps, n_taps, depth, bias, bias_at + first, start, stop - first, size,
             )  # fmt: skip
-            first = stop
-        t += size
+            t += size
+        first = stop
