@@ -57,8 +57,8 @@ TILE_RUN = 512
 @kernel
 def packed_width(filters: int) -> int:
     """Filters of each block of packed weights; the last ones of some blocks may be missing."""
-    blocks = row_blocks(filters)
-    return (filters + blocks - 1) // blocks
+    _, least, larger = row_blocks(filters)
+    return least + (larger > 0)
 
 
 @kernel
@@ -68,23 +68,27 @@ def _pack(row: Row, weights: Floats, buffer: Floats) -> None:
     For the gradient of the input channels take the place of filters: (block, filter, i, j, channel).
     """
     filters, channels, area = row[OUT_CHANNELS], row[CHANNELS], row[KERNEL] * row[KERNEL]
-    depth, width, blocks = channels * area, packed_width(filters), row_blocks(filters)
+    depth, width, first = channels * area, packed_width(filters), 0
+    blocks, least, larger = row_blocks(filters)
     for block in range(blocks):
-        first, stop = filters * block // blocks, filters * (block + 1) // blocks
+        stop = first + least + (block < larger)
         for k in range(depth):
             at = row[PACKED] + (block * depth + k) * width - first
             for f in range(first, stop):
                 buffer[at + f] = weights[row[WEIGHTS] + f * depth + k]
+        first = stop
     if row[INPUT_GRADIENT] == NOWHERE:
         return
-    width, blocks = packed_width(channels), row_blocks(channels)
+    width, first = packed_width(channels), 0
+    blocks, least, larger = row_blocks(channels)
     for block in range(blocks):
-        first, stop = channels * block // blocks, channels * (block + 1) // blocks
+        stop = first + least + (block < larger)
         for f in range(filters):
             for k in range(area):
                 at = row[PACKED_BACK] + ((block * filters + f) * area + k) * width - first
                 for c in range(first, stop):
                     buffer[at + c] = weights[row[WEIGHTS] + (f * channels + c) * area + k]
+        first = stop
 
 
 @Unit
@@ -343,12 +347,13 @@ def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
     taps = np.empty(2 * row[OUT_CHANNELS] * side, np.int64)
     for y in range(row[HEIGHT]):
         first, count = _backward_taps(y + padding, row[OUT_HEIGHT], side, step)
+        top = y + padding - first if step == 1 else (y + padding - first) // step
         n_taps = 0
         for f in range(min(1, count) if side == 1 else row[OUT_CHANNELS]):
             for number in range(count):
                 i = first + number * step
                 taps[2 * n_taps] = (f * side + i) * side * width
-                taps[2 * n_taps + 1] = f * stride + (y + padding - i) // step * line
+                taps[2 * n_taps + 1] = f * stride + (top - number) * line
                 n_taps += 1
         x = 0
         while x < row[WIDTH]:
@@ -360,6 +365,7 @@ def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
                 and _backward_taps(x_stop + padding, row[OUT_WIDTH], side, step) == (j, depth)
             ):
                 x_stop += 1
+            left = x + padding - j if step == 1 else (x + padding - j) // step
             # the next column of the kernel reached the pixel from an output further left
             a_depth, b_depth = step * width, -batch
             if side == 1:
@@ -367,7 +373,7 @@ def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
             call(row[OUTER], (
                 buffer, row[INPUT_GRADIENT] + (y * row[WIDTH] + x) * batch, target_stride,
                 buffer, row[PACKED_BACK] + j * width, block, a_depth,
-                buffer, delta + (x + padding - j) // step * batch, b_depth,
+                buffer, delta + left * batch, b_depth,
                 taps, n_taps, depth, buffer, 0, START_ZERO, channels, (x_stop - x) * batch,
             ))  # fmt: skip
             x = x_stop
@@ -380,6 +386,8 @@ def _backward_taps(position: int, outputs: int, side: int, step: int) -> tuple[i
     They are `step` apart: row k reached it from output (position - k) / step, if that is one of `outputs`.
     """
     least = max(0, position - (outputs - 1) * step)
-    first = position % step + (max(0, least - position % step) + step - 1) // step * step
     last = min(side - 1, position)
-    return first, max(0, (last - first) // step + 1) if last >= first else 0
+    if step == 1:  # by far the most frequent, and integers divide slowly
+        return least, max(0, last - least + 1)
+    first = position % step + (max(0, least - position % step) + step - 1) // step * step
+    return first, (last - first) // step + 1 if last >= first else 0

@@ -120,19 +120,24 @@ def dot(  # noqa: PLR0917
         a_rows: number of i.
         b_rows: number of j.
     """
+    # divisions of integers would take longer than a short block
     b_blocks = (b_rows + MAX_B - 1) // MAX_B
-    a_most = MAX_A if (b_rows + b_blocks - 1) // b_blocks < MAX_B else MAX_A - 1
-    a_blocks = (a_rows + a_most - 1) // a_most
+    b_least = int(b_rows / b_blocks)
+    b_larger = b_rows - b_least * b_blocks
+    a_most = MAX_A if b_least + (b_larger > 0) < MAX_B else MAX_A - 1
+    a_blocks = int((a_rows + a_most - 1) / a_most)
+    a_least = int(a_rows / a_blocks)
+    a_larger = a_rows - a_least * a_blocks
     i = 0
     for a_block in range(a_blocks):
-        i_stop = a_rows * (a_block + 1) // a_blocks
+        height = a_least + (a_block < a_larger)
         j = 0
         for b_block in range(b_blocks):
-            j_stop = b_rows * (b_block + 1) // b_blocks
+            width = b_least + (b_block < b_larger)
             _block(
                 target, target_at + i * target_a + j * target_b, target_a, target_b,
                 a, a_at + i * a_step, a_step, a_line, b, b_at + j * b_step, b_step, b_line,
-                lines, count, i_stop - i, j_stop - j,
+                lines, count, height, width,
             )  # fmt: skip
-            j = j_stop
-        i = i_stop
+            j += width
+        i += height

@@ -109,9 +109,14 @@ def _block(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def row_blocks(rows: int) -> int:
-    """How many blocks a number of rows is divided into, of sizes that differ by one at most."""
-    return (rows + MAX_ROWS - 1) // MAX_ROWS
+def row_blocks(rows: int) -> tuple[int, int, int]:
+    """The blocks that rows are divided into: their number, the least size, and how many at first are larger by one.
+
+    It is called for every run of pixels: a division of integers would take longer than that of floats.
+    """
+    blocks = (rows + MAX_ROWS - 1) // MAX_ROWS
+    size = int(rows / blocks)
+    return blocks, size, rows - size * blocks
 
 
 @Unit
@@ -153,10 +158,10 @@ def outer(  # noqa: PLR0917
         columns: number of t.
     """
     lanes = REGISTER_BYTES // target.itemsize
-    blocks = row_blocks(rows)
+    blocks, least, larger = row_blocks(rows)
     first = 0
     for number in range(blocks):
-        stop = rows * (number + 1) // blocks
+        stop = first + least + (number < larger)
         factor = a_at + (number * a_block if a_block else first)
         t = 0
         while t < columns:
