@@ -61,12 +61,12 @@ def _block(  # type: ignore[no-untyped-def]
                 ]
                 b_lines = [builder.gep(b_p, [builder.add(b_start, builder.mul(b_step, I64(j)))]) for j in range(width)]
                 vectors.each(count, partial(step, a_lines, b_lines))
-            for i in range(height):
-                for j in range(width):
-                    place = builder.add(builder.mul(target_a, I64(i)), builder.mul(target_b, I64(j)))
-                    address = builder.gep(target_p, [place])
-                    total = vectors.total(builder.load(sums[i][j]))
-                    builder.store(builder.fadd(builder.load(address), total), address)
+            totals = vectors.totals([builder.load(variable) for row in sums for variable in row])
+            for number, total in enumerate(totals):
+                i, j = divmod(number, width)
+                place = builder.add(builder.mul(target_a, I64(i)), builder.mul(target_b, I64(j)))
+                address = builder.gep(target_p, [place])
+                builder.store(builder.fadd(builder.load(address), builder.load(total)), address)
 
         done = builder.append_basic_block("done")
         widths = builder.switch(b_rows, done)
