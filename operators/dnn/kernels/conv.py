@@ -8,6 +8,7 @@ import numpy as np
 
 from operators.dnn.kernels.activation import activate, differentiate
 from operators.dnn.kernels.arrays import fill, total
+from operators.dnn.kernels.dot import MAX_A, MAX_B
 from operators.dnn.kernels.jit import kernel
 from operators.dnn.kernels.outer import START_BIAS, START_ZERO, row_blocks
 from operators.dnn.kernels.pool import max_pool_line, max_unpool
@@ -221,7 +222,7 @@ def conv_backward(
         for f in range(filters):
             at = f * stride
             gradient = buffer[delta + at : delta + at + area]
-            differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient, gradient)
+            differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient)
             out[bias + f] += total(gradient)
         _weight_gradient(row, buffer, out, batch, delta, stride, 0, row[OUT_HEIGHT])
     if row[INPUT_GRADIENT] != NOWHERE:
@@ -236,7 +237,7 @@ def _backward_of_pool(row: Row, buffer: Floats, bias: Floats, batch: int) -> Non
     for f in range(row[OUT_CHANNELS]):
         at = f * stride
         gradient = buffer[row[OUTPUT_GRADIENT] + at : row[OUTPUT_GRADIENT] + at + area]
-        differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient, gradient)
+        differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient)
         bias[f] += total(gradient)
 
 
@@ -249,8 +250,8 @@ def _weight_gradient(
     Rows first <= y < stop of the gradient are at delta + y * line, for each filter `step` further on.
     """
     line = row[OUT_WIDTH] * batch
-    # what a tile of one element would read: its own column of every filter, and one of every channel and kernel row
-    budget = max(TILE_RUN, TILE_ELEMENTS // (row[OUT_CHANNELS] + row[CHANNELS] * row[KERNEL]))
+    # the input's lines stay in the level-2 cache for all filters, and a block of filters' gradients in the first
+    budget = max(TILE_RUN, TILE_ELEMENTS // (row[CHANNELS] * row[KERNEL]))
     lines = max(1, budget // line)
     columns = row[OUT_WIDTH] if lines > 1 else max(1, min(row[OUT_WIDTH], budget // batch))
     for top in range(first, stop, lines):
@@ -280,14 +281,17 @@ def _weight_gradient_inside(
     side, width = row[KERNEL], row[WIDTH] * batch
     line = row[OUT_WIDTH] * batch
     source_stride = channel_stride(row[HEIGHT] * width)
-    for c in range(row[CHANNELS]):
-        for i in range(side):
-            call(row[DOT], (
-                out, row[WEIGHTS] + (c * side + i) * side, row[CHANNELS] * side * side, 1,
-                buffer, delta + top * line + left * batch, stride, line,
-                buffer, row[INPUT] + c * source_stride + (top + i) * width + left * batch, batch, width,
-                bottom - top, (right - left) * batch, row[OUT_CHANNELS], side,
-            ))  # fmt: skip
+    block = MAX_A - (side >= MAX_B)
+    for f in range(0, row[OUT_CHANNELS], block):
+        filters = min(block, row[OUT_CHANNELS] - f)
+        for c in range(row[CHANNELS]):
+            for i in range(side):
+                call(row[DOT], (
+                    out, row[WEIGHTS] + ((f * row[CHANNELS] + c) * side + i) * side, row[CHANNELS] * side * side, 1,
+                    buffer, delta + f * stride + top * line + left * batch, stride, line,
+                    buffer, row[INPUT] + c * source_stride + (top + i) * width + left * batch, batch, width,
+                    bottom - top, (right - left) * batch, filters, side,
+                ))  # fmt: skip
 
 
 @kernel

@@ -73,7 +73,7 @@ def dense_backward(
     """Write the gradient of weight and bias to `out`, or add it, and write that of the input if anything asks for it."""
     inputs, units = row[CHANNELS], row[OUT_CHANNELS]
     delta = buffer[row[OUTPUT_GRADIENT] : row[OUTPUT_GRADIENT] + batch * units]
-    differentiate(row[FUNCTION], buffer[row[OUTPUT] : row[OUTPUT] + batch * units], delta, delta)
+    differentiate(row[FUNCTION], buffer[row[OUTPUT] : row[OUTPUT] + batch * units], delta)
     begin = row[WEIGHTS] + units * inputs
     bias = out[begin : begin + units]
     if image == 0:
