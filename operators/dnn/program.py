@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from operators.dnn.kernels import batch_norm, conv, dense, elementwise, pool, table
 from operators.dnn.kernels.dot import dot
-from operators.dnn.kernels.outer import outer
+from operators.dnn.kernels.outer import MAX_ROWS, outer
 from operators.dnn.kernels.unit import Unit
 from operators.dnn.layers import (
     Activation,
@@ -193,7 +193,8 @@ class _Builder:
         if parts:
             operation.scratch = lambda batch: filters * _stride(height * width * batch)
         operation.weights = True
-        operation.packed = filters * step.shape[0] * layer.kernel**2
+        # blocks of weights are filled up to one width
+        operation.packed = (filters + MAX_ROWS) * (step.shape[0] + MAX_ROWS) * layer.kernel**2
         return set(parts)
 
     def _add_dense(self, number: int, step: Step) -> set[int]:

@@ -25,22 +25,21 @@ def activate(function: int, values: Floats) -> None:
 
 
 @kernel
-def differentiate(function: int, output: Floats, gradient: Floats, target: Floats) -> None:
-    """Write gradient * function'(x) to `target`, where function(x) = output; all are one-dimensional.
+def differentiate(function: int, output: Floats, gradient: Floats) -> None:
+    """Multiply a gradient by function'(x), where function(x) = output; both are one-dimensional.
 
-    `target` may be `gradient`.
+    In place: with a target of its own, which might be the gradient, the compiler would not use vectors.
     """
-    zero = target.dtype.type(0)
-    one = target.dtype.type(1)
+    if function == IDENTITY:
+        return
+    zero = gradient.dtype.type(0)
+    one = gradient.dtype.type(1)
     if function == RELU:
-        for t in range(target.size):
-            target[t] = zero if output[t] <= zero else gradient[t]
+        for t in range(gradient.size):
+            gradient[t] = zero if output[t] <= zero else gradient[t]
     elif function == SIGMOID:
-        for t in range(target.size):
-            target[t] = gradient[t] * output[t] * (one - output[t])
-    elif function == IDENTITY:
-        for t in range(target.size):
-            target[t] = gradient[t]
+        for t in range(gradient.size):
+            gradient[t] *= output[t] * (one - output[t])
     else:
-        for t in range(target.size):
-            target[t] = gradient[t] * (one - output[t] * output[t])
+        for t in range(gradient.size):
+            gradient[t] *= one - output[t] * output[t]

@@ -8,8 +8,9 @@ import numpy as np
 
 from operators.dnn.kernels.activation import activate, differentiate
 from operators.dnn.kernels.arrays import fill, total
+from operators.dnn.kernels.dot import MAX_A, MAX_B
 from operators.dnn.kernels.jit import kernel
-from operators.dnn.kernels.outer import START_BIAS, START_ZERO
+from operators.dnn.kernels.outer import START_BIAS, START_ZERO, row_blocks
 from operators.dnn.kernels.pool import max_pool_line, max_unpool
 from operators.dnn.kernels.table import (
     CHANNELS,
@@ -45,7 +46,7 @@ from operators.dnn.kernels.table import (
 from operators.dnn.kernels.unit import Unit, call
 
 TILE_ELEMENTS = 128 * 1024
-"""Elements of input and gradient that the weight gradient goes over at once: they stay in the level-2 cache."""
+"""Elements of input, or of gradient, that are gone over again and again: they stay in the level-2 cache."""
 
 BAND_ELEMENTS = 32 * 1024
 """Elements of gradient that are spread out before the weights take them up."""
@@ -55,21 +56,40 @@ TILE_RUN = 512
 
 
 @kernel
+def packed_width(filters: int) -> int:
+    """Filters of each block of packed weights; the last ones of some blocks may be missing."""
+    _, least, larger = row_blocks(filters)
+    return least + (larger > 0)
+
+
+@kernel
 def _pack(row: Row, weights: Floats, buffer: Floats) -> None:
-    """Copy the weight (filter, channel, i, j) with filters innermost, and with (filter, i, j, channel)."""
+    """Copy the weight (filter, channel, i, j) with a block's filters innermost: (block, channel, i, j, filter).
+
+    For the gradient of the input channels take the place of filters: (block, filter, i, j, channel).
+    """
     filters, channels, area = row[OUT_CHANNELS], row[CHANNELS], row[KERNEL] * row[KERNEL]
-    source = weights[row[WEIGHTS] : row[WEIGHTS] + filters * channels * area]
-    forward = buffer[row[PACKED] : row[PACKED] + source.size]
-    back = buffer[row[PACKED_BACK] : row[PACKED_BACK] + source.size]
-    for c in range(channels):
-        for k in range(area):
-            for f in range(filters):
-                forward[(c * area + k) * filters + f] = source[(f * channels + c) * area + k]
-    if row[INPUT_GRADIENT] != NOWHERE:
+    depth, width, first = channels * area, packed_width(filters), 0
+    blocks, least, larger = row_blocks(filters)
+    for block in range(blocks):
+        stop = first + least + (block < larger)
+        for k in range(depth):
+            at = row[PACKED] + (block * depth + k) * width - first
+            for f in range(first, stop):
+                buffer[at + f] = weights[row[WEIGHTS] + f * depth + k]
+        first = stop
+    if row[INPUT_GRADIENT] == NOWHERE:
+        return
+    width, first = packed_width(channels), 0
+    blocks, least, larger = row_blocks(channels)
+    for block in range(blocks):
+        stop = first + least + (block < larger)
         for f in range(filters):
             for k in range(area):
-                for c in range(channels):
-                    back[(f * area + k) * channels + c] = source[(f * channels + c) * area + k]
+                at = row[PACKED_BACK] + ((block * filters + f) * area + k) * width - first
+                for c in range(first, stop):
+                    buffer[at + c] = weights[row[WEIGHTS] + (f * channels + c) * area + k]
+        first = stop
 
 
 @Unit
@@ -121,30 +141,40 @@ def _forward_line(
     row: Row, weights: Floats, buffer: Floats, batch: int, y: int, target_at: int, target_step: int, taps: Row
 ) -> None:
     """Compute weight * input + bias of output row `y`."""
-    side, step, padding, filters = row[KERNEL], row[STRIDE], row[PADDING], row[OUT_CHANNELS]
-    stride = channel_stride(row[HEIGHT] * row[WIDTH] * batch)
-    bias = row[WEIGHTS] + filters * row[CHANNELS] * side * side
+    side, step, padding, filters, channels = row[KERNEL], row[STRIDE], row[PADDING], row[OUT_CHANNELS], row[CHANNELS]
+    stride, width = channel_stride(row[HEIGHT] * row[WIDTH] * batch), packed_width(filters)
+    block = channels * side * side * width
+    bias = row[WEIGHTS] + filters * channels * side * side
     n_taps = 0
-    for c in range(1 if side == 1 else row[CHANNELS]):
+    for c in range(1 if side == 1 else channels):
         for i in range(max(0, padding - y * step), min(side, row[HEIGHT] + padding - y * step)):
-            taps[2 * n_taps] = (c * side + i) * side * filters
+            taps[2 * n_taps] = (c * side + i) * side * width
             taps[2 * n_taps + 1] = c * stride + (y * step + i - padding) * row[WIDTH] * batch
             n_taps += 1
+    most = _tile(channels * side, side, batch)
     x = 0
     while x < row[OUT_WIDTH]:
         first, stop = _forward_taps(row, x)
         x_stop = x + 1
-        while step == 1 and x_stop < row[OUT_WIDTH] and _forward_taps(row, x_stop) == (first, stop):
+        while (
+            step == 1 and x_stop < min(x + most, row[OUT_WIDTH]) and _forward_taps(row, x_stop) == (first, stop)
+        ):  # fmt: skip
             x_stop += 1
         # a 1x1 kernel runs over channels where others run over their columns
-        depth, depth_stride = (row[CHANNELS], stride) if side == 1 else (stop - first, batch)
+        depth, depth_stride = (channels, stride) if side == 1 else (stop - first, batch)
         call(row[OUTER], (
             buffer, target_at + x * batch, target_step,
-            buffer, row[PACKED] + first * filters, filters,
+            buffer, row[PACKED] + first * width, block, width,
             buffer, row[INPUT] + (x * step + first - padding) * batch, depth_stride,
             taps, n_taps, depth, weights, bias, START_BIAS, filters, (x_stop - x) * batch,
         ))  # fmt: skip
         x = x_stop
+
+
+@kernel
+def _tile(lines: int, side: int, batch: int) -> int:
+    """Most pixels of a run, of which so many lines are read, each wider by the kernel."""
+    return max(1, TILE_ELEMENTS // (lines * batch) - side + 1)
 
 
 @kernel
@@ -192,7 +222,7 @@ def conv_backward(
         for f in range(filters):
             at = f * stride
             gradient = buffer[delta + at : delta + at + area]
-            differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient, gradient)
+            differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient)
             out[bias + f] += total(gradient)
         _weight_gradient(row, buffer, out, batch, delta, stride, 0, row[OUT_HEIGHT])
     if row[INPUT_GRADIENT] != NOWHERE:
@@ -207,7 +237,7 @@ def _backward_of_pool(row: Row, buffer: Floats, bias: Floats, batch: int) -> Non
     for f in range(row[OUT_CHANNELS]):
         at = f * stride
         gradient = buffer[row[OUTPUT_GRADIENT] + at : row[OUTPUT_GRADIENT] + at + area]
-        differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient, gradient)
+        differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient)
         bias[f] += total(gradient)
 
 
@@ -220,8 +250,8 @@ def _weight_gradient(
     Rows first <= y < stop of the gradient are at delta + y * line, for each filter `step` further on.
     """
     line = row[OUT_WIDTH] * batch
-    # what a tile of one element would read: its own column of every filter, and one of every channel and kernel row
-    budget = max(TILE_RUN, TILE_ELEMENTS // (row[OUT_CHANNELS] + row[CHANNELS] * row[KERNEL]))
+    # the input's lines stay in the level-2 cache for all filters, and a block of filters' gradients in the first
+    budget = max(TILE_RUN, TILE_ELEMENTS // (row[CHANNELS] * row[KERNEL]))
     lines = max(1, budget // line)
     columns = row[OUT_WIDTH] if lines > 1 else max(1, min(row[OUT_WIDTH], budget // batch))
     for top in range(first, stop, lines):
@@ -251,14 +281,17 @@ def _weight_gradient_inside(
     side, width = row[KERNEL], row[WIDTH] * batch
     line = row[OUT_WIDTH] * batch
     source_stride = channel_stride(row[HEIGHT] * width)
-    for c in range(row[CHANNELS]):
-        for i in range(side):
-            call(row[DOT], (
-                out, row[WEIGHTS] + (c * side + i) * side, row[CHANNELS] * side * side, 1,
-                buffer, delta + top * line + left * batch, stride, line,
-                buffer, row[INPUT] + c * source_stride + (top + i) * width + left * batch, batch, width,
-                bottom - top, (right - left) * batch, row[OUT_CHANNELS], side,
-            ))  # fmt: skip
+    block = MAX_A - (side >= MAX_B)
+    for f in range(0, row[OUT_CHANNELS], block):
+        filters = min(block, row[OUT_CHANNELS] - f)
+        for c in range(row[CHANNELS]):
+            for i in range(side):
+                call(row[DOT], (
+                    out, row[WEIGHTS] + ((f * row[CHANNELS] + c) * side + i) * side, row[CHANNELS] * side * side, 1,
+                    buffer, delta + f * stride + top * line + left * batch, stride, line,
+                    buffer, row[INPUT] + c * source_stride + (top + i) * width + left * batch, batch, width,
+                    bottom - top, (right - left) * batch, filters, side,
+                ))  # fmt: skip
 
 
 @kernel
@@ -312,15 +345,19 @@ def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
     line = row[OUT_WIDTH] * batch
     stride = channel_stride(row[OUT_HEIGHT] * line)
     target_stride = channel_stride(row[HEIGHT] * row[WIDTH] * batch)
+    width = packed_width(channels)
+    block = row[OUT_CHANNELS] * side * side * width
+    most = _tile(row[OUT_CHANNELS] * side, side, batch)
     taps = np.empty(2 * row[OUT_CHANNELS] * side, np.int64)
     for y in range(row[HEIGHT]):
         first, count = _backward_taps(y + padding, row[OUT_HEIGHT], side, step)
+        top = y + padding - first if step == 1 else (y + padding - first) // step
         n_taps = 0
         for f in range(min(1, count) if side == 1 else row[OUT_CHANNELS]):
             for number in range(count):
                 i = first + number * step
-                taps[2 * n_taps] = (f * side + i) * side * channels
-                taps[2 * n_taps + 1] = f * stride + (y + padding - i) // step * line
+                taps[2 * n_taps] = (f * side + i) * side * width
+                taps[2 * n_taps + 1] = f * stride + (top - number) * line
                 n_taps += 1
         x = 0
         while x < row[WIDTH]:
@@ -328,18 +365,19 @@ def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
             x_stop = x + 1
             while (
                 step == 1
-                and x_stop < row[WIDTH]
+                and x_stop < min(x + most, row[WIDTH])
                 and _backward_taps(x_stop + padding, row[OUT_WIDTH], side, step) == (j, depth)
             ):
                 x_stop += 1
+            left = x + padding - j if step == 1 else (x + padding - j) // step
             # the next column of the kernel reached the pixel from an output further left
-            a_depth, b_depth = step * channels, -batch
+            a_depth, b_depth = step * width, -batch
             if side == 1:
-                depth, a_depth, b_depth = min(1, depth) * row[OUT_CHANNELS], channels, stride
+                depth, a_depth, b_depth = min(1, depth) * row[OUT_CHANNELS], width, stride
             call(row[OUTER], (
                 buffer, row[INPUT_GRADIENT] + (y * row[WIDTH] + x) * batch, target_stride,
-                buffer, row[PACKED_BACK] + j * channels, a_depth,
-                buffer, delta + (x + padding - j) // step * batch, b_depth,
+                buffer, row[PACKED_BACK] + j * width, block, a_depth,
+                buffer, delta + left * batch, b_depth,
                 taps, n_taps, depth, buffer, 0, START_ZERO, channels, (x_stop - x) * batch,
             ))  # fmt: skip
             x = x_stop
@@ -352,6 +390,8 @@ def _backward_taps(position: int, outputs: int, side: int, step: int) -> tuple[i
     They are `step` apart: row k reached it from output (position - k) / step, if that is one of `outputs`.
     """
     least = max(0, position - (outputs - 1) * step)
-    first = position % step + (max(0, least - position % step) + step - 1) // step * step
     last = min(side - 1, position)
-    return first, max(0, (last - first) // step + 1) if last >= first else 0
+    if step == 1:  # by far the most frequent, and integers divide slowly
+        return least, max(0, last - least + 1)
+    first = position % step + (max(0, least - position % step) + step - 1) // step * step
+    return first, (last - first) // step + 1 if last >= first else 0

@@ -73,7 +73,7 @@ def dense_backward(
     """Write the gradient of weight and bias to `out`, or add it, and write that of the input if anything needs it."""
     inputs, units = row[CHANNELS], row[OUT_CHANNELS]
     delta = buffer[row[OUTPUT_GRADIENT] : row[OUTPUT_GRADIENT] + batch * units]
-    differentiate(row[FUNCTION], buffer[row[OUTPUT] : row[OUTPUT] + batch * units], delta, delta)
+    differentiate(row[FUNCTION], buffer[row[OUTPUT] : row[OUTPUT] + batch * units], delta)
     begin = row[WEIGHTS] + units * inputs
     bias = out[begin : begin + units]
     if image == 0:
@@ -84,7 +84,7 @@ def dense_backward(
     for begin in range(0, inputs, TILE_INPUTS):
         call(row[OUTER], (
             out, row[WEIGHTS] + begin, inputs,
-            buffer, row[OUTPUT_GRADIENT], units, buffer, row[INPUT] + begin, inputs,
+            buffer, row[OUTPUT_GRADIENT], 0, units, buffer, row[INPUT] + begin, inputs,
             taps, 1, batch, out, 0, START_TARGET if image else START_ZERO, units, min(TILE_INPUTS, inputs - begin),
         ))  # fmt: skip
     if row[INPUT_GRADIENT] == NOWHERE:
@@ -98,6 +98,6 @@ def dense_backward(
         for unit in range(0, units, TILE_UNITS):
             call(row[OUTER], (
                 buffer, row[INPUT_GRADIENT] + begin, inputs,
-                buffer, row[SCRATCH] + unit * batch, batch, weights, row[WEIGHTS] + unit * inputs + begin, inputs,
+                buffer, row[SCRATCH] + unit * batch, 0, batch, weights, row[WEIGHTS] + unit * inputs + begin, inputs,
                 taps, 1, min(TILE_UNITS, units - unit), weights, 0, START_TARGET if unit else START_ZERO, batch, size,
             ))  # fmt: skip

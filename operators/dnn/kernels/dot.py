@@ -59,12 +59,12 @@ def _block(  # type: ignore[no-untyped-def]
                 a_lines = [builder.gep(a_p, [builder.add(a_start, builder.mul(a_step, I64(i)))]) for i in range(height)]
                 b_lines = [builder.gep(b_p, [builder.add(b_start, builder.mul(b_step, I64(j)))]) for j in range(width)]
                 vectors.each(count, partial(step, a_lines, b_lines))
-            for i in range(height):
-                for j in range(width):
-                    place = builder.add(builder.mul(target_a, I64(i)), builder.mul(target_b, I64(j)))
-                    address = builder.gep(target_p, [place])
-                    total = vectors.total(builder.load(sums[i][j]))
-                    builder.store(builder.fadd(builder.load(address), total), address)
+            totals = vectors.totals([builder.load(variable) for row in sums for variable in row])
+            for number, total in enumerate(totals):
+                i, j = divmod(number, width)
+                place = builder.add(builder.mul(target_a, I64(i)), builder.mul(target_b, I64(j)))
+                address = builder.gep(target_p, [place])
+                builder.store(builder.fadd(builder.load(address), builder.load(total)), address)
 
         done = builder.append_basic_block("done")
         widths = builder.switch(b_rows, done)
@@ -112,19 +112,24 @@ def dot(
     It is added to `target`, where neighbours in i are `target_a` apart and those in j `target_b`. There are `a_rows` i,
     `b_rows` j, `lines` l and `count` t.
     """
+    # divisions of integers would take longer than a short block
     b_blocks = (b_rows + MAX_B - 1) // MAX_B
-    a_most = MAX_A if (b_rows + b_blocks - 1) // b_blocks < MAX_B else MAX_A - 1
-    a_blocks = (a_rows + a_most - 1) // a_most
+    b_least = int(b_rows / b_blocks)
+    b_larger = b_rows - b_least * b_blocks
+    a_most = MAX_A if b_least + (b_larger > 0) < MAX_B else MAX_A - 1
+    a_blocks = int((a_rows + a_most - 1) / a_most)
+    a_least = int(a_rows / a_blocks)
+    a_larger = a_rows - a_least * a_blocks
     i = 0
     for a_block in range(a_blocks):
-        i_stop = a_rows * (a_block + 1) // a_blocks
+        height = a_least + (a_block < a_larger)
         j = 0
         for b_block in range(b_blocks):
-            j_stop = b_rows * (b_block + 1) // b_blocks
+            width = b_least + (b_block < b_larger)
             _block(
                 target, target_at + i * target_a + j * target_b, target_a, target_b,
                 a, a_at + i * a_step, a_step, a_line, b, b_at + j * b_step, b_step, b_line,
-                lines, count, i_stop - i, j_stop - j,
+                lines, count, height, width,
             )  # fmt: skip
-            j = j_stop
-        i = i_stop
+            j += width
+        i += height

@@ -81,12 +81,11 @@ def activation_backward(
         return
     number, size, stride = runs(row, batch)
     for c in range(number):
+        gradient = buffer[row[INPUT_GRADIENT] + c * stride : row[INPUT_GRADIENT] + c * stride + size]
+        copy(buffer[row[OUTPUT_GRADIENT] + c * stride : row[OUTPUT_GRADIENT] + c * stride + size], gradient)
         differentiate(
-            row[FUNCTION],
-            buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + size],
-            buffer[row[OUTPUT_GRADIENT] + c * stride : row[OUTPUT_GRADIENT] + c * stride + size],
-            buffer[row[INPUT_GRADIENT] + c * stride : row[INPUT_GRADIENT] + c * stride + size],
-        )
+            row[FUNCTION], buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + size], gradient
+        )  # fmt: skip
 
 
 @Unit

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from operators.dnn.kernels.jit import intrinsic
+from operators.dnn.kernels.jit import intrinsic, kernel
 from operators.dnn.kernels.simd import I64, REGISTER_BYTES, REGISTERS, VECTORS, Vectors
 from operators.dnn.kernels.table import Floats, Row
 from operators.dnn.kernels.unit import Unit
@@ -109,6 +109,17 @@ def _block(  # type: ignore[no-untyped-def]
     return signature, emit
 
 
+@kernel
+def row_blocks(rows: int) -> tuple[int, int, int]:
+    """The blocks that rows are divided into: their number, the least size, and how many at first are larger by one.
+
+    It is called for every run of pixels: a division of integers would take longer than that of floats.
+    """
+    blocks = (rows + MAX_ROWS - 1) // MAX_ROWS
+    size = int(rows / blocks)
+    return blocks, size, rows - size * blocks
+
+
 @Unit
 def outer(
     target: Floats,
@@ -116,6 +127,7 @@ def outer(
     target_step: int,
     a: Floats,
     a_at: int,
+    a_block: int,
     a_depth: int,
     b: Floats,
     b_at: int,
@@ -133,24 +145,26 @@ def outer(
 
     All arrays are one-dimensional; offsets and strides count elements. `_at` is where element [0, 0, 0] lies, `_depth`
     the distance between neighbours in d. Neighbours in f of `a`, and in t of `b` and `target`, lie side by side.
+    All columns of a block of rows are done before the next block: one whose factor stays in the first-level cache.
 
-    `target` is overwritten; neighbours in f are `target_step` apart. `taps` (int64, flat) are pairs of offsets in `a`
-    and in `b`, `n_taps` of them. There are `depth` d, `rows` f and `columns` t. `start` is START_ZERO, START_BIAS for
-    bias[bias_at + f], or START_TARGET for what `target` holds.
+    `target` is overwritten; neighbours in f are `target_step` apart. Blocks of rows of `a` are `a_block` apart, or side
+    by side if that is 0. `taps` (int64, flat) are pairs of offsets in `a` and in `b`, `n_taps` of them. There are
+    `depth` d, `rows` f and `columns` t. `start` is START_ZERO, START_BIAS for bias[bias_at + f], or START_TARGET for
+    what `target` holds.
     """
-    # what is less than a block wide is done vector by vector
     lanes = REGISTER_BYTES // target.itemsize
-    blocks = (rows + MAX_ROWS - 1) // MAX_ROWS
-    t = 0
-    while t < columns:
-        size = VECTORS * lanes if columns - t >= VECTORS * lanes else min(columns - t, lanes)
-        first = 0
-        for number in range(blocks):
-            stop = rows * (number + 1) // blocks
-            place = target_at + first * target_step + t
+    blocks, least, larger = row_blocks(rows)
+    first = 0
+    for number in range(blocks):
+        stop = first + least + (number < larger)
+        factor = a_at + (number * a_block if a_block else first)
+        t = 0
+        while t < columns:
+            # what is less than a block wide is done vector by vector
+            size = VECTORS * lanes if columns - t >= VECTORS * lanes else min(columns - t, lanes)
             _block(
-                target, place, target_step, a, a_at + first, a_depth, b, b_at + t, b_depth,
+                target, target_at + first * target_step + t, target_step, a, factor, a_depth, b, b_at + t, b_depth,
                 taps, n_taps, depth, bias, bias_at + first, start, stop - first, size,
             )  # fmt: skip
-            first = stop
-        t += size
+            t += size
+        first = stop

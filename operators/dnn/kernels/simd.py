@@ -3,7 +3,7 @@
 The width of a vector and how many of them fit the registers are those of the machine that compiles.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import binding, ir
@@ -82,10 +82,35 @@ class Vectors:
         product = self._builder.fmul(a, b, flags=("contract",))
         return self._builder.fadd(product, c, flags=("contract",))
 
-    def total(self, vector: ir.Value) -> ir.Value:
-        """The sum of all lanes, pairwise."""
-        arguments = [ir.Constant(self.element, 0.0), vector]
-        return self._call(f"llvm.vector.reduce.fadd.{self._name}", self.element, arguments, fastmath=("reassoc",))
+    def totals(self, vectors: Sequence[ir.Value]) -> list[ir.Value]:
+        """The sums of all lanes of each vector, as addresses of scalars.
+
+        Two vectors at a time are folded to one with half the lanes for each, until a lane holds a whole sum.
+        """
+        groups = [(vector, [number]) for number, vector in enumerate(vectors)]
+        lanes = self.lanes
+        while lanes > 1:
+            # an odd one is folded with itself
+            pairs = zip(groups[::2], [*groups[1::2], groups[-1]][: (len(groups) + 1) // 2], strict=True)
+            groups = [(self._fold(left, right, lanes), a + b) for (left, a), (right, b) in pairs]
+            lanes //= 2
+        addresses: dict[int, ir.Value] = {}
+        for vector, numbers in groups:
+            memory = self.variables(1, 1)[0][0]
+            self._builder.store(vector, memory)
+            scalars = self._builder.bitcast(memory, self.element.as_pointer())
+            for lane, number in enumerate(numbers):
+                addresses.setdefault(number, self._builder.gep(scalars, [I64(lane)]))
+        return [addresses[number] for number in range(len(vectors))]
+
+    def _fold(self, left: ir.Value, right: ir.Value, lanes: int) -> ir.Value:
+        """Add the upper to the lower half of every run of `lanes` lanes, first those of `left`, then of `right`."""
+        lower = [start + lane for start in range(0, 2 * self.lanes, lanes) for lane in range(lanes // 2)]
+        halves = [
+            self._builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, self.lanes), places))
+            for places in (lower, [place + lanes // 2 for place in lower])
+        ]
+        return self._builder.fadd(*halves)
 
     def variables(self, rows: int, columns: int) -> list[list[ir.Value]]:
         """A block of vector variables, which the compiler keeps in registers."""
@@ -102,7 +127,7 @@ class Vectors:
         with self._builder.if_then(self._builder.icmp_signed(">", rest, I64(0))):
             run(whole, self.mask(rest))
 
-    def _call(self, name: str, result: ir.Type, arguments: list[ir.Value], **flags: Any) -> ir.Value:
+    def _call(self, name: str, result: ir.Type, arguments: list[ir.Value]) -> ir.Value:
         kind = ir.FunctionType(result, [argument.type for argument in arguments])
         declare: Callable[..., ir.Value] = cgutils.get_or_insert_function
-        return self._builder.call(declare(self._builder.module, kind, name), arguments, **flags)
+        return self._builder.call(declare(self._builder.module, kind, name), arguments)
