@@ -31,7 +31,7 @@ from operators.dnn.spec import ModelSpec, Step, statistic_ranges, steps, weight_
 CHUNK = 32
 """Images that go through a network together: what its layers hand on then fits a level-2 cache."""
 
-LARGE_CHUNK = 64
+LARGE_CHUNK = 32
 """The same for a network with more than `LARGE` weights, which every chunk must read from memory."""
 
 LARGE = 1 << 18

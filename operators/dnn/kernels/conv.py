@@ -8,9 +8,8 @@ import numpy as np
 
 from operators.dnn.kernels.activation import activate, differentiate
 from operators.dnn.kernels.arrays import fill, total
-from operators.dnn.kernels.dot import MAX_A, MAX_B
 from operators.dnn.kernels.jit import kernel
-from operators.dnn.kernels.outer import START_BIAS, START_ZERO, row_blocks
+from operators.dnn.kernels.outer import START_BIAS, START_TARGET, START_ZERO, row_blocks
 from operators.dnn.kernels.pool import max_pool_line, max_unpool
 from operators.dnn.kernels.table import (
     CHANNELS,
@@ -48,11 +47,17 @@ from operators.dnn.kernels.unit import Unit, call
 TILE_ELEMENTS = 128 * 1024
 """Elements of input, or of gradient, that are gone over again and again: they stay in the level-2 cache."""
 
+FORWARD_LINES = 128
+"""Lines of pixels that are read at once for outputs: with more of them, tiles would be too narrow."""
+
+WEIGHT_LINES = 96
+"""The same for the weights' gradient, whose sums want long tiles: each ends in adding up the lanes."""
+
 BAND_ELEMENTS = 32 * 1024
 """Elements of gradient that are spread out before the weights take them up."""
 
 TILE_RUN = 512
-"""Least elements of a row that are worth a pass, each of which ends in adding up the lanes of its sums."""
+"""Least elements of such a tile."""
 
 
 @kernel
@@ -151,30 +156,32 @@ def _forward_line(
             taps[2 * n_taps] = (c * side + i) * side * width
             taps[2 * n_taps + 1] = c * stride + (y * step + i - padding) * row[WIDTH] * batch
             n_taps += 1
-    most = _tile(channels * side, side, batch)
-    x = 0
-    while x < row[OUT_WIDTH]:
-        first, stop = _forward_taps(row, x)
-        x_stop = x + 1
-        while (
-            step == 1 and x_stop < min(x + most, row[OUT_WIDTH]) and _forward_taps(row, x_stop) == (first, stop)
-        ):  # fmt: skip
-            x_stop += 1
-        # a 1x1 kernel runs over channels where others run over their columns
-        depth, depth_stride = (channels, stride) if side == 1 else (stop - first, batch)
-        call(row[OUTER], (
-            buffer, target_at + x * batch, target_step,
-            buffer, row[PACKED] + first * width, block, width,
-            buffer, row[INPUT] + (x * step + first - padding) * batch, depth_stride,
-            taps, n_taps, depth, weights, bias, START_BIAS, filters, (x_stop - x) * batch,
-        ))  # fmt: skip
-        x = x_stop
+    most = _tile(n_taps, side, batch)
+    for tap in range(0, n_taps, FORWARD_LINES):
+        x = 0
+        while x < row[OUT_WIDTH]:
+            first, stop = _forward_taps(row, x)
+            x_stop = x + 1
+            while (
+                step == 1 and x_stop < min(x + most, row[OUT_WIDTH]) and _forward_taps(row, x_stop) == (first, stop)
+            ):  # fmt: skip
+                x_stop += 1
+            # a 1x1 kernel runs over channels where others run over their columns
+            depth, depth_stride = (channels, stride) if side == 1 else (stop - first, batch)
+            call(row[OUTER], (
+                buffer, target_at + x * batch, target_step,
+                buffer, row[PACKED] + first * width, block, width,
+                buffer, row[INPUT] + (x * step + first - padding) * batch, depth_stride,
+                taps[2 * tap :], min(FORWARD_LINES, n_taps - tap), depth,
+                weights, bias, START_TARGET if tap else START_BIAS, filters, (x_stop - x) * batch,
+            ))  # fmt: skip
+            x = x_stop
 
 
 @kernel
 def _tile(lines: int, side: int, batch: int) -> int:
     """Most pixels of a run, of which so many lines are read, each wider by the kernel."""
-    return max(1, TILE_ELEMENTS // (lines * batch) - side + 1)
+    return max(1, TILE_ELEMENTS // (max(1, min(lines, FORWARD_LINES)) * batch) - side + 1)
 
 
 @kernel
@@ -251,17 +258,26 @@ def _weight_gradient(
     """
     line = row[OUT_WIDTH] * batch
     # the input's lines stay in the level-2 cache for all filters, and a block of filters' gradients in the first
-    budget = max(TILE_RUN, TILE_ELEMENTS // (row[CHANNELS] * row[KERNEL]))
+    most = max(1, WEIGHT_LINES // row[KERNEL])
+    budget = max(TILE_RUN, TILE_ELEMENTS // (min(most, row[CHANNELS]) * row[KERNEL]))
     lines = max(1, budget // line)
     columns = row[OUT_WIDTH] if lines > 1 else max(1, min(row[OUT_WIDTH], budget // batch))
-    for top in range(first, stop, lines):
-        bottom = min(top + lines, stop)
-        for left in range(0, row[OUT_WIDTH], columns):
-            right = min(left + columns, row[OUT_WIDTH])
-            if row[STRIDE] == 1 and row[PADDING] == 0 and row[KERNEL] > 1:
-                _weight_gradient_inside(row, buffer, out, batch, delta, step, top, bottom, left, right)
-            else:
-                _weight_gradient_at_border(row, buffer, out, batch, delta, step, top, bottom, left, right)
+    inside = row[STRIDE] == 1 and row[PADDING] == 0 and row[KERNEL] > 1
+    groups = np.zeros(2 * row[CHANNELS] * row[KERNEL], np.int64)
+    for channel in range(0, row[CHANNELS], most):
+        channels = min(most, row[CHANNELS] - channel)
+        for top in range(first, stop, lines):
+            bottom = min(top + lines, stop)
+            for left in range(0, row[OUT_WIDTH], columns):
+                right = min(left + columns, row[OUT_WIDTH])
+                if inside:
+                    _weight_gradient_inside(
+                        row, buffer, out, batch, delta, step, channel, channels, top, bottom, left, right, groups
+                    )
+                else:
+                    _weight_gradient_at_border(
+                        row, buffer, out, batch, delta, step, channel, channels, top, bottom, left, right, groups
+                    )
 
 
 @kernel
@@ -272,26 +288,28 @@ def _weight_gradient_inside(
     batch: int,
     delta: int,
     stride: int,
+    channel: int,
+    channels: int,
     top: int,
     bottom: int,
     left: int,
     right: int,
+    groups: Row,
 ) -> None:
     """Add a tile's products where no kernel reaches over the border: blocks of filters by kernel columns."""
     side, width = row[KERNEL], row[WIDTH] * batch
     line = row[OUT_WIDTH] * batch
     source_stride = channel_stride(row[HEIGHT] * width)
-    block = MAX_A - (side >= MAX_B)
-    for f in range(0, row[OUT_CHANNELS], block):
-        filters = min(block, row[OUT_CHANNELS] - f)
-        for c in range(row[CHANNELS]):
-            for i in range(side):
-                call(row[DOT], (
-                    out, row[WEIGHTS] + ((f * row[CHANNELS] + c) * side + i) * side, row[CHANNELS] * side * side, 1,
-                    buffer, delta + f * stride + top * line + left * batch, stride, line,
-                    buffer, row[INPUT] + c * source_stride + (top + i) * width + left * batch, batch, width,
-                    bottom - top, (right - left) * batch, filters, side,
-                ))  # fmt: skip
+    for c in range(channels):
+        for i in range(side):
+            groups[2 * (c * side + i)] = (c * side + i) * side
+            groups[2 * (c * side + i) + 1] = c * source_stride + i * width
+    call(row[DOT], (
+        out, row[WEIGHTS] + channel * side * side, row[CHANNELS] * side * side, 1,
+        buffer, delta + top * line + left * batch, stride, line,
+        buffer, row[INPUT] + channel * source_stride + top * width + left * batch, batch, width,
+        groups, channels * side, bottom - top, (right - left) * batch, row[OUT_CHANNELS], side,
+    ))  # fmt: skip
 
 
 @kernel
@@ -302,10 +320,13 @@ def _weight_gradient_at_border(
     batch: int,
     delta: int,
     stride: int,
+    channel: int,
+    channels: int,
     top: int,
     bottom: int,
     left: int,
     right: int,
+    groups: Row,
 ) -> None:
     """Add a tile's products for any stride and padding: blocks of filters by channels."""
     side, step, padding, width = row[KERNEL], row[STRIDE], row[PADDING], row[WIDTH] * batch
@@ -319,14 +340,14 @@ def _weight_gradient_at_border(
             x_stop = min(right, (row[WIDTH] - 1 + padding - j) // step + 1)
             if y >= y_stop or x >= x_stop:
                 continue
-            target = row[WEIGHTS] + i * side + j
+            target = row[WEIGHTS] + channel * side * side + i * side + j
             at = delta + y * line + x * batch
-            source = row[INPUT] + (y * step + i - padding) * width + (x * step + j - padding) * batch
+            source = row[INPUT] + channel * source_stride + (y * step + i - padding) * width + (x * step + j - padding) * batch
             if step == 1:
                 call(row[DOT], (
                     out, target, row[CHANNELS] * side * side, side * side,
                     buffer, at, stride, line, buffer, source, source_stride, width,
-                    y_stop - y, (x_stop - x) * batch, row[OUT_CHANNELS], row[CHANNELS],
+                    groups, 1, y_stop - y, (x_stop - x) * batch, row[OUT_CHANNELS], channels,
                 ))  # fmt: skip
             else:
                 for number in range(y_stop - y):
@@ -334,7 +355,7 @@ def _weight_gradient_at_border(
                         out, target, row[CHANNELS] * side * side, side * side,
                         buffer, at + number * line, stride, batch,
                         buffer, source + number * step * width, source_stride, step * batch,
-                        x_stop - x, batch, row[OUT_CHANNELS], row[CHANNELS],
+                        groups, 1, x_stop - x, batch, row[OUT_CHANNELS], channels,
                     ))  # fmt: skip
 
 
@@ -359,28 +380,30 @@ def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
                 taps[2 * n_taps] = (f * side + i) * side * width
                 taps[2 * n_taps + 1] = f * stride + (top - number) * line
                 n_taps += 1
-        x = 0
-        while x < row[WIDTH]:
-            j, depth = _backward_taps(x + padding, row[OUT_WIDTH], side, step)
-            x_stop = x + 1
-            while (
-                step == 1
-                and x_stop < min(x + most, row[WIDTH])
-                and _backward_taps(x_stop + padding, row[OUT_WIDTH], side, step) == (j, depth)
-            ):
-                x_stop += 1
-            left = x + padding - j if step == 1 else (x + padding - j) // step
-            # the next column of the kernel reached the pixel from an output further left
-            a_depth, b_depth = step * width, -batch
-            if side == 1:
-                depth, a_depth, b_depth = min(1, depth) * row[OUT_CHANNELS], width, stride
-            call(row[OUTER], (
-                buffer, row[INPUT_GRADIENT] + (y * row[WIDTH] + x) * batch, target_stride,
-                buffer, row[PACKED_BACK] + j * width, block, a_depth,
-                buffer, delta + left * batch, b_depth,
-                taps, n_taps, depth, buffer, 0, START_ZERO, channels, (x_stop - x) * batch,
-            ))  # fmt: skip
-            x = x_stop
+        for tap in range(0, max(1, n_taps), FORWARD_LINES):
+            x = 0
+            while x < row[WIDTH]:
+                j, depth = _backward_taps(x + padding, row[OUT_WIDTH], side, step)
+                x_stop = x + 1
+                while (
+                    step == 1
+                    and x_stop < min(x + most, row[WIDTH])
+                    and _backward_taps(x_stop + padding, row[OUT_WIDTH], side, step) == (j, depth)
+                ):
+                    x_stop += 1
+                left = x + padding - j if step == 1 else (x + padding - j) // step
+                # the next column of the kernel reached the pixel from an output further left
+                a_depth, b_depth = step * width, -batch
+                if side == 1:
+                    depth, a_depth, b_depth = min(1, depth) * row[OUT_CHANNELS], width, stride
+                call(row[OUTER], (
+                    buffer, row[INPUT_GRADIENT] + (y * row[WIDTH] + x) * batch, target_stride,
+                    buffer, row[PACKED_BACK] + j * width, block, a_depth,
+                    buffer, delta + left * batch, b_depth,
+                    taps[2 * tap :], min(FORWARD_LINES, n_taps - tap), depth,
+                    buffer, 0, START_TARGET if tap else START_ZERO, channels, (x_stop - x) * batch,
+                ))  # fmt: skip
+                x = x_stop
 
 
 @kernel

@@ -48,12 +48,13 @@ def dense_forward(
     output = buffer[row[OUTPUT] : row[OUTPUT] + batch * units]
     for n in range(batch):
         copy(bias, output[n * units : (n + 1) * units])
+    groups = np.zeros(2, np.int64)
     for begin in range(0, inputs, TILE_INPUTS):
         size = min(TILE_INPUTS, inputs - begin)
         call(row[DOT], (
             buffer, row[OUTPUT], 1, units,
             weights, row[WEIGHTS] + begin, inputs, 0, buffer, row[INPUT] + begin, inputs, 0,
-            1, size, units, batch,
+            groups, 1, 1, size, units, batch,
         ))  # fmt: skip
     activate(row[FUNCTION], output)
 

@@ -13,7 +13,7 @@ from numba.core import cgutils
 
 from operators.dnn.kernels.jit import intrinsic
 from operators.dnn.kernels.simd import I64, REGISTERS, Vectors
-from operators.dnn.kernels.table import Floats
+from operators.dnn.kernels.table import Floats, Row
 from operators.dnn.kernels.unit import Unit
 
 MAX_B = 5 if REGISTERS == 32 else 3
@@ -99,18 +99,21 @@ def dot(
     b_at: int,
     b_step: int,
     b_line: int,
+    groups: Row,
+    n_groups: int,
     lines: int,
     count: int,
     a_rows: int,
     b_rows: int,
 ) -> None:
-    """Add to target[i, j] the sum over l and t of a[i, l, t] * b[j, l, t].
+    """Add to target[i, g, j] the sum over l and t of a[i, l, t] * b[g, j, l, t].
 
     All arrays are one-dimensional; offsets and strides count elements. `_at` is where element [0, 0, 0] lies, `_step`
     the distance between neighbours in i or j, `_line` that in l. Neighbours in t lie side by side.
 
-    It is added to `target`, where neighbours in i are `target_a` apart and those in j `target_b`. There are `a_rows` i,
-    `b_rows` j, `lines` l and `count` t.
+    It is added to `target`, where neighbours in i are `target_a` apart and those in j `target_b`. `groups` (int64, flat)
+    are pairs of offsets in `target` and in `b`, one for each of the `n_groups` g. There are `a_rows` i, `b_rows` j,
+    `lines` l and `count` t. Some rows of `a` are done with all of `b` before the next.
     """
     # divisions of integers would take longer than a short block
     b_blocks = (b_rows + MAX_B - 1) // MAX_B
@@ -123,13 +126,15 @@ def dot(
     i = 0
     for a_block in range(a_blocks):
         height = a_least + (a_block < a_larger)
-        j = 0
-        for b_block in range(b_blocks):
-            width = b_least + (b_block < b_larger)
-            _block(
-                target, target_at + i * target_a + j * target_b, target_a, target_b,
-                a, a_at + i * a_step, a_step, a_line, b, b_at + j * b_step, b_step, b_line,
-                lines, count, height, width,
-            )  # fmt: skip
-            j += width
+        for group in range(n_groups):
+            target_group = target_at + i * target_a + groups[2 * group]
+            b_group = b_at + groups[2 * group + 1]
+            j = 0
+            for b_block in range(b_blocks):
+                width = b_least + (b_block < b_larger)
+                _block(
+                    target, target_group + j * target_b, target_a, target_b, a, a_at + i * a_step, a_step, a_line,
+                    b, b_group + j * b_step, b_step, b_line, lines, count, height, width,
+                )  # fmt: skip
+                j += width
         i += height

@@ -185,6 +185,16 @@ def test_gradient_of_wide_conv_in_several_tiles_equals_reference(layers):
     assert loss_sum == pytest.approx(expected_loss, rel=1e-10)
 
 
+def test_gradient_of_conv_with_many_channels_equals_reference():
+    # more lines (channels or filters, times kernel rows) than are read at once, with and without a border
+    deep = (Conv(filters=70, kernel=1), TANH, Conv(filters=67, kernel=3), TANH, Conv(filters=33, kernel=3, padding=1))
+    spec = ModelSpec(input=(2, 6, 5), layers=(*deep, Dense(units=2)))
+    weights, images, labels = batch_of(spec, 5, np.float64)
+    expected, _, _ = reference.gradient(spec, weights, images, labels, 1.0)
+    out, _, _ = kernel_gradient_64(spec, weights, images, labels, 1.0)
+    np.testing.assert_allclose(out, expected, rtol=1e-8, atol=1e-10)
+
+
 def test_gradient_of_wide_dense_in_several_tiles_equals_reference():
     # 2,500 inputs need three tiles of 1,024, 150 units three of 64
     spec = ModelSpec(input=(1, 50, 50), layers=(Dense(units=150), TANH, Dense(units=70), TANH, Dense(units=2)))
