@@ -31,11 +31,6 @@ from operators.dnn.spec import ModelSpec, Step, statistic_ranges, steps, weight_
 CHUNK = 32
 """Images that go through a network together: what its layers hand on then fits a level-2 cache."""
 
-LARGE_CHUNK = 32
-"""The same for a network with more than `LARGE` weights, which every chunk must read from memory."""
-
-LARGE = 1 << 18
-
 _CONV = conv.conv_forward, conv.conv_backward
 _DENSE = dense.dense_forward, dense.dense_backward
 _MAX_POOL = pool.max_pool_forward, pool.max_pool_backward
@@ -95,10 +90,8 @@ class _Operation:
 def compile_program(spec: ModelSpec, batch: int, dtype: npt.DTypeLike = np.float32) -> Program:
     """Lay out the workspace of `spec` for calls with up to `batch` images, and compile its operations for `dtype`."""
     flattened = steps(spec)
-    if any(isinstance(step.layer, BatchNorm) for step in flattened):
-        chunk = batch  # its statistics are those of all images at once
-    else:
-        chunk = CHUNK if weight_ranges(spec)[-1].stop <= LARGE else LARGE_CHUNK
+    # batch normalisation takes the statistics of all images at once
+    chunk = batch if any(isinstance(step.layer, BatchNorm) for step in flattened) else CHUNK
     builder = _Builder(spec, flattened)
     rows, elements = _lay_out(builder.operations, builder.arrays, min(batch, chunk))
     for row, operation in zip(rows, builder.operations, strict=True):

@@ -342,7 +342,12 @@ def _weight_gradient_at_border(
                 continue
             target = row[WEIGHTS] + channel * side * side + i * side + j
             at = delta + y * line + x * batch
-            source = row[INPUT] + channel * source_stride + (y * step + i - padding) * width + (x * step + j - padding) * batch
+            source = (
+                row[INPUT]
+                + channel * source_stride
+                + (y * step + i - padding) * width
+                + (x * step + j - padding) * batch
+            )
             if step == 1:
                 call(row[DOT], (
                     out, target, row[CHANNELS] * side * side, side * side,

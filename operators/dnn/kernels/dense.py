@@ -26,8 +26,8 @@ from operators.dnn.kernels.unit import Unit, call
 TILE_INPUTS = 1024
 """Features that a pass goes over at once: those of a block of images stay in the level-2 cache."""
 
-TILE_UNITS = 64
-"""Units whose weights a pass to the input goes over at once."""
+TILE_UNITS = 16
+"""Units whose weights a pass to the input goes over at once: as many streams as memory is read ahead for."""
 
 
 @Unit

@@ -111,7 +111,7 @@ def dot(
     All arrays are one-dimensional; offsets and strides count elements. `_at` is where element [0, 0, 0] lies, `_step`
     the distance between neighbours in i or j, `_line` that in l. Neighbours in t lie side by side.
 
-    It is added to `target`, where neighbours in i are `target_a` apart and those in j `target_b`. `groups` (int64, flat)
+    It is added to `target`, where neighbours in i are `target_a` apart, those in j `target_b`. `groups` (int64, flat)
     are pairs of offsets in `target` and in `b`, one for each of the `n_groups` g. There are `a_rows` i, `b_rows` j,
     `lines` l and `count` t. Some rows of `a` are done with all of `b` before the next.
     """
