@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.dnn.arrays import joined, require, views
+from operators.dnn.evaluation import cross_entropy, softmax
 from operators.dnn.init import initial_statistics, initial_weights
-from operators.dnn.kernels import loss, network
+from operators.dnn.kernels import network
 from operators.dnn.kernels.jit import compiled_once
 from operators.dnn.program import Program, compile_program
 from operators.dnn.spec import ModelSpec, WeightRange, statistic_ranges, weight_ranges
@@ -157,12 +158,7 @@ class Model:
         """
         self._check_inputs(weights, images, workspace)
         self._check_labels(labels, len(images))
-        predictions = np.empty(len(images), np.int64)
-        if not len(images):
-            return 0.0, 0, predictions
-        logits = self._logits(weights, images, workspace, statistics)
-        loss_sum, correct = loss.cross_entropy(logits, _read(labels), predictions)
-        return loss_sum, correct, predictions
+        return cross_entropy(self._logits(weights, images, workspace, statistics), labels)
 
     def predict(
         self,
@@ -174,9 +170,7 @@ class Model:
     ) -> npt.NDArray[np.float32]:
         """Return the probability of each class, (batch, n_classes) float32; arguments and errors as for `gradient`."""
         self._check_inputs(weights, images, workspace)
-        probabilities = self._logits(weights, images, workspace, statistics)
-        loss.softmax(probabilities)
-        return probabilities
+        return softmax(self._logits(weights, images, workspace, statistics))
 
     def compile(self) -> None:
         """Compile the kernels, or load them from disk, so that no training step waits for it (seconds when cold).
@@ -188,12 +182,10 @@ class Model:
         labels = np.zeros(1, np.int64)
         statistics = self.initial_statistics()
         workspace = self.workspace(1)
-        with compiled_once("entries"):
+        with compiled_once("run"):
             self.gradient(
                 weights, images, labels, np.empty_like(weights), workspace, 1.0, statistics=statistics, seed=0
             )
-            self.evaluate(weights, images, labels, workspace, statistics=statistics)
-            self.predict(weights, images, workspace, statistics=statistics)
 
     def _logits(
         self,

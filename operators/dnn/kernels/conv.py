@@ -204,48 +204,34 @@ def conv_backward(
     training: bool,
 ) -> None:
     """Add the gradient of weight and bias to `out`, and write that of the input if anything asks for it."""
-    filters = row[OUT_CHANNELS]
+    filters, pooled = row[OUT_CHANNELS], row[POOL] > 0
     line = row[OUT_WIDTH] * batch
-    area = row[OUT_HEIGHT] * line
-    stride = channel_stride(area)
+    stride = channel_stride(row[OUT_HEIGHT] * line)
     bias = row[WEIGHTS] + filters * row[CHANNELS] * row[KERNEL] * row[KERNEL]
     if image == 0:
         fill(out[row[WEIGHTS] : bias + filters], 0)
-    if row[POOL] > 0:
-        _backward_of_pool(row, buffer, out[bias : bias + filters], batch)
+    given = row[POOL_HEIGHT] * row[POOL_WIDTH] * batch if pooled else row[OUT_HEIGHT] * line
+    for f in range(filters):
+        at = f * channel_stride(given)
+        gradient = buffer[row[OUTPUT_GRADIENT] + at : row[OUTPUT_GRADIENT] + at + given]
+        differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + given], gradient)
+        out[bias + f] += total(gradient)
+    delta = row[SCRATCH] if pooled else row[OUTPUT_GRADIENT]
+    rows = row[POOL_HEIGHT] if pooled else row[OUT_HEIGHT]
+    height = rows
+    if pooled and row[INPUT_GRADIENT] == NOWHERE:
         # a band of the gradient at a time is enough where the input needs none
-        bands = 1 if row[INPUT_GRADIENT] != NOWHERE else (filters * area + BAND_ELEMENTS - 1) // BAND_ELEMENTS
-        height = (row[POOL_HEIGHT] + bands - 1) // bands
-        for top in range(0, row[POOL_HEIGHT], height):
-            bottom = min(top + height, row[POOL_HEIGHT])
-            first = top * row[POOL_STRIDE]
-            stop = row[OUT_HEIGHT] if bottom == row[POOL_HEIGHT] else bottom * row[POOL_STRIDE]
+        height = max(1, BAND_ELEMENTS // (filters * row[POOL_STRIDE] * line))
+    for top in range(0, rows, height):
+        first, stop, step = top, min(top + height, rows), stride
+        if pooled:
+            bottom = stop
+            first, stop = top * row[POOL_STRIDE], row[OUT_HEIGHT] if bottom == rows else bottom * row[POOL_STRIDE]
             step = channel_stride((stop - first) * line)
             max_unpool(row, buffer, batch, top, bottom, stop - first, step)
-            _weight_gradient(row, buffer, out, batch, row[SCRATCH] - first * line, step, first, stop)
-        delta = row[SCRATCH]
-    else:
-        delta = row[OUTPUT_GRADIENT]
-        for f in range(filters):
-            at = f * stride
-            gradient = buffer[delta + at : delta + at + area]
-            differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient)
-            out[bias + f] += total(gradient)
-        _weight_gradient(row, buffer, out, batch, delta, stride, 0, row[OUT_HEIGHT])
+        _weight_gradient(row, buffer, out, batch, delta - first * line if pooled else delta, step, first, stop)
     if row[INPUT_GRADIENT] != NOWHERE:
         _input_gradient(row, buffer, batch, delta)
-
-
-@kernel
-def _backward_of_pool(row: Row, buffer: Floats, bias: Floats, batch: int) -> None:
-    """Multiply the gradient of a pooled output by the function's derivative, and add its sums to the bias's."""
-    area = row[POOL_HEIGHT] * row[POOL_WIDTH] * batch
-    stride = channel_stride(area)
-    for f in range(row[OUT_CHANNELS]):
-        at = f * stride
-        gradient = buffer[row[OUTPUT_GRADIENT] + at : row[OUTPUT_GRADIENT] + at + area]
-        differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient)
-        bias[f] += total(gradient)
 
 
 @kernel
