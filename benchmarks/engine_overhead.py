@@ -67,18 +67,26 @@ class Moment(NamedTuple):
 
 
 class TimedSource(Source):
-    """A source that notes when each of its steps begins."""
+    """A source that notes when the first and the last of the counted steps begin.
 
-    _began: list[Moment] = PrivateAttr(default_factory=list)
+    Args:
+        steps: of the job; the last one is not counted, since the end of the job follows it.
+    """
+
+    steps: int
+    _moments: list[Moment] = PrivateAttr(default_factory=list)
 
     def process(self, tick: Tick, node: NodeContext) -> Emissions:
         """The shard of the mini-batch, as ever."""
-        self._began.append(Moment.now())
+        if tick.step in (WARM_STEPS, self.steps - 1):
+            self._moments.append(Moment.now())
         return super().process(tick, node)
 
-    def step(self, steps: int) -> Moment:
-        """What a step took on average; the last one is not counted, since the end of the job follows it."""
-        return self._began[steps - 1].after(self._began[WARM_STEPS], steps - 1 - WARM_STEPS)
+    @property
+    def step(self) -> Moment:
+        """What a step took on average."""
+        first, last = self._moments
+        return last.after(first, self.steps - 1 - WARM_STEPS)
 
 
 @dataclass(frozen=True)
@@ -177,14 +185,14 @@ def _engine(config: ako.Config, steps: int) -> tuple[np.ndarray, Moment]:
     """Weights after a job on one node, and what a step took on average."""
     graph = ako.build(config)
     source = Source.model_validate_json(graph.operator("source").params)
-    graph = graph.replace("source", TimedSource(**dict(source)))
+    graph = graph.replace("source", TimedSource(steps=steps, **dict(source)))
     network = MemoryNetwork()
     run = run_in_process(compile_graph(graph, 1), lambda _node: network)
     (node,) = run.nodes
     timed, replica = node.operators["source"], node.states["replica"]
     assert isinstance(timed, TimedSource)
     assert isinstance(replica, VectorState)
-    return replica.values, timed.step(steps)
+    return replica.values, timed.step
 
 
 def main() -> None:

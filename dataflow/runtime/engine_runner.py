@@ -90,13 +90,16 @@ class EngineRunner:
         self._progress()
         if not self._leave(event):
             return
-        while (item := self._next()) is not None:
-            self._take_in(item)
-            if self._waiting and pool.waiting:
-                self._call_loop(self._work_on_loop)
+        for _ in range(IN_A_ROW):
+            item = self._next()
+            if item is None:
+                if self._commands:
+                    self._call_loop(self._command)
                 return
-        if self._commands:
-            self._call_loop(self._command)
+            self._take_in(item)
+            if self._commands and pool.waiting:
+                break
+        self._call_loop(self._work_on_loop)
 
     def _work_on_loop(self) -> None:
         """Deal with what waits, on the loop, which must come to the network and to the master's commands."""
