@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -47,8 +48,16 @@ class Normalise(Operator):
         if images.shape[1] != len(self.mean):
             what = f"images have {images.shape[1]} channels, mean and std have {len(self.mean)}"
             raise ValueError(what)
-        shape = (1, -1, 1, 1)
-        return (images - np.array(self.mean, np.float32).reshape(shape)) / np.array(self.std, np.float32).reshape(shape)
+        mean, std = self._by_channel
+        normalised = images - mean
+        normalised /= std
+        return normalised
+
+    @cached_property
+    def _by_channel(self) -> tuple[Images, Images]:
+        """Mean and std, (1, channels, 1, 1)."""
+        mean, std = np.array([self.mean, self.std], np.float32)[:, None, :, None, None]
+        return mean, std
 
 
 class Resize(Operator):
