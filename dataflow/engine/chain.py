@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from functools import cached_property
+from types import GeneratorType
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -34,7 +36,7 @@ from dataflow.reports import OperatorReport
 from dataflow.state import State
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Needs:
     """State elements that a task is given: snapshots of `reads`, the live elements of `writes`."""
 
@@ -44,17 +46,21 @@ class Needs:
     def __or__(self, other: Needs) -> Needs:
         return Needs(self.reads | other.reads, self.writes | other.writes)
 
+    @cached_property
+    def all(self) -> frozenset[str]:
+        """Both."""
+        return self.reads | self.writes
+
     def without_writes(self) -> Needs:
         """The same elements, all as snapshots."""
-        return Needs(self.reads | self.writes)
+        return Needs(self.all)
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """What a task was given when it started, by element name."""
 
-    snapshots: Mapping[str, Any] = field(default_factory=dict)
-    live: Mapping[str, State] = field(default_factory=dict)
+    snapshots: Mapping[str, Any]
+    live: Mapping[str, State]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +97,14 @@ class Member:
         self.name, self.operator, self.context = spec.id, operator, context
         self.ports = type(operator).outputs()
         self.exits = {port: [leaving for leaving in exits if leaving.edge.output == port] for port in self.ports}
-        self._elements = {use.name: use.element for use in spec.uses}
-        self._writes = {use.name for use in spec.uses if use.writes}
-        self._asks = {hook: needs(getattr(operator, hook), hook) for hook in HOOKS if hasattr(operator, hook)}
+        self.gather = isinstance(operator, Gather)
+        elements = {use.name: use.element for use in spec.uses}
+        written = {use.name for use in spec.uses if use.writes}
+        self._hooks = {hook: getattr(operator, hook) for hook in HOOKS if hasattr(operator, hook)}
+        self._asks = {
+            hook: [(name, elements.get(name), name in written) for name in needs(method, hook)]
+            for hook, method in self._hooks.items()
+        }
         if spec.gather and inspect.isgeneratorfunction(operator.process):
             self.refuse("is a Gather and yields in process", None, "return the part, and yield in merge")
 
@@ -103,10 +114,10 @@ class Member:
 
     def uses(self, hook: str) -> Needs:
         """State elements that a hook asks for."""
-        asked = [name for name in self._asks.get(hook, ()) if name in self._elements]
+        asked = [(element, writes) for _, element, writes in self._asks.get(hook, ()) if element is not None]
         return Needs(
-            frozenset(self._elements[name] for name in asked if name not in self._writes),
-            frozenset(self._elements[name] for name in asked if name in self._writes),
+            frozenset(element for element, writes in asked if not writes),
+            frozenset(element for element, writes in asked if writes),
         )
 
     def call(self, hook: str, positional: tuple[Any, ...], given: Given, rng: Callable[[], np.random.Generator]) -> Any:
@@ -116,16 +127,15 @@ class Member:
             AkoError: whatever the operator raised, with its name, node and line.
         """
         arguments: dict[str, Any] = {}
-        for name in self._asks[hook]:
-            if name in self._elements:
-                element = self._elements[name]
-                live = name in self._writes and element in given.live
-                arguments[name] = given.live[element] if live else given.snapshots[element]
-            else:
+        for name, element, writes in self._asks[hook]:
+            if element is None:
                 arguments[name] = rng() if name == "rng" else self.context
+            else:
+                live = writes and element in given.live
+                arguments[name] = given.live[element] if live else given.snapshots[element]
         try:
-            result = getattr(self.operator, hook)(*positional, **arguments)
-            return list(result) if inspect.isgenerator(result) else result
+            result = self._hooks[hook](*positional, **arguments)
+            return list(result) if isinstance(result, GeneratorType) else result
         except (Exception, SystemExit) as error:
             reraise(error, f"operator {self.name!r}", type(self.operator), self.context.name)
 
@@ -241,12 +251,12 @@ class _Call:
         """Let the operator at `position` handle a message."""
         member = self._chain.members[position]
         step, shard = (message.step, message.shard) if isinstance(message, Sharded) else (self._step, 0)
-        if not isinstance(member.operator, Gather):
+        if not member.gather:
             self.run(position, "process", (message,), step, shard)
             return
         # The parts of a step run at the same time, so they only ever see snapshots.
         part = member.call(
-            "process", (message,), Given(self._given.snapshots), self._rng(position, "process", step, shard)
+            "process", (message,), Given(self._given.snapshots, {}), self._rng(position, "process", step, shard)
         )
         self.outcome.parts.append((shard, part))
 

@@ -64,6 +64,7 @@ class ChainState:
             inputs: everything that feeds its first operator.
         """
         self.chain, self.open_inputs = chain, inputs
+        self.pool, self.source = chain.plan.pool, chain.head.source
         self.inbox = Inbox(chain.head.inputs, by_step=chain.gather and not chain.head.source)
         self.running: deque[Running] = deque()
         self.step: Step | None = None
@@ -80,6 +81,12 @@ class ChainState:
         """Say where the chain's emissions go: inboxes with their ports, and edges that cross nodes."""
         self._local = list(local)
         self._crossings = [(crossing, crossing.goes_by(self._keys)) for crossing in crossings]
+
+    def idle(self) -> bool:
+        """Whether there is nothing to start, nor to end, until something arrives or the chain's task finishes."""
+        if self.step is not None:
+            return self.step.merging
+        return not self.source and not len(self.inbox) and (bool(self.open_inputs) or self.ending)
 
     def has_room(self) -> bool:
         """Whether every inbox downstream has room."""
@@ -98,7 +105,7 @@ class ChainState:
         """Whether nothing will come any more and nothing is under way."""
         if self.ending or self.running or self.step is not None or len(self.inbox):
             return False
-        return stopping or self.exhausted if self.chain.head.source else not self.open_inputs
+        return stopping or self.exhausted if self.source else not self.open_inputs
 
     def complete(self, step: Step) -> bool:
         """Whether every part of a step is there that will ever come.
@@ -108,7 +115,7 @@ class ChainState:
         """
         if step.finished < step.started or not step.started:
             return False
-        if step.started == step.shards or self.chain.head.source:
+        if step.started == step.shards or self.source:
             return step.started == step.shards
         return self.inbox.of_step(step.number) is None and all(
             self._steps.get(source, -1) > step.number for source in self.open_inputs

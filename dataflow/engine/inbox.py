@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataflow.errors import OperatorError
 from dataflow.graph.logical import InputSpec
@@ -13,8 +12,7 @@ from dataflow.message import Message
 from dataflow.plan.physical import StreamId
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A message waiting; `stream` and `nbytes` say whose credit it holds, if it came on a stream."""
 
     port: str

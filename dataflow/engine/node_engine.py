@@ -79,7 +79,7 @@ class NodeEngine:
         graph, members = plan.graph, plan.members()
         self._chains = {chain.plan.head: ChainState(chain, _inputs(plan, chain, self._node)) for chain in chains}
         # Those that chains wait for come before sources, whose work can always wait.
-        self._turns = sorted(self._chains.values(), key=lambda state: state.chain.head.source)
+        self._turns = sorted(self._chains.values(), key=lambda state: state.source)
         self._entries = {
             number: (self._chains[edge.target], edge.input)
             for number, edge in enumerate(graph.edges)
@@ -157,7 +157,9 @@ class NodeEngine:
         """Start one task of the first chain that can; that chain goes behind the others."""
         self._reserved.clear()
         for position, state in enumerate(self._turns):
-            if self._slots[state.chain.plan.pool] and not state.ending and (self._start(state) or self._end(state)):
+            if state.idle() or not self._slots[state.pool] or state.ending:
+                continue
+            if self._start(state) or self._end(state):
                 self._turns.append(self._turns.pop(position))
                 return True
         return False
@@ -165,7 +167,7 @@ class NodeEngine:
     def _start(self, state: ChainState) -> bool:
         if state.step is not None:
             return self._continue_step(state, state.step)
-        if state.chain.head.source:
+        if state.source:
             return self._start_source(state)
         left = state.inbox.first_left()
         if left is not None:
@@ -215,13 +217,13 @@ class NodeEngine:
             return self._finish_step(state, step)
         if step.started == step.shards:
             return False
-        if state.chain.head.source:
+        if state.source:
             delivery: Delivery | None = Delivery("", Tick(step.number, step.started, step.shards))
         else:
             delivery = state.inbox.of_step(step.number) if step.started else state.inbox.lowest_step()
         if delivery is None:
             return False
-        if not state.chain.head.source:
+        if not state.source:
             state.inbox.take(delivery)
         step.started += 1
         self._run_message(state, delivery, step.given, step.number)
@@ -262,7 +264,7 @@ class NodeEngine:
         work: Callable[[], Outcome],
         delivery: Delivery | None = None,
     ) -> None:
-        task = Task(state.chain.plan.head, role, state.chain.plan.pool, work)
+        task = Task(state.chain.plan.head, role, state.pool, work)
         self._locked.update(given.live)
         self._slots[task.pool] -= 1
         state.running.append(Running(task, role, frozenset(given.live), delivery))
@@ -279,17 +281,16 @@ class NodeEngine:
 
     def _free(self, needs: Needs) -> bool:
         """Whether nobody writes these elements; if not, those that come after in this turn leave them alone."""
-        wanted = needs.reads | needs.writes
-        if self._locked.isdisjoint(wanted) and self._reserved.isdisjoint(needs.writes):
+        if self._locked.isdisjoint(needs.all) and self._reserved.isdisjoint(needs.writes):
             return True
-        self._reserved |= wanted
+        self._reserved |= needs.all
         return False
 
     def _given(self, needs: Needs) -> Given:
         """Snapshots of what is read and the live elements of what is written."""
         return Given(
-            {name: self._snapshot(name) for name in sorted(needs.reads)},
-            {name: self._states[name] for name in sorted(needs.writes)},
+            {name: self._snapshot(name) for name in needs.reads},
+            {name: self._states[name] for name in needs.writes},
         )
 
     def _snapshot(self, name: str) -> Any:
@@ -305,7 +306,7 @@ class NodeEngine:
         if state.chain.ready(self._given(uses)):
             self._unblocked(state)
             return True
-        state.gate_shut = bool(uses.reads | uses.writes)
+        state.gate_shut = bool(uses.all)
         if state.blocked_since is None:
             state.blocked_since = self._now
         return False
@@ -351,16 +352,18 @@ class NodeEngine:
             self._close(state)
 
     def _unlock(self, elements: frozenset[str]) -> None:
+        if not elements:
+            return
         self._locked -= elements
         for state in self._turns:
-            uses = state.chain.gate_uses
-            if state.gate_shut and not elements.isdisjoint(uses.reads | uses.writes):
+            if state.gate_shut and not elements.isdisjoint(state.chain.gate_uses.all):
                 state.gate_shut = False
 
     def _emit(self, operator: str, emission: Emission) -> None:
         for number in self._leaving[operator, emission.port]:
-            if number in self._crossings:
-                self._send(self._crossings[number].send(emission))
+            crossing = self._crossings.get(number)
+            if crossing is not None:
+                self._send(crossing.send(emission))
             else:
                 self._deliver((number, None), Delivery(self._entries[number][1], emission.message))
 
