@@ -14,7 +14,7 @@ import inspect
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -136,6 +136,13 @@ class Operator(BaseModel):
     source: ClassVar[bool] = False
     sends: ClassVar[bool] = False
     receives: ClassVar[bool] = False
+
+    if not TYPE_CHECKING:  # as in pydantic: type checkers are to find misspelt attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """A private attribute, by a shorter way than pydantic's, since `process` asks for them at every message."""
+            private = self.__pydantic_private__
+            return private[name] if private and name in private else super().__getattr__(name)
 
     def open(self, node: NodeContext) -> None:
         """Prepare on `node` before the job starts: open data, compile kernels. May take long."""

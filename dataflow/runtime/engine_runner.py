@@ -154,9 +154,10 @@ class EngineRunner:
             self._pools[task.pool].submit(task)
 
     def _measure(self, event: TaskFinished) -> None:
+        """Note how long a task took; one that waited long for a core counts for no more than any that is not short."""
         key = (event.task.chain, event.task.role)
-        known = self._typical_s.get(key, event.busy_s)
-        self._typical_s[key] = _MEMORY * known + (1 - _MEMORY) * event.busy_s
+        busy_s = min(event.busy_s, 2 * SHORT_S)
+        self._typical_s[key] = _MEMORY * self._typical_s.get(key, busy_s) + (1 - _MEMORY) * busy_s
 
     def _command(self) -> None:
         """Carry out commands, on the loop, oldest first."""
