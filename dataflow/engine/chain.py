@@ -177,6 +177,7 @@ class Chain:
         self.gated = bool(self._gates)
         self.gate_uses = _together(member.uses("ready") for member in self._gates)
         self.minds_leaving = any(member.has("on_left") for member in self.members)
+        self.writes = _together(member.uses(hook) for member in self.members for hook in HOOKS).writes
         self.merge_needs = Needs(writes=self.members[-1].uses("merge").writes)
         self.process_needs = self._process_needs(0)
         self.start_needs = self.process_needs | self.gate_uses.without_writes()
@@ -203,6 +204,14 @@ class Chain:
         call = _Call(self, given, step)
         call.outcome.parts += parts
         call.merge()
+        return call.outcome
+
+    def step(self, message: Message, given: Given, step: int) -> Outcome:
+        """What handling the only message of a step and merging its part gives, if it has one."""
+        call = _Call(self, given, step)
+        call.feed(0, message)
+        if call.outcome.parts:
+            call.merge()
         return call.outcome
 
     def left(self, node: int, given: Given, step: int) -> Outcome:
@@ -263,7 +272,7 @@ class _Call:
     def merge(self) -> None:
         """Merge the parts collected, in shard order."""
         parts = [part for _, part in sorted(self.outcome.parts, key=lambda numbered: numbered[0])]
-        self.outcome.parts = []
+        self.outcome.parts, self.outcome.merged = [], True
         self.run(len(self._chain.members) - 1, "merge", (parts,))
 
     def run(

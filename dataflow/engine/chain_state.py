@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from dataflow.engine.flow import Crossing
 from dataflow.engine.inbox import Delivery, Inbox
 from dataflow.message import Sharded
 
-Role = Literal["message", "shard", "merge", "end"]
+Role = Literal["message", "shard", "merge", "step", "end"]
 
 Source = tuple[int, int | None]
 """What feeds a chain: number of the edge, and of the sending node if the edge crosses nodes."""
@@ -30,7 +30,7 @@ class Step:
         started: shards that have been started.
         finished: shards whose parts have been taken in.
         parts: the parts by shard.
-        merging: the merge has been started.
+        merging: the merge has been started, perhaps in one task with the only shard.
     """
 
     number: int
@@ -54,7 +54,10 @@ class Running:
 
 
 class ChainState:
-    """A chain's inbox, its running tasks and its place in its own life."""
+    """A chain's inbox, its running tasks and its place in its own life.
+
+    `alone` says that no other chain that has not ended writes what this one's merge writes.
+    """
 
     def __init__(self, chain: Chain, inputs: set[Source]) -> None:
         """Nothing has arrived yet.
@@ -71,11 +74,17 @@ class ChainState:
         self.next_step = 0
         self.exhausted = self.ending = False
         self.gate_shut = False
+        self.alone = False
         self.blocked_since: float | None = None
         self._keys = {port.key for port in chain.head.inputs}
         self._local: list[tuple[Inbox, str]] = []
         self._crossings: list[tuple[Crossing, bool]] = []
         self._steps: dict[Source, int] = {}
+
+    def look_around(self, others: Iterable[ChainState]) -> None:
+        """Find out whether the chain is alone among those that have not ended."""
+        written = self.chain.merge_needs.writes
+        self.alone = all(other is self or written.isdisjoint(other.chain.writes) for other in others)
 
     def connect(self, local: Sequence[tuple[Inbox, str]], crossings: Sequence[Crossing]) -> None:
         """Say where the chain's emissions go: inboxes with their ports, and edges that cross nodes."""

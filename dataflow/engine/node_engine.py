@@ -42,9 +42,10 @@ from dataflow.engine.loading import LoadedNode
 from dataflow.engine.tally import Tally
 from dataflow.errors import AkoError
 from dataflow.message import Message, Sharded, Tick
+from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.ports import Emission
-from dataflow.reports import NodeStatistics
+from dataflow.reports import NodeStatistics, OperatorReport
 
 
 class NodeEngine:
@@ -99,6 +100,7 @@ class NodeEngine:
             local = [self._entries[number] for number in leaving if number not in self._crossings]
             crossings = [self._crossings[number] for number in leaving if number in self._crossings]
             state.connect([(target.inbox, port) for target, port in local], crossings)
+            state.look_around(self._turns)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take in an event and say what is to be done.
@@ -226,8 +228,17 @@ class NodeEngine:
         if not state.source:
             state.inbox.take(delivery)
         step.started += 1
-        self._run_message(state, delivery, step.given, step.number)
+        if step.shards == 1 and state.alone and self._locked.isdisjoint(state.chain.merge_needs.writes):
+            self._run_step(state, step, delivery)
+        else:
+            self._run_message(state, delivery, step.given, step.number)
         return True
+
+    def _run_step(self, state: ChainState, step: Step, delivery: Delivery) -> None:
+        """Run the only shard and the merge as one task: nobody else wants to write meanwhile what the merge writes."""
+        step.merging = True
+        chain, given = state.chain, self._given_to_merge(state, step)
+        self._run(state, "step", given, lambda: chain.step(delivery.message, given, step.number), delivery)
 
     def _finish_step(self, state: ChainState, step: Step) -> bool:
         chain = state.chain
@@ -237,7 +248,7 @@ class NodeEngine:
         if not self._free(chain.merge_needs):
             return False
         step.merging = True
-        given = Given(step.given.snapshots, {name: self._states[name] for name in chain.merge_needs.writes})
+        given = self._given_to_merge(state, step)
         self._run(state, "merge", given, lambda: chain.merge(step.parts, given, step.number))
         return True
 
@@ -293,6 +304,10 @@ class NodeEngine:
             {name: self._states[name] for name in needs.writes},
         )
 
+    def _given_to_merge(self, state: ChainState, step: Step) -> Given:
+        """The snapshots that the step's shards were given, and what the merge writes."""
+        return Given(step.given.snapshots, {name: self._states[name] for name in state.chain.merge_needs.writes})
+
     def _snapshot(self, name: str) -> Any:
         state = self._states[name]
         try:
@@ -335,8 +350,9 @@ class NodeEngine:
         self._unlock(run.locked)
         for name, emission in outcome.emissions:
             self._emit(name, emission)
-        self._commands += [Report(report) for report in outcome.reports]
-        self._commands += [Report(artifact) for artifact in outcome.artifacts]
+        results: tuple[OperatorReport | Artifact, ...] = (*outcome.reports, *outcome.artifacts)
+        for result in results:
+            self._commands.append(Report(result))
         for name, sample in outcome.samples:
             self._tally.sample(name, sample)
         if run.delivery is not None:
@@ -345,9 +361,9 @@ class NodeEngine:
         if run.role == "shard" and state.step is not None:
             state.step.finished += 1
             state.step.parts += outcome.parts
-        elif run.role == "merge":
+        elif run.role in ("merge", "step"):
             state.step = None
-            self._tally.steps += 1
+            self._tally.steps += outcome.merged
         elif run.role == "end":
             self._close(state)
 
@@ -431,6 +447,8 @@ class NodeEngine:
     def _close(self, state: ChainState) -> None:
         """Tell everybody downstream that a chain has ended."""
         self._turns.remove(state)
+        for other in self._turns:
+            other.look_around(self._turns)
         for numbers in [numbers for (name, _), numbers in self._leaving.items() if name == state.chain.last.id]:
             for number in numbers:
                 if number in self._crossings:
