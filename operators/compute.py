@@ -107,7 +107,7 @@ class Compute(Gather):
         if self.emits == "update":
             total *= rate
         if self.local:
-            replica.values -= total if self.emits == "update" else total * rate
+            replica.subtract(total if self.emits == "update" else total * rate)
         yield Sample("staleness", float(parts[0].lag))
         clocks.made = number
         clocks.images += size

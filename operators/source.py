@@ -14,8 +14,9 @@ from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator
 from dataflow.ports import Out
-from operators.data import Data, DataRef, open_data, pixels
+from operators.data import DataRef, open_data
 from operators.messages import Batch
+from operators.pixels import gathered
 from operators.sampling import epoch_order, node_indices, split_validation
 
 Rows = npt.NDArray[np.int64]
@@ -26,18 +27,21 @@ class _Share:
     """What a node reads of the data, and the order of the newest epoch.
 
     Args:
-        data: the data set.
+        images, labels: of the data set.
+        factor: what makes its pixels lie in [0, 1].
         rows: of the training images that are the node's.
-        images: that it reads in an epoch.
+        size: images that it reads in an epoch.
         batch: images of a mini-batch.
         per_epoch: mini-batches of an epoch.
         steps: mini-batches in all.
         order: the newest epoch that was read, and `rows` in its order.
     """
 
-    data: Data
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+    factor: np.float32
     rows: Rows
-    images: int
+    size: int
     batch: int
     per_epoch: int
     steps: float
@@ -51,7 +55,7 @@ class _Share:
             order = self.rows[epoch_order(len(self.rows), node.seed, epoch, node.rank)]
             self.order = (epoch, order)
         first = position * self.batch
-        seen = min(first + self.batch, self.images)
+        seen = min(first + self.batch, self.size)
         size = seen - first
         begin, end = (first + size * (tick.shard + more) // tick.shards for more in (0, 1))
         mine = order[begin:end]
@@ -59,10 +63,10 @@ class _Share:
             step=tick.step,
             shard=tick.shard,
             shards=tick.shards,
-            images=pixels(self.data.train_images.take(mine, axis=0), self.data.scale),
-            labels=self.data.train_labels[mine],
+            images=gathered(self.images, mine, self.factor),
+            labels=self.labels[mine],
             size=size,
-            epoch=epoch + seen / self.images,
+            epoch=epoch + seen / self.size,
         )
 
 
@@ -97,16 +101,19 @@ class Source(Operator):
             DataError: the data set cannot be opened.
             ConfigError: there are fewer training images than nodes, or `holdout` leaves a part empty.
         """
-        train = self.training_rows(node.size, node.seed)
+        data, train = open_data(self.data), self.training_rows(node.size, node.seed)
         per_epoch = steps_per_epoch(len(train), node.size, self.batch, keep_last=self.keep_last)
         self._share = _Share(
-            data=open_data(self.data),
+            images=np.ascontiguousarray(data.train_images),
+            labels=data.train_labels,
+            factor=np.float32(1.0 / data.scale),
             rows=train[node_indices(len(train), node.rank, node.size)],
-            images=min(per_epoch * self.batch, len(train) // node.size),
+            size=min(per_epoch * self.batch, len(train) // node.size),
             batch=self.batch,
             per_epoch=per_epoch,
             steps=math.inf if self.epochs is None else max(1, math.floor(self.epochs * per_epoch + 0.5)),
         )
+        self._share.shard(Tick(0, 0, 1), node)  # compiles what it calls
 
     def training_rows(self, nodes: int, seed: int) -> npt.NDArray[np.int64]:
         """Rows of the images that so many nodes share.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -48,7 +49,7 @@ class Running:
 
     task: Task
     role: Role
-    locked: frozenset[str]
+    locked: AbstractSet[str]
     delivery: Delivery | None = None
     outcome: Outcome | None = None
 
@@ -95,7 +96,7 @@ class ChainState:
         """Whether there is nothing to start, nor to end, until something arrives or the chain's task finishes."""
         if self.step is not None:
             return self.step.merging
-        return not self.source and not len(self.inbox) and (bool(self.open_inputs) or self.ending)
+        return not (self.source or self.inbox.size) and (bool(self.open_inputs) or self.ending)
 
     def has_room(self) -> bool:
         """Whether every inbox downstream has room."""
@@ -103,7 +104,9 @@ class ChainState:
 
     def is_open(self, key: int | None) -> bool:
         """Whether a message made for `key` could be sent at once."""
-        return all(crossing.is_open(key if keyed else None) for crossing, keyed in self._crossings)
+        return not self._crossings or all(
+            crossing.is_open(key if keyed else None) for crossing, keyed in self._crossings
+        )
 
     def saw(self, source: Source, delivery: Delivery) -> None:
         """Note how far an input of a gathering chain has come."""
@@ -112,7 +115,7 @@ class ChainState:
 
     def through(self, *, stopping: bool) -> bool:
         """Whether nothing will come any more and nothing is under way."""
-        if self.ending or self.running or self.step is not None or len(self.inbox):
+        if self.ending or self.running or self.step is not None or self.inbox.size:
             return False
         return stopping or self.exhausted if self.source else not self.open_inputs
 

@@ -22,7 +22,10 @@ class Delivery(NamedTuple):
 
 
 class Inbox:
-    """Bounded by each port's capacity, or by the credit of streams; see `dataflow.ports.In` for `key` and `latest`."""
+    """Bounded by each port's capacity, or by the credit of streams; see `dataflow.ports.In` for `key` and `latest`.
+
+    `size` counts messages that wait and notes of nodes that have left.
+    """
 
     def __init__(self, ports: Iterable[InputSpec], *, by_step: bool = False) -> None:
         """Make an empty inbox.
@@ -37,10 +40,7 @@ class Inbox:
         self._waiting: Counter[str] = Counter()
         self._senders: Counter[int] = Counter()
         self._left: deque[int] = deque()
-        self._arrivals = self._size = 0
-
-    def __len__(self) -> int:
-        return self._size + len(self._left)
+        self._arrivals = self.size = 0
 
     def room(self, port: str) -> bool:
         """Whether another message may be sent to `port`."""
@@ -97,6 +97,7 @@ class Inbox:
     def leave(self, node: int) -> None:
         """Note that nothing more comes from a node."""
         self._left.append(node)
+        self.size += 1
 
     def first_left(self) -> int | None:
         """The first node to have left of which no message waits any more."""
@@ -105,6 +106,7 @@ class Inbox:
     def take_left(self, node: int) -> None:
         """Remove the note that a node has left."""
         self._left.remove(node)
+        self.size -= 1
 
     def _key(self, delivery: Delivery) -> Any:
         if self._by_step:
@@ -113,7 +115,7 @@ class Inbox:
         return _field(delivery, name) if name else None
 
     def _count(self, delivery: Delivery, change: int) -> None:
-        self._size += change
+        self.size += change
         self._waiting[delivery.port] += change
         if delivery.stream is not None:
             self._senders[delivery.stream.source] += change

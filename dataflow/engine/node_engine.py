@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from dataflow.engine.blame import reraise
@@ -278,7 +279,7 @@ class NodeEngine:
         task = Task(state.chain.plan.head, role, state.pool, work)
         self._locked.update(given.live)
         self._slots[task.pool] -= 1
-        state.running.append(Running(task, role, frozenset(given.live), delivery))
+        state.running.append(Running(task, role, given.live.keys(), delivery))
         self._commands.append(RunTask(task))
 
     # What a task needs before it may start
@@ -334,20 +335,22 @@ class NodeEngine:
     # Committing
 
     def _task_finished(self, event: TaskFinished) -> None:
-        state, pool = self._chains[event.task.chain], event.task.pool
-        running = next(run for run in state.running if run.task is event.task)
-        self._slots[pool] += 1
-        self._tally.busy_s[pool] += event.busy_s
-        self._tally.tasks += 1
+        task, tally = event.task, self._tally
+        state = self._chains[task.chain]
+        self._slots[task.pool] += 1
+        tally.busy_s[task.pool] += event.busy_s
+        tally.tasks += 1
         if event.error is not None:
             raise event.error
-        running.outcome = event.outcome
-        while state.running and state.running[0].outcome is not None:
-            run = state.running.popleft()
-            self._commit(state, run, run.outcome or Outcome())
+        for running in state.running:
+            if running.task is task:
+                running.outcome = event.outcome
+        while state.running and (outcome := state.running[0].outcome) is not None:
+            self._commit(state, state.running.popleft(), outcome)
 
     def _commit(self, state: ChainState, run: Running, outcome: Outcome) -> None:
-        self._unlock(run.locked)
+        if run.locked:
+            self._unlock(run.locked)
         for name, emission in outcome.emissions:
             self._emit(name, emission)
         results: tuple[OperatorReport | Artifact, ...] = (*outcome.reports, *outcome.artifacts)
@@ -367,9 +370,7 @@ class NodeEngine:
         elif run.role == "end":
             self._close(state)
 
-    def _unlock(self, elements: frozenset[str]) -> None:
-        if not elements:
-            return
+    def _unlock(self, elements: AbstractSet[str]) -> None:
         self._locked -= elements
         for state in self._turns:
             if state.gate_shut and not elements.isdisjoint(state.chain.gate_uses.all):

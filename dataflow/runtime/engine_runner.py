@@ -97,7 +97,7 @@ class EngineRunner:
                     self._call_loop(self._command)
                 return
             self._take_in(item)
-            if self._commands and pool.waiting:
+            if self._waiting and pool.waiting:
                 break
         self._call_loop(self._work_on_loop)
 
