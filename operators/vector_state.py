@@ -32,6 +32,10 @@ class VectorState(State):
             self._values, self._shared = self._values.copy(), False
         return self._values
 
+    @values.setter
+    def values(self, values: Vector) -> None:
+        self._values, self._shared = values, False
+
     def subtract(self, update: Vector) -> None:
         """Subtract a whole vector; in one pass with the copy that a snapshot makes necessary."""
         if self._shared:

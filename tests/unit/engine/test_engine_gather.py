@@ -108,6 +108,38 @@ def test_steps_do_not_overlap_and_each_sees_the_merge_before() -> None:
     assert isinstance(rig.commands[-1], Ended)
 
 
+def test_only_shard_of_a_step_is_merged_in_the_same_task_if_no_other_chain_writes_the_state() -> None:
+    rig = Rig(nodes_of(_fused(), compute_tasks=1))
+    rig.start()
+    assert [(task.chain, task.role) for task in rig.tasks] == [("pieces", "step")]
+    assert rig.log() == []
+    rig.finish(rig.tasks[0])
+    assert rig.log() == [((0.0, 0),)]
+    rig.finish_all()
+    assert rig.log() == [((0.0, 0),), ((10.0, 1),)]
+    assert rig.engine.statistics().steps == 2
+
+
+def test_only_shard_of_a_step_leaves_the_state_to_other_chains_until_the_last_of_them_has_ended() -> None:
+    graph = graph_of(
+        {"pieces": Pieces(limit=4), "collect": Collect(), "count": Count(limit=1), "note": NetNote()},
+        [("pieces", "collect"), ("count", "note")],
+        ["log"],
+    )
+    rig = Rig(nodes_of(graph, compute_tasks=1))
+    rig.start()
+    done: list[tuple[str, str]] = []
+    while rig.tasks:
+        done.append((rig.tasks[0].chain, rig.tasks[0].role))
+        rig.finish(rig.tasks[0])
+    roles = [role for chain, role in done if chain == "pieces"]
+    ended = [role for chain, role in done[: done.index(("note", "end"))] if chain == "pieces"]
+    assert set(ended) <= {"shard", "merge"}
+    assert roles.count("merge") + roles.count("step") == 5  # the last one finds no more data
+    assert "step" in roles[len(ended) :]
+    assert [item[0][0] for item in rig.log() if isinstance(item[0], tuple)] == [0.0, 10.0, 20.0, 30.0]
+
+
 def test_shards_of_a_step_share_a_snapshot_although_there_is_one_slot() -> None:
     graph = graph_of(
         {"pieces": Pieces(limit=1), "collect": Collect(), "count": Count(limit=1), "note": NetNote()},
