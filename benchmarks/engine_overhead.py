@@ -10,9 +10,10 @@ B. The same mini-batches under a `NodeDriver`: the graph of topology ``ako`` on 
    event loop with task pools, over the memory network. Reading, normalising, the window, the rotation and all
    bookkeeping are part of the step.
 
-Both give the same weights bit for bit, which is checked. Step times are the differences of the moments at which steps
-begin; start-up, the first steps and the validation after the last one are left out. The claim in docs/results.md is
-that B takes at most 5% or 150 us per step more than A, whichever is more. Run it with nothing else on the machine.
+Both give the same weights bit for bit, which is checked. A step lasts from its own beginning to that of
+the next; start-up, the first steps and the validation after the last one are left out. The target in
+docs/decisions/0014 is that B takes at most 5% or 150 us per step more than A, whichever is more. Run it with nothing
+else on the machine.
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ from dataflow.state import Access
 
 Pool = Literal["compute", "network"]
 
+_NUMBERS = (int, float, np.integer, np.floating)
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -43,7 +45,7 @@ class Sample:
     value: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not isinstance(self.value, int | float | np.integer | np.floating):
+        if not isinstance(self.name, str) or not isinstance(self.value, _NUMBERS):
             what = f"a Sample is a name and a number, got {self.name!r} and {type(self.value).__name__}"
             raise TypeError(what)
 

@@ -282,9 +282,11 @@ class _Call:
         member = self._chain.members[position]
         step = self._step if step is None else step
         effects = member.call(hook, positional, self._given, self._rng(position, hook, step, shard))
-        if not isinstance(effects, list | tuple | None):
+        if effects is None:
+            return
+        if not isinstance(effects, (list, tuple)):
             member.refuse(f"returned from {hook} what is no effects", effects, "yield effects, or return a list")
-        for effect in effects or ():
+        for effect in effects:
             self._take(position, member, effect)
 
     def _take(self, position: int, member: Member, effect: Any) -> None:

@@ -43,10 +43,9 @@ from dataflow.engine.loading import LoadedNode
 from dataflow.engine.tally import Tally
 from dataflow.errors import AkoError
 from dataflow.message import Message, Sharded, Tick
-from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.ports import Emission
-from dataflow.reports import NodeStatistics, OperatorReport
+from dataflow.reports import NodeStatistics
 
 
 class NodeEngine:
@@ -353,9 +352,10 @@ class NodeEngine:
             self._unlock(run.locked)
         for name, emission in outcome.emissions:
             self._emit(name, emission)
-        results: tuple[OperatorReport | Artifact, ...] = (*outcome.reports, *outcome.artifacts)
-        for result in results:
-            self._commands.append(Report(result))
+        for report in outcome.reports:
+            self._commands.append(Report(report))
+        for artifact in outcome.artifacts:
+            self._commands.append(Report(artifact))
         for name, sample in outcome.samples:
             self._tally.sample(name, sample)
         if run.delivery is not None:
