@@ -25,7 +25,7 @@ import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from itertools import pairwise
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as in a job process; read when NumPy and SciPy load
 
@@ -51,48 +51,56 @@ WARM_STEPS = 20
 """First steps, which are not counted."""
 
 
-class Moment(NamedTuple):
-    """Time on the clock and time on the processor of all threads, in seconds."""
+class StepTimes:
+    """When steps begin, and how much time on the processor they take together."""
 
-    wall_s: float
-    cpu_s: float
+    def __init__(self) -> None:
+        self._began_s: list[float] = []
+        self._cpu_s: list[float] = []
 
-    @classmethod
-    def now(cls) -> Moment:
-        """The present."""
-        return cls(time.perf_counter(), time.process_time())
+    def begin(self, step: int, steps: int) -> None:
+        """Note that a step of so many begins."""
+        if step in (WARM_STEPS, steps - 1):  # not at every step: to ask for this takes as long as small steps do
+            self._cpu_s.append(time.process_time())
+        self._began_s.append(time.perf_counter())
 
-    def after(self, earlier: Moment, steps: int) -> Moment:
-        """What passed since an earlier moment, in each of so many steps."""
-        return Moment((self.wall_s - earlier.wall_s) / steps, (self.cpu_s - earlier.cpu_s) / steps)
+    @property
+    def wall_us(self) -> float:
+        """Median of what the counted steps took, in microseconds."""
+        return 1e6 * statistics.median(after - before for before, after in pairwise(self._began_s[WARM_STEPS:]))
+
+    @property
+    def cpu_us(self) -> float:
+        """Mean time on the processor of the counted steps, in microseconds."""
+        first, last = self._cpu_s
+        return 1e6 * (last - first) / (len(self._began_s) - 1 - WARM_STEPS)
 
 
 class TimedSource(Source):
-    """A source that notes when the first and the last of the counted steps begin.
+    """A source that notes when its steps begin.
 
     Args:
         steps: of the job; the last one is not counted, since the end of the job follows it.
     """
 
     steps: int
-    _moments: list[Moment] = PrivateAttr(default_factory=list)
+    _times: StepTimes = PrivateAttr(default_factory=StepTimes)
 
     def process(self, tick: Tick, node: NodeContext) -> Emissions:
         """The shard of the mini-batch, as ever."""
-        if tick.step in (WARM_STEPS, self.steps - 1):
-            self._moments.append(Moment.now())
+        if tick.step < self.steps:
+            self._times.begin(tick.step, self.steps)
         return super().process(tick, node)
 
     @property
-    def step(self) -> Moment:
-        """What a step took on average."""
-        first, last = self._moments
-        return last.after(first, self.steps - 1 - WARM_STEPS)
+    def times(self) -> StepTimes:
+        """When steps began."""
+        return self._times
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Times of a step, in microseconds: medians over the runs of the mean over a run's steps.
+    """Times of a step, in microseconds: medians over the runs of the median over a run's steps.
 
     Args:
         batch: images of a mini-batch.
@@ -129,25 +137,25 @@ def compare(data_dir: str, batch: int, steps: int, pairs: int) -> Comparison:
     config = config.model_copy(update={"epochs": steps * batch / setting.train_images})
     setting = Setting.of(config)
     normalised = _batches(setting, steps)
-    bare: list[Moment] = []
-    engine: list[Moment] = []
+    bare: list[StepTimes] = []
+    engine: list[StepTimes] = []
     for _ in range(pairs):
-        weights, step = _bare(setting, normalised)
-        bare.append(step)
-        replica, step = _engine(config, steps)
-        engine.append(step)
+        weights, times = _bare(setting, normalised)
+        bare.append(times)
+        replica, times = _engine(config, steps)
+        engine.append(times)
         if not np.array_equal(weights, replica):
             sys.exit("the weights differ: the engine did not do the same steps")
-    extra_us = [1e6 * (b.wall_s - a.wall_s) for a, b in zip(bare, engine, strict=True)]
-    bare_us = 1e6 * statistics.median(a.wall_s for a in bare)
+    extra_us = [b.wall_us - a.wall_us for a, b in zip(bare, engine, strict=True)]
+    bare_us = statistics.median(a.wall_us for a in bare)
     return Comparison(
         batch=batch,
         bare_us=bare_us,
-        engine_us=1e6 * statistics.median(b.wall_s for b in engine),
+        engine_us=statistics.median(b.wall_us for b in engine),
         extra_us=statistics.median(extra_us),
         extra_low_us=min(extra_us),
         extra_high_us=max(extra_us),
-        extra_cpu_us=1e6 * statistics.median(b.cpu_s - a.cpu_s for a, b in zip(bare, engine, strict=True)),
+        extra_cpu_us=statistics.median(b.cpu_us - a.cpu_us for a, b in zip(bare, engine, strict=True)),
         target_us=max(0.05 * bare_us, 150.0),
     )
 
@@ -167,23 +175,22 @@ def _batches(setting: Setting, steps: int) -> list[Batch]:
     return batches
 
 
-def _bare(setting: Setting, batches: list[Batch]) -> tuple[np.ndarray, Moment]:
-    """Weights after the bare loop, and what a step took on average."""
+def _bare(setting: Setting, batches: list[Batch]) -> tuple[np.ndarray, StepTimes]:
+    """Weights after the bare loop, and the times of its steps."""
     model = Model(setting.model)
     weights = model.initial(np.random.default_rng(np.random.SeedSequence(0, spawn_key=(0,))))
     gradient, workspace = np.empty_like(weights), model.workspace(setting.config.batch)
     lr = np.float32(setting.config.lr)
-    began = Moment.now()
+    times = StepTimes()
     for step, batch in enumerate(batches):
-        if step == WARM_STEPS:
-            began = Moment.now()
+        times.begin(step, len(batches))
         model.gradient(weights, batch.images, batch.labels, gradient, workspace, 1.0 / len(batch.images))
         weights -= lr * gradient
-    return weights, Moment.now().after(began, len(batches) - WARM_STEPS)
+    return weights, times
 
 
-def _engine(config: ako.Config, steps: int) -> tuple[np.ndarray, Moment]:
-    """Weights after a job on one node, and what a step took on average."""
+def _engine(config: ako.Config, steps: int) -> tuple[np.ndarray, StepTimes]:
+    """Weights after a job on one node, and the times of its steps."""
     graph = ako.build(config)
     source = Source.model_validate_json(graph.operator("source").params)
     graph = graph.replace("source", TimedSource(steps=steps, **dict(source)))
@@ -193,7 +200,7 @@ def _engine(config: ako.Config, steps: int) -> tuple[np.ndarray, Moment]:
     timed, replica = node.operators["source"], node.states["replica"]
     assert isinstance(timed, TimedSource)
     assert isinstance(replica, VectorState)
-    return replica.values, timed.step
+    return replica.values, timed.times
 
 
 def main() -> None:
