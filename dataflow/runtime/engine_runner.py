@@ -15,13 +15,15 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 
 from dataflow.clock import Clock
-from dataflow.engine.events import Command, Ended, Event, Failed, RunTask, Task, TaskFinished
+from dataflow.engine.events import Command, Ended, Event, Failed, GoOn, RunTask, Task, TaskFinished
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.errors import OperatorError
 from dataflow.plan.physical import NodePlan
 from dataflow.runtime.pools import TaskPool, run_task
+from dataflow.runtime.process import Bystander, current_processor
 
 SHORT_S = 0.0002
 """Tasks of a chain and role that take less than this on average are not handed to a thread, in seconds."""
@@ -43,7 +45,7 @@ class EngineRunner:
         engine: the engine; nobody else may touch it.
         node: its node in the plan.
         clock: for measurements.
-        carry_out: told of every command but `RunTask`, on the event loop, in order.
+        carry_out: told of every command but `RunTask` and `GoOn`, on the event loop, in order.
         progress: told of every event, on any thread.
     """
 
@@ -67,6 +69,8 @@ class EngineRunner:
         self._waiting: deque[Event | Task] = deque()
         self._taken = self._halted = False
         self._commands: deque[Command] = deque()
+        self._left: SimpleQueue[int | None] = SimpleQueue()
+        threading.Thread(target=self._clear_up, name="engine", daemon=True).start()
         self._typical_s: dict[tuple[str, str], float] = {}
 
     def feed(self, event: Event) -> None:
@@ -84,22 +88,35 @@ class EngineRunner:
         self.halt()
         for pool in self._pools.values():
             pool.close()
+        self._left.put(None)
 
     def _came_back(self, event: TaskFinished, pool: TaskPool) -> None:
         """A task has run; called on the pool's thread, perhaps after the loop has ended."""
         self._progress()
-        if not self._leave(event):
-            return
-        for _ in range(IN_A_ROW):
+        if self._leave(event):
+            self._work_on_thread(pool)
+
+    def _clear_up(self) -> None:
+        """Deal with what compute threads leave; on a thread of its own."""
+        bystander = Bystander()
+        while (processor := self._left.get()) is not None:
+            bystander.avoid(processor)
+            self._work_on_thread(None)
+
+    def _work_on_thread(self, pool: TaskPool | None) -> None:
+        """Deal with what waits, until a task waits for this thread of a pool."""
+        while True:
+            if pool is None and self._commands:
+                self._call_loop()
             item = self._next()
             if item is None:
-                if self._commands:
-                    self._call_loop(self._command)
-                return
-            self._take_in(item)
-            if self._waiting and pool.waiting:
                 break
-        self._call_loop(self._work_on_loop)
+            self._take_in(item)
+            if pool is not None and self._waiting and pool.waiting:
+                self._left.put(current_processor())  # unlike a call of the loop, this keeps the interpreter
+                return
+        if self._commands:
+            self._call_loop()
 
     def _work_on_loop(self) -> None:
         """Deal with what waits, on the loop, which must come to the network and to the master's commands."""
@@ -143,6 +160,8 @@ class EngineRunner:
         for command in commands:
             if isinstance(command, RunTask):
                 self._dispatch(command.task)
+            elif isinstance(command, GoOn):
+                self._waiting.append(command)
             else:
                 self._halted |= isinstance(command, Ended | Failed)
                 self._commands.append(command)
@@ -164,6 +183,6 @@ class EngineRunner:
         while self._commands:
             self._carry_out(self._commands.popleft())
 
-    def _call_loop(self, callback: Callable[[], None]) -> None:
+    def _call_loop(self) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback)
+            self._loop.call_soon_threadsafe(self._command)

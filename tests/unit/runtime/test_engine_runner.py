@@ -142,8 +142,8 @@ def test_an_event_of_the_loop_waits_until_the_thread_at_the_engine_is_through() 
     assert engine.threads == ["MainThread", "compute-0", "compute-0"]
 
 
-def test_a_thread_for_which_a_task_waits_leaves_the_engine_to_the_loop() -> None:
-    """A short task and a long one follow from one event: the thread takes the long one, the loop the short one."""
+def test_a_thread_for_which_a_task_waits_leaves_the_engine_to_another_thread() -> None:
+    """A short task and a long one follow from one event: the thread takes the long one, another the short one."""
     ran: dict[str, str] = {}
 
     def note(chain: str) -> Callable[[], None]:
@@ -162,26 +162,36 @@ def test_a_thread_for_which_a_task_waits_leaves_the_engine_to_the_loop() -> None
 
     engine = Scripted(answer)
     assert asyncio.run(run(engine, Still(), lambda _runner: None)) == [Ended()]
-    assert ran == {"short": "MainThread", "long": "compute-0"}
+    assert ran == {"short": "engine", "long": "compute-0"}
 
 
 def test_short_tasks_that_follow_from_one_another_leave_the_loop_time_for_other_things() -> None:
-    """The thread that ran the first deals with `IN_A_ROW` events, then the loop goes on, with as many in a turn."""
+    """Events of the loop are followed by `IN_A_ROW` short tasks in a turn of the loop at most."""
     on_loop: list[int] = []
 
     def answer(event: Event) -> list[Command]:
-        more = isinstance(event, Started) or len(engine.events) < 4 * IN_A_ROW
-        return [RunTask(task(0))] if more else [Ended()]
+        if isinstance(event, Started):
+            return [RunTask(task(0))]
+        if isinstance(event, TaskFinished) and len(engine.events) == 2:
+            return []
+        return [RunTask(task(0))] if len(engine.events) < 4 * IN_A_ROW else [Ended()]
 
     engine = Scripted(answer)
 
     def turn() -> None:
+        if len(engine.events) == 2:
+            runner_of[0].feed(StopAsked())
         on_loop.append(engine.threads.count("MainThread"))
         if len(engine.events) < 4 * IN_A_ROW:
             asyncio.get_running_loop().call_soon(turn)
 
-    asyncio.run(run(engine, Still(), lambda _runner: turn()))
-    assert engine.threads == ["MainThread", *["compute-0"] * IN_A_ROW, *["MainThread"] * (3 * IN_A_ROW - 1)]
+    def begin(runner: EngineRunner) -> None:
+        runner_of.append(runner)
+        turn()
+
+    runner_of: list[EngineRunner] = []
+    asyncio.run(run(engine, Still(), begin))
+    assert engine.threads == ["MainThread", "compute-0", *["MainThread"] * (4 * IN_A_ROW - 2)]
     assert max(after - before for before, after in pairwise(on_loop)) <= IN_A_ROW
 
 
