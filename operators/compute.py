@@ -61,7 +61,7 @@ class Compute(Gather):
     local: bool = True
     emits: Literal["gradient", "update"] = "update"
     slack: int | None = None
-    batches = In(Batch)
+    batches = In(Batch, capacity=2)
     gradients = Out(Gradient)
     progress = Out(Progress)
     replica = Writes()

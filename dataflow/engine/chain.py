@@ -15,7 +15,7 @@ import numpy as np
 from dataflow.engine.blame import reraise
 from dataflow.engine.events import Outcome
 from dataflow.errors import OperatorError
-from dataflow.graph.logical import Edge, OperatorSpec
+from dataflow.graph.logical import SHARDED, Edge, LogicalGraph, OperatorSpec
 from dataflow.graph.routes import Route
 from dataflow.message import Message, Sharded, field_names
 from dataflow.node_context import NodeContext
@@ -164,6 +164,8 @@ class Chain:
         specs = [graph.operator(name) for name in chain.operators]
         self.plan, self.head, self.last = chain, specs[0], specs[-1]
         self.gather = self.last.gather
+        # Operators with state see whole steps, or the order of shards would matter.
+        self.sharded = _feeds_gather(graph, self.last) and not any(spec.uses for spec in specs) and _shards(self.head)
         self.members = [
             Member(
                 spec,
@@ -327,6 +329,15 @@ class _Call:
             return self._rngs[key]
 
         return generator
+
+
+def _feeds_gather(graph: LogicalGraph, operator: OperatorSpec) -> bool:
+    targets = (edge.target for edge in graph.edges if edge.source == operator.id and edge.route is None)
+    return any(graph.operator(target).gather for target in targets)
+
+
+def _shards(operator: OperatorSpec) -> bool:
+    return all(SHARDED in port.types for port in operator.outputs)
 
 
 def _together(many: Iterable[Needs]) -> Needs:

@@ -69,10 +69,10 @@ class ChainState:
         """
         self.chain, self.open_inputs = chain, inputs
         self.pool, self.source = chain.plan.pool, chain.head.source
-        self.inbox = Inbox(chain.head.inputs, by_step=chain.gather and not chain.head.source)
+        self.inbox = Inbox(chain.head.inputs, by_step=chain.gather)
         self.running: deque[Running] = deque()
         self.step: Step | None = None
-        self.next_step = 0
+        self.next_step = self.next_shard = 0
         self.exhausted = self.ending = False
         self.gate_shut = False
         self.alone = False
@@ -117,7 +117,9 @@ class ChainState:
         """Whether nothing will come any more and nothing is under way."""
         if self.ending or self.running or self.step is not None or self.inbox.size:
             return False
-        return stopping or self.exhausted if self.source else not self.open_inputs
+        if self.source:
+            return self.exhausted or (stopping and not self.next_shard)
+        return not self.open_inputs
 
     def complete(self, step: Step) -> bool:
         """Whether every part of a step is there that will ever come.
@@ -127,8 +129,7 @@ class ChainState:
         """
         if step.finished < step.started or not step.started:
             return False
-        if step.started == step.shards or self.source:
-            return step.started == step.shards
-        return self.inbox.of_step(step.number) is None and all(
-            self._steps.get(source, -1) > step.number for source in self.open_inputs
+        return step.started == step.shards or (
+            self.inbox.of_step(step.number) is None
+            and all(self._steps.get(source, -1) > step.number for source in self.open_inputs)
         )

@@ -105,7 +105,12 @@ class StopAsked:
     """Sources end after the step they are in; everything under way is finished."""
 
 
-Event = Started | MessageArrived | StreamEnded | TaskFinished | CreditGranted | NodeLeft | StopAsked
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """There is more to start that nobody waits for; as a command, it asks to be handed back as an event."""
+
+
+Event = Started | MessageArrived | StreamEnded | TaskFinished | CreditGranted | NodeLeft | StopAsked | GoOn
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +163,4 @@ class Failed:
     error: AkoError
 
 
-Command = RunTask | SendMessage | SendEnd | GrantCredit | Report | Ended | Failed
+Command = RunTask | SendMessage | SendEnd | GrantCredit | Report | Ended | Failed | GoOn

@@ -23,6 +23,7 @@ from dataflow.engine.events import (
     Ended,
     Event,
     Failed,
+    GoOn,
     GrantCredit,
     MessageArrived,
     NodeLeft,
@@ -116,7 +117,9 @@ class NodeEngine:
             self._take(event)
             while self._to_self:
                 self._take(self._to_self.popleft())
-            if self._started:
+            if isinstance(event, TaskFinished) and self._go_on_with(self._chains[event.task.chain]):
+                self._commands.append(GoOn())
+            elif self._started:
                 self._pump()
         except AkoError as error:
             self._failed = True
@@ -146,6 +149,18 @@ class NodeEngine:
                 self._started = True
 
     # Starting tasks
+
+    def _go_on_with(self, state: ChainState) -> bool:
+        """Start the next task of a gathering chain ahead of chains that run in the other pool, whose turn comes later.
+
+        They are not overtaken for long: the shards of a step lock nothing.
+        """
+        if not state.chain.gather or state.ending or not self._slots[state.pool]:
+            return False
+        if any(other.pool == state.pool and other is not state and not other.idle() for other in self._turns):
+            return False
+        self._reserved.clear()
+        return self._start(state)
 
     def _pump(self) -> None:
         """Start every task that can start; end every chain that is through."""
@@ -186,13 +201,14 @@ class NodeEngine:
         return True
 
     def _start_source(self, state: ChainState) -> bool:
-        if self._stopping or state.exhausted or state.running or not state.is_open(None) or not self._may_run(state):
+        stopping = self._stopping and not state.next_shard
+        if stopping or state.exhausted or state.running or not state.is_open(None) or not self._may_run(state):
             return False
-        number = state.next_step
-        if state.chain.gather:
-            return self._open_step(state, Tick(number, 0, self._tasks))
-        self._run_message(state, Delivery("", Tick(number, 0, 1)), self._given(state.chain.process_needs), number)
-        state.next_step += 1
+        number, shard = state.next_step, state.next_shard
+        shards = self._tasks if state.chain.sharded else 1
+        tick = Tick(number, shard, shards)
+        self._run_message(state, Delivery("", tick), self._given(state.chain.process_needs), number)
+        state.next_step, state.next_shard = (number, shard + 1) if shard + 1 < shards else (number + 1, 0)
         return True
 
     def _start_left(self, state: ChainState, node: int) -> bool:
@@ -219,14 +235,10 @@ class NodeEngine:
             return self._finish_step(state, step)
         if step.started == step.shards:
             return False
-        if state.source:
-            delivery: Delivery | None = Delivery("", Tick(step.number, step.started, step.shards))
-        else:
-            delivery = state.inbox.of_step(step.number) if step.started else state.inbox.lowest_step()
+        delivery = state.inbox.of_step(step.number) if step.started else state.inbox.lowest_step()
         if delivery is None:
             return False
-        if not state.source:
-            state.inbox.take(delivery)
+        state.inbox.take(delivery)
         step.started += 1
         if step.shards == 1 and state.alone and self._locked.isdisjoint(state.chain.merge_needs.writes):
             self._run_step(state, step, delivery)
