@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,7 +18,7 @@ from ako_jobs.models import network
 from ako_jobs.setting_values import literals, required
 from dataflow import StopRules
 from dataflow.errors import ConfigError, suggest
-from operators.dnn import ModelSpec
+from operators.dnn import NetworkSpec
 
 OWN_DEFAULTS: dict[str, dict[str, Any]] = {"digits": {"batch": 8, "epochs": 20}}
 """Defaults of data sets that differ from the others'; how they were found is in docs/results.md."""
@@ -30,7 +32,7 @@ class TrainingConfig(BaseModel):
     Args:
         data: data set: digits (in the package), mnist, fashion-mnist or cifar10.
         data_dir: folder of the data set's files; the per-user cache if left out.
-        model: network: paper, small, cifar, mlp, or auto for the data set's own.
+        model: network: paper, small, cifar, resnet20, mlp, or auto for the data set's own.
         init: initial weights: uniform, he or glorot.
         lr: learning rate per gradient.
         batch: images of a mini-batch on one node; 8 for digits unless set.
@@ -45,6 +47,16 @@ class TrainingConfig(BaseModel):
         checkpoint_every: images between two checkpoints of every node; none if left out.
         warm_start: fraction of an epoch that one replica trains before all start from its weights.
         warmup: epochs over which the learning rate rises from lr/n.
+        schedule: learning rate after that: constant, step (times gamma at each milestone) or cosine (down to lr_min at
+            the last epoch, whatever stops the run before).
+        milestones: with schedule=step, epochs at which the rate falls, such as 4,8.
+        gamma: with schedule=step, factor at each milestone.
+        lr_min: with schedule=cosine, learning rate at the end.
+        momentum: share of its velocity that a worker keeps from gradient to gradient. Each worker has its own: bsp
+            equals momentum on one machine; where updates add up (Ako, async, ssp), many workers can diverge with a
+            momentum that one worker bears, so lower lr or momentum there.
+        nesterov: whether momentum looks ahead.
+        weight_decay: times the weights, added to every gradient; for all weights, biases included.
         normalise: whether pixels get zero mean and unit variance.
     """
 
@@ -67,6 +79,13 @@ class TrainingConfig(BaseModel):
     checkpoint_every: int | None = Field(default=None, ge=1)
     warm_start: float = Field(default=0.1, ge=0, le=1)
     warmup: float = Field(default=0.0, ge=0)
+    schedule: Literal["constant", "step", "cosine"] = "constant"
+    milestones: str | None = None
+    gamma: float = Field(default=0.1, gt=0, le=1)
+    lr_min: float = Field(default=0.0, ge=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    nesterov: bool = False
+    weight_decay: float = Field(default=0.0, ge=0)
     normalise: bool = True
 
     @model_validator(mode="before")
@@ -81,6 +100,38 @@ class TrainingConfig(BaseModel):
     def _absolute(cls, value: str | None) -> str | None:
         return None if value is None else str(Path(value).expanduser().resolve())
 
+    @field_validator("milestones")
+    @classmethod
+    def _ascending(cls, value: str | None) -> str | None:
+        try:
+            epochs = _numbers(value)
+        except ValueError:
+            epochs = (0.0,)
+        if not all(before < after < math.inf for before, after in pairwise((0.0, *epochs))):
+            message = "must be ascending numbers of epochs, all above 0; write them like 4,8"
+            raise ValueError(message)
+        return value
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        message = ""
+        if self.schedule == "step" and not self.milestones:
+            message = "schedule=step needs milestones; write milestones=4,8"
+        elif self.schedule == "cosine" and self.lr_min > self.lr:
+            message = f"lr_min={self.lr_min:g} is above lr={self.lr:g}; use a smaller lr_min"
+        elif self.nesterov and not self.momentum:
+            message = "nesterov needs momentum; add momentum=0.9"
+        for key, schedule in (("milestones", "step"), ("gamma", "step"), ("lr_min", "cosine")):
+            if self.schedule != schedule and getattr(self, key) != type(self).model_fields[key].default:
+                message = f"{key} is for schedule={schedule}, and schedule is {self.schedule}; add schedule={schedule}"
+        if message:
+            raise ValueError(message)
+        return self
+
+    def milestone_epochs(self) -> tuple[float, ...]:
+        """Epochs at which the learning rate falls, with schedule=step."""
+        return _numbers(self.milestones)
+
     @classmethod
     def parse(cls, settings: dict[str, Any]) -> Self:
         """A configuration from settings, such as those of a command line.
@@ -93,8 +144,8 @@ class TrainingConfig(BaseModel):
         except ValidationError as error:
             raise _explained(error.errors()[0], cls.model_fields) from None
 
-    def network(self) -> ModelSpec:
-        """The network to train."""
+    def network(self) -> NetworkSpec:
+        """The network to train; a job with a network of its own overrides this."""
         return network(self.model, self.data, self.init)
 
     def stop_rules(self) -> StopRules:
@@ -108,6 +159,10 @@ class TrainingConfig(BaseModel):
             patience_metric="validation_accuracy" if self.holdout else "accuracy",
             time_s=self.time,
         )
+
+
+def _numbers(text: str | None) -> tuple[float, ...]:
+    return () if text is None else tuple(float(part) for part in text.split(","))
 
 
 def _explained(error: ErrorDetails, fields: Mapping[str, FieldInfo]) -> ConfigError:

@@ -30,6 +30,9 @@ def effective_rate(graph: LogicalGraph, config: BaseModel, nodes: int) -> str:
         return ""
     placed = place(graph, nodes)
     workers = sum(len(placed[role]) for role in roles)
+    momentum = getattr(config, "momentum", 0)
+    more = f"; with momentum {momentum:g}, {1 / (1 - momentum):.3g} times that in the long run" if momentum else ""
     if any(operator.kind in _MEANS for operator in graph.operators):
-        return f"effective learning rate: {lr:g} per step, of the mean gradient of {workers} workers"
-    return f"effective learning rate: {workers} workers x lr {lr:g} = {workers * lr:g} per round (updates add up)"
+        return f"effective learning rate: {lr:g} per step, of the mean gradient of {workers} workers{more}"
+    summed = f"{workers} workers x lr {lr:g} = {workers * lr:g} per round (updates add up)"
+    return f"effective learning rate: {summed}{more}"

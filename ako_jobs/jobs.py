@@ -28,6 +28,7 @@ from dataflow.errors import AkoError, ConfigError, OperatorError, suggest
 from dataflow.graph.checks import check
 from dataflow.graph.logical import LogicalGraph
 from dataflow.operators_api import qualified_name
+from operators.dnn.torch_spec import INSTALL_TORCH
 from operators.source import Source
 
 BUILT_IN = {name: f"ako_jobs.{name}" for name in ("ako", "parameter_server", "all_to_all")}
@@ -221,7 +222,8 @@ def _user_code(what: str, folder: Path | None) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # one that calls sys.exit would end the command as if all were well
         message = f"{what} raised {type(error).__name__}: {error}"
-        raise ConfigError(message, where=_line_in(error, folder)) from error
+        fix = INSTALL_TORCH if isinstance(error, ModuleNotFoundError) and error.name == "torch" else ""
+        raise ConfigError(message, where=_line_in(error, folder), fix=fix) from error
 
 
 def _line_in(error: BaseException, folder: Path | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataflow.errors import ConfigError, suggest
-from operators.dnn import Activation, Conv, Dense, MaxPool, ModelSpec
+from operators.dnn import Activation, BatchNorm, Conv, Dense, GlobalAvgPool, Layer, MaxPool, ModelSpec, Residual
 
 RELU = Activation(function="relu")
 
@@ -47,10 +47,32 @@ CIFAR = (
 )
 """A network for 32x32 colour images."""
 
+
+def _norm_conv(filters: int, kernel: int, stride: int = 1) -> tuple[Layer, ...]:
+    return Conv(filters=filters, kernel=kernel, padding=kernel // 2, stride=stride), BatchNorm()
+
+
+def _block(filters: int, stride: int = 1) -> tuple[Layer, ...]:
+    """Two convolutions beside a shortcut, which is a 1x1 convolution where the body takes every second pixel."""
+    body = (*_norm_conv(filters, 3, stride), RELU, *_norm_conv(filters, 3))
+    return Residual(layers=body, shortcut=_norm_conv(filters, 1, stride) if stride > 1 else ()), RELU
+
+
+RESNET20 = (
+    *_norm_conv(16, 3),
+    RELU,
+    *(_block(16) * 3),
+    *(_block(32, 2) + _block(32) * 2),
+    *(_block(64, 2) + _block(64) * 2),
+    GlobalAvgPool(),
+    Dense(units=10),
+)
+"""The residual network of He et al., 2015, 4.2, with n = 3 and their shortcuts B; 273,258 weights on colour images."""
+
 SIGMOID_MLP = (Dense(units=100), Activation(function="sigmoid"), Dense(units=10))
 """A sigmoid multi-layer perceptron for any input."""
 
-NETWORKS = {"paper": PAPER, "small": SMALL, "cifar": CIFAR, "mlp": SIGMOID_MLP}
+NETWORKS = {"paper": PAPER, "small": SMALL, "cifar": CIFAR, "resnet20": RESNET20, "mlp": SIGMOID_MLP}
 INPUTS = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 DEFAULTS = {"digits": "small", "mnist": "paper", "fashion-mnist": "paper", "cifar10": "cifar"}
 

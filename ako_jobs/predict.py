@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
+from ako_jobs.jobs import load_job
 from dataflow.errors import DataError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.operators_api import qualified_name
 from operators.data import DataRef, open_data, pixels
-from operators.dnn import Model, ModelSpec
+from operators.dnn import NetworkSpec, TorchSpec, build_network
 from operators.messages import Vector
 from operators.preprocess import Normalise
 from operators.validate import Validate
@@ -28,6 +31,7 @@ CONFIG_FILE = "config.json"
 """Name of the configuration in a run's folder."""
 
 _BATCH = 256
+_SPECS: TypeAdapter[NetworkSpec] = TypeAdapter(NetworkSpec)
 
 
 class ModelInput(BaseModel):
@@ -62,11 +66,13 @@ class TrainedModel:
     Args:
         spec: the network.
         weights: flat, float32.
+        statistics: likewise; of length 0 for a network without any.
         input: how images are put to it.
     """
 
-    spec: ModelSpec
+    spec: NetworkSpec
     weights: Vector
+    statistics: Vector
     input: ModelInput
 
     def probabilities(self, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -83,13 +89,14 @@ class TrainedModel:
             raise DataError(what, got=images.shape)
         if images.dtype != np.uint8 and images.dtype.kind != "f":
             raise DataError(what="images are unsigned bytes, or floats in [0, 1]", got=str(images.dtype))
-        model, parts = Model(self.spec), []
+        model, parts = build_network(self.spec), []
         workspace = model.workspace(_BATCH)
         for begin in range(0, len(images), _BATCH):
             batch = images[begin : begin + _BATCH]
             batch = pixels(batch, self.input.scale) if batch.dtype == np.uint8 else batch.astype(np.float32)
             batch = batch if self.input.normalise is None else self.input.normalise.apply(batch)
-            parts.append(model.predict(self.weights, np.ascontiguousarray(batch, np.float32), workspace))
+            batch = np.ascontiguousarray(batch, np.float32)
+            parts.append(model.predict(self.weights, batch, workspace, statistics=self.statistics))
         return np.concatenate(parts) if parts else np.empty((0, model.n_classes), np.float32)
 
     def predict(self, images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -108,20 +115,31 @@ class TrainedModel:
         return int(right.sum()), len(right)
 
 
-def load_model(folder: str | Path) -> TrainedModel:
+def load_model(folder: str | Path, *, job: str = "") -> TrainedModel:
     """The model that a run has kept in `folder`, its ``--out``.
 
+    Args:
+        folder: as given to ``--out``.
+        job: what `load_job` takes: where a network of the user's own is found. Its code is imported, and nothing is
+            ever imported from `folder`.
+
     Raises:
-        DataError: there is none, or its files are damaged.
+        DataError: there is none, its files are damaged, or its network is not found.
+        ConfigError: the network's code cannot be used.
     """
     folder = Path(folder)
+    if job:
+        load_job(job)
     spec, tensors = _read_weights(folder / MODEL_FILE)
-    ranges = Model(spec).ranges
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    if shapes != {each.name: each.shape for each in ranges}:
-        raise DataError(what="the file's tensors are not those of its network", got=shapes, where=str(folder))
-    weights = np.concatenate([tensors[each.name].ravel() for each in ranges]).astype(np.float32)
-    return TrainedModel(spec, weights, _read_input(folder / CONFIG_FILE))
+    if isinstance(spec, TorchSpec) and importlib.util.find_spec(re.split("[.:]", spec.factory)[0]) is None:
+        what = f"the network is the user's own, {spec.factory}, which is not found"
+        raise DataError(what, where=str(folder), fix="name the job's file: ako predict DIR --job FILE")
+    try:
+        weights, statistics = build_network(spec).vectors(tensors)
+    except ValueError as error:
+        what = f"the file's tensors are not those of its network: {error}"
+        raise DataError(what, where=str(folder)) from error
+    return TrainedModel(spec, weights, statistics, _read_input(folder / CONFIG_FILE))
 
 
 def predict(folder: str | Path, images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -129,14 +147,14 @@ def predict(folder: str | Path, images: npt.NDArray[Any]) -> npt.NDArray[np.int6
     return load_model(folder).predict(images)
 
 
-def _read_weights(path: Path) -> tuple[ModelSpec, dict[str, npt.NDArray[Any]]]:
+def _read_weights(path: Path) -> tuple[NetworkSpec, dict[str, npt.NDArray[Any]]]:
     if not path.is_file():
         raise DataError(
             what="there is no trained model here", where=str(path), fix="name the folder of `ako run --out`"
         )
     try:
         with safe_open(path, framework="numpy") as file:
-            spec = ModelSpec.model_validate_json((file.metadata() or {}).get("model", ""))
+            spec = _SPECS.validate_json((file.metadata() or {}).get("model", ""))
             return spec, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValidationError) as error:
         raise DataError(what=f"the file holds no model: {error}", where=str(path)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -14,14 +15,15 @@ from operators.clocks import Clocks
 from operators.compute import Compute
 from operators.data import DataRef, open_data
 from operators.divergence import Divergence, SampleReplica, Samples
-from operators.dnn import Model, ModelSpec
+from operators.dnn import NetworkSpec, WeightRange, build_network
 from operators.due import Due, Newest
 from operators.layout import Layout, Sharding
+from operators.optimizer import Sgd
 from operators.preprocess import Normalise
-from operators.schedule import Schedule
+from operators.schedule import Constant, Cosine, Schedule, Step
 from operators.source import Source, steps_per_epoch
 from operators.validate import Validate
-from operators.vector_state import Replica
+from operators.vector_state import Replica, Statistics, Velocity
 from operators.warm_start import WarmStart
 
 
@@ -40,7 +42,7 @@ class Setting:
     """
 
     config: TrainingConfig
-    model: ModelSpec
+    model: NetworkSpec
     layout: Layout
     layers: tuple[int, ...]
     data: DataRef
@@ -58,8 +60,8 @@ class Setting:
         model = config.network()
         ref = DataRef(loader="ako_jobs.datasets:load", name=config.data, data_dir=config.data_dir)
         data = cast("DataSet", open_data(ref))
-        ranges = Model(model).ranges
-        layers = tuple(weights.start for weights in ranges if weights.name.endswith(".weight"))
+        ranges = build_network(model).ranges
+        layers = _layer_starts(ranges)
         return cls(
             config=config,
             model=model,
@@ -73,8 +75,21 @@ class Setting:
     @property
     def schedule(self) -> Schedule:
         """The learning rate of each gradient."""
-        steps = steps_per_epoch(self.train_images, 1, self.config.batch)
-        return Schedule(lr=self.config.lr, warmup_steps=round(self.config.warmup * steps))
+        config, steps = self.config, steps_per_epoch(self.train_images, 1, self.config.batch)
+        warmup, total = round(config.warmup * steps), round(config.epochs * steps)
+        decay: Constant | Step | Cosine = Constant()
+        if config.schedule == "step":
+            milestones = tuple(round(epoch * steps) for epoch in config.milestone_epochs())
+            decay = Step(milestones=milestones, gamma=config.gamma)
+        elif config.schedule == "cosine":
+            decay = Cosine(begin=warmup, steps=max(1, total - warmup), lr_min=config.lr_min)
+        return Schedule(lr=config.lr, warmup_steps=warmup, decay=decay)
+
+    @property
+    def optimizer(self) -> Sgd:
+        """What makes directions of gradients."""
+        config = self.config
+        return Sgd(momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay)
 
     @property
     def warm_start(self) -> WarmStart | None:
@@ -85,6 +100,7 @@ class Setting:
         return WarmStart(
             fraction=config.warm_start,
             lr=config.lr,
+            optimizer=self.optimizer,
             batch=config.batch,
             data=self.data,
             holdout=config.holdout,
@@ -115,9 +131,11 @@ def add_worker(
         emits: whether gradients leave the workers, or updates.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
     """
-    config, data = setting.config, setting.data
+    config, data, optimizer = setting.config, setting.data, setting.optimizer
     graph = (
         graph.with_state("replica", Replica(model=setting.model, warm_start=setting.warm_start), role="worker")
+        .with_state("statistics", Statistics(model=setting.model, warm_start=setting.warm_start), role="worker")
+        .with_state("velocity", Velocity(n_weights=setting.layout.n_weights, optimizer=optimizer), role="worker")
         .with_state("clocks", clocks, role="worker")
         .with_state("newest", Newest(), role="worker")
         .with_state("newest_kept", Newest(), role="worker")
@@ -129,7 +147,14 @@ def add_worker(
         )
         .with_operator(
             "compute",
-            Compute(model=setting.model, schedule=setting.schedule, local=local, emits=emits, slack=slack),
+            Compute(
+                model=setting.model,
+                schedule=setting.schedule,
+                optimizer=optimizer,
+                local=local,
+                emits=emits,
+                slack=slack,
+            ),
             role="worker",
         )
         .with_operator("due", Due(every=config.validate_every or "epoch"), role="worker")
@@ -161,6 +186,14 @@ def add_worker(
 def finish_after(graph: LogicalGraph, operator: str) -> LogicalGraph:
     """`graph` whose last validation and final model come after `operator` has ended."""
     return graph.connect(f"{operator}.finished", "due").connect(f"{operator}.finished", "due_checkpoint")
+
+
+def _layer_starts(ranges: Sequence[WeightRange]) -> tuple[int, ...]:
+    """Offset at which each layer begins: where the part of the name before its last dot changes."""
+    owners = [weights.name.rpartition(".")[0] for weights in ranges]
+    return tuple(
+        weights.start for number, weights in enumerate(ranges) if not number or owners[number] != owners[number - 1]
+    )
 
 
 def _train_images(data: DataSet, config: TrainingConfig) -> int:

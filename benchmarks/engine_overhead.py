@@ -180,11 +180,15 @@ def _bare(setting: Setting, batches: list[Batch]) -> tuple[np.ndarray, StepTimes
     model = Model(setting.model)
     weights = model.initial(np.random.default_rng(np.random.SeedSequence(0, spawn_key=(0,))))
     gradient, workspace = np.empty_like(weights), model.workspace(setting.config.batch)
+    statistics = model.initial_statistics()
     lr = np.float32(setting.config.lr)
     times = StepTimes()
     for step, batch in enumerate(batches):
         times.begin(step, len(batches))
-        model.gradient(weights, batch.images, batch.labels, gradient, workspace, 1.0 / len(batch.images))
+        scale = 1.0 / len(batch.images)
+        model.gradient(
+            weights, batch.images, batch.labels, gradient, workspace, scale, statistics=statistics, seed=step
+        )
         weights -= lr * gradient
     return weights, times
 

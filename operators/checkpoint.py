@@ -1,4 +1,4 @@
-"""Checkpoint: the replica as a safetensors file, while training and at the end."""
+"""Checkpoint: a worker's state as a safetensors file, while training and at the end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataflow.operators_api import Artifact, Emissions, Operator
 from dataflow.ports import In
 from dataflow.state import Reads
 from operators.clocks import ClocksState
-from operators.dnn import Model, ModelSpec
+from operators.dnn import NetworkSpec, build_network
 from operators.messages import Progress, Vector
 
 
 class Checkpoint(Operator):
-    """Keeps a snapshot of the replica and the clocks at each progress it is told, and the model at the final one.
+    """Keeps replica, statistics, velocity and clocks at each progress it is told, and the model at the final one.
 
     Snapshots are always taken between two steps.
 
@@ -24,23 +24,33 @@ class Checkpoint(Operator):
     """
 
     pool = "network"
-    model: ModelSpec
+    model: NetworkSpec
     rank: int = 0
     progress = In(Progress, capacity=64)
     replica = Reads()
+    statistics = Reads()
+    velocity = Reads()
     clocks = Reads()
 
-    def process(self, progress: Progress, replica: Vector, clocks: ClocksState, node: NodeContext) -> Emissions:
+    def process(
+        self,
+        progress: Progress,
+        replica: Vector,
+        statistics: Vector,
+        velocity: Vector,
+        clocks: ClocksState,
+        node: NodeContext,
+    ) -> Emissions:
         """A checkpoint of this node, or the final model."""
         if not progress.final:
             tensors = {f"clocks.{name}": tensor for name, tensor in clocks.tensors().items()}
-            data = safetensors.numpy.save({"replica": replica, **tensors}, {"step": str(progress.step)})
+            tensors |= {"replica": replica, "statistics": statistics, "velocity": velocity}
+            data = safetensors.numpy.save(tensors, {"step": str(progress.step)})
             yield Artifact(f"checkpoints/{node.name}-step-{progress.step:08d}.safetensors", data)
         elif node.rank == self.rank:
-            yield Artifact("model.safetensors", model_file(self.model, replica))
+            yield Artifact("model.safetensors", model_file(self.model, replica, statistics))
 
 
-def model_file(spec: ModelSpec, weights: Vector) -> bytes:
-    """A safetensors file of named weights, with the network's specification as JSON in its header."""
-    views = Model(spec).views(weights)
-    return safetensors.numpy.save(views, {"model": spec.model_dump_json()})
+def model_file(spec: NetworkSpec, weights: Vector, statistics: Vector) -> bytes:
+    """A safetensors file of named weights and statistics, with the network's specification as JSON in its header."""
+    return safetensors.numpy.save(build_network(spec).tensors(weights, statistics), {"model": spec.model_dump_json()})

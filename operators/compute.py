@@ -6,19 +6,21 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import PrivateAttr
 
 from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, Gather, Sample
+from dataflow.operators_api import Emissions, Gather, Sample, random_generator
 from dataflow.ports import In, Out
 from dataflow.state import Writes
 from operators.clocks import ClocksState
-from operators.dnn import Model, ModelSpec, Workspace
+from operators.dnn import Network, NetworkSpec, build_network
+from operators.dnn.network import mean_statistics
 from operators.messages import Batch, Gradient, Progress, Vector
+from operators.optimizer import Sgd
 from operators.schedule import Schedule
 from operators.vector_state import VectorState
 
@@ -29,6 +31,8 @@ class Part:
 
     Args:
         gradient: (weights,) float32, divided by the size of the whole mini-batch.
+        statistics: (statistics,) float32, as the shard has left them.
+        images: in the shard.
         loss: sum over the shard's images.
         size: images in the whole mini-batch.
         epoch: see `Batch`.
@@ -36,6 +40,8 @@ class Part:
     """
 
     gradient: Vector
+    statistics: Vector
+    images: int
     loss: float
     size: int
     epoch: float
@@ -43,21 +49,24 @@ class Part:
 
 
 class Compute(Gather):
-    """Computes gradients of the softmax cross-entropy (ako.txt, algorithm 1, lines 3 to 5).
+    """Computes gradients of the network's loss (ako.txt, algorithm 1, lines 3 to 5).
 
-    The parts are added in shard order. The sample `staleness` is how many gradients of the slowest origin, up to this
-    node's own count, were missing from the weights that a gradient was computed on.
+    The parts are added in shard order. Each shard advances a copy of the step's snapshot of the statistics; the mean of
+    the copies, weighted by images, becomes the node's. The sample `staleness` is how many gradients of the slowest
+    origin, up to this node's own count, were missing from the weights that a gradient was computed on.
 
     Args:
         model: the network.
         schedule: learning rate of each gradient.
+        optimizer: makes of each gradient the direction that takes its place in all that follows.
         local: whether the replica here is updated.
         emits: what leaves: the gradient, or the update, which is the learning rate times the gradient.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
     """
 
-    model: ModelSpec
+    model: NetworkSpec
     schedule: Schedule
+    optimizer: Sgd = Sgd()
     local: bool = True
     emits: Literal["gradient", "update"] = "update"
     slack: int | None = None
@@ -65,35 +74,58 @@ class Compute(Gather):
     gradients = Out(Gradient)
     progress = Out(Progress)
     replica = Writes()
+    statistics = Writes()
+    velocity = Writes()
     clocks = Writes()
 
-    _model: Model = PrivateAttr()
-    _workspaces: deque[Workspace] = PrivateAttr(default_factory=deque)
+    _model: Network = PrivateAttr()
+    _workspaces: deque[Any] = PrivateAttr(default_factory=deque)
 
     def open(self, node: NodeContext) -> None:
         """Compile the kernels."""
-        self._model = Model(self.model)
+        self._model = build_network(self.model)
         self._model.compile()
+        self.optimizer.compile()
 
     def ready(self, clocks: ClocksState) -> bool:
         """Whether the staleness bound allows another gradient: c <= min(s + span) + slack (algorithm 1, line 3)."""
         return self.slack is None or clocks.made <= clocks.slowest() + self.slack
 
-    def process(self, batch: Batch, replica: Vector, clocks: ClocksState) -> Part:
-        """The part of one shard, on the step's snapshot of the replica."""
-        gradient = np.empty_like(replica)
+    def process(
+        self, batch: Batch, replica: Vector, statistics: Vector, clocks: ClocksState, node: NodeContext
+    ) -> Part:
+        """The part of one shard, on the step's snapshots of replica and statistics."""
+        gradient, advanced = np.empty_like(replica), statistics.copy()
         workspace = self._workspace(len(batch.images))
         loss, _ = self._model.gradient(
-            replica, batch.images, batch.labels, gradient, workspace, 1.0 / max(1, batch.size)
+            replica,
+            batch.images,
+            batch.labels,
+            gradient,
+            workspace,
+            1.0 / max(1, batch.size),
+            statistics=advanced,
+            seed=self._seed(batch, node) if self._model.random else 0,
         )
         self._workspaces.append(workspace)
-        return Part(gradient, loss, batch.size, batch.epoch, clocks.lag())
+        return Part(gradient, advanced, len(batch.images), loss, batch.size, batch.epoch, clocks.lag())
 
-    def merge(self, parts: Sequence[Part], replica: VectorState, clocks: ClocksState, node: NodeContext) -> Emissions:
-        """Add up the parts, update the replica, count the gradient and emit it."""
+    def merge(
+        self,
+        parts: Sequence[Part],
+        replica: VectorState,
+        statistics: VectorState,
+        velocity: VectorState,
+        clocks: ClocksState,
+        node: NodeContext,
+    ) -> Emissions:
+        """Add up the parts, update the replica and the statistics, count the gradient and emit it."""
         total = parts[0].gradient
         for part in parts[1:]:
             total += part.gradient
+        seen = [part for part in parts if part.images]
+        if seen:
+            statistics.values = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
         size = parts[0].size
         loss = sum(part.loss for part in parts) / max(1, size)
         number = clocks.made + 1
@@ -101,8 +133,9 @@ class Compute(Gather):
             raise OperatorError(
                 what=f"the loss is {loss} at step {number}",
                 where=f"node {node.name}, operator compute",
-                fix="lower lr, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
+                fix="lower lr or momentum, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
             )
+        self.optimizer.direct(total, replica.current, velocity.values)
         rate = np.float32(self.schedule.at(number, node.size))
         if self.emits == "update":
             total *= rate
@@ -114,7 +147,12 @@ class Compute(Gather):
         yield self.gradients(Gradient(number, total))
         yield self.progress(Progress(number, clocks.images * node.size, parts[0].epoch, loss))
 
-    def _workspace(self, images: int) -> Workspace:
+    def _seed(self, batch: Batch, node: NodeContext) -> int:
+        """The seed of a shard; not asked for in vain, since a generator takes long to make beside a small step."""
+        rng = random_generator(node.seed, "compute", node.index, batch.step, batch.shard)
+        return int(rng.integers(1 << 63))
+
+    def _workspace(self, images: int) -> Any:
         """A workspace that no other task uses, large enough for `images`."""
         try:
             workspace = self._workspaces.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
 from dataflow.state import Reads
 from operators.data import DataRef, open_data, pixels
-from operators.dnn import Model, ModelSpec, Workspace
+from operators.dnn import Network, NetworkSpec, build_network
 from operators.messages import Predictions, Progress, Validation, Vector
 from operators.preprocess import Normalise
 from operators.sampling import split_validation
@@ -26,7 +27,9 @@ class _Part:
 
 
 class Validate(Operator):
-    """Measures one node's replica on the test images, and on those held out of training, at each progress it is told.
+    """Measures one node's replica at each progress it is told, on the test images and on those held out of training.
+
+    The statistics are that node's too.
 
     Args:
         model: the network.
@@ -37,7 +40,7 @@ class Validate(Operator):
         batch: images evaluated at once.
     """
 
-    model: ModelSpec
+    model: NetworkSpec
     data: DataRef
     holdout: float = 0.0
     normalise: Normalise | None = None
@@ -47,9 +50,10 @@ class Validate(Operator):
     results = Out(Validation, reported=True)
     predictions = Out(Predictions)
     replica = Reads()
+    statistics = Reads()
 
-    _model: Model = PrivateAttr()
-    _workspace: Workspace = PrivateAttr()
+    _model: Network = PrivateAttr()
+    _workspace: Any = PrivateAttr()
     _test: _Part = PrivateAttr()
     _held_out: _Part | None = PrivateAttr(default=None)
     _scale: float = PrivateAttr()
@@ -59,7 +63,7 @@ class Validate(Operator):
         if node.rank != self.rank:
             return
         data = open_data(self.data)
-        self._model = Model(self.model)
+        self._model = build_network(self.model)
         self._model.compile()
         self._workspace = self._model.workspace(self.batch)
         self._test = _Part(data.test_images, data.test_labels)
@@ -68,12 +72,12 @@ class Validate(Operator):
             rows = split_validation(len(data.train_images), self.holdout, node.seed)[1]
             self._held_out = _Part(data.train_images[rows], data.train_labels[rows])
 
-    def process(self, progress: Progress, replica: Vector, node: NodeContext) -> Emissions:
+    def process(self, progress: Progress, replica: Vector, statistics: Vector, node: NodeContext) -> Emissions:
         """The result of a validation, and what was predicted."""
         if node.rank != self.rank:
             return
-        accuracy, loss, predicted = self._evaluate(self._test, replica)
-        held_out = self._evaluate(self._held_out, replica)[:2] if self._held_out else (None, None)
+        accuracy, loss, predicted = self._evaluate(self._test, replica, statistics)
+        held_out = self._evaluate(self._held_out, replica, statistics)[:2] if self._held_out else (None, None)
         yield self.results(
             Validation(
                 step=progress.step,
@@ -88,14 +92,16 @@ class Validate(Operator):
         )
         yield self.predictions(Predictions(progress.images, self._test.labels, predicted))
 
-    def _evaluate(self, part: _Part, weights: Vector) -> tuple[float, float, npt.NDArray[np.int64]]:
+    def _evaluate(self, part: _Part, weights: Vector, statistics: Vector) -> tuple[float, float, npt.NDArray[np.int64]]:
         loss, correct = 0.0, 0
         predicted = []
         for begin in range(0, len(part.labels), self.batch):
             labels = part.labels[begin : begin + self.batch]
             images = pixels(part.images[begin : begin + self.batch], self._scale)
             images = images if self.normalise is None else self.normalise.apply(images)
-            more_loss, more_correct, more = self._model.evaluate(weights, images, labels, self._workspace)
+            more_loss, more_correct, more = self._model.evaluate(
+                weights, images, labels, self._workspace, statistics=statistics
+            )
             loss, correct = loss + more_loss, correct + more_correct
             predicted.append(more)
         return correct / len(part.labels), loss / len(part.labels), np.concatenate(predicted)

@@ -1,4 +1,4 @@
-"""The model on a node: a replica on workers, a shard on parameter servers."""
+"""The model on a node: replica, statistics and velocity on workers, a shard on parameter servers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 
 from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
-from operators.dnn import ModelSpec
+from operators.dnn import NetworkSpec
 from operators.layout import Sharding, runs
 from operators.messages import Vector
-from operators.warm_start import WarmStart, initial_weights
+from operators.optimizer import Sgd
+from operators.warm_start import WarmStart, initial_statistics, initial_weights
 
 
 class VectorState(State):
     """A vector that operators read as snapshots and write in place.
 
     Args:
-        values: (weights,) float32.
+        values: (elements,) float32.
     """
 
     def __init__(self, values: Vector) -> None:
@@ -35,6 +36,11 @@ class VectorState(State):
     @values.setter
     def values(self, values: Vector) -> None:
         self._values, self._shared = values, False
+
+    @property
+    def current(self) -> Vector:
+        """The vector, to be read by who may write it; looking makes no copy necessary."""
+        return self._values
 
     def subtract(self, update: Vector) -> None:
         """Subtract a whole vector; in one pass with the copy that a snapshot makes necessary."""
@@ -57,7 +63,7 @@ class VectorState(State):
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over `values`."""
         if tensors["values"].shape != self._values.shape or tensors["values"].dtype != self._values.dtype:
-            what = f"the model is {self._values.shape} {self._values.dtype}, got {tensors['values'].shape}"
+            what = f"the vector is {self._values.shape} {self._values.dtype}, got {tensors['values'].shape}"
             raise ValueError(what)
         self.values[:] = tensors["values"]
 
@@ -71,12 +77,46 @@ class Replica(StateElement):
     """
 
     kind: ClassVar[StateKind] = StateKind.PARTIAL
-    model: ModelSpec
+    model: NetworkSpec
     warm_start: WarmStart | None = None
 
     def create(self, node: NodeContext) -> VectorState:
         """The initial weights, by the job's seed."""
         return VectorState(initial_weights(self.model, self.warm_start, node.seed).copy())
+
+
+class Statistics(StateElement):
+    """What training moves besides the weights, such as running means of batch normalisation; each node's own.
+
+    Args:
+        model: the network.
+        warm_start: training before the start; none if None.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+    model: NetworkSpec
+    warm_start: WarmStart | None = None
+
+    def create(self, node: NodeContext) -> VectorState:
+        """The statistics that every node begins with."""
+        return VectorState(initial_statistics(self.model, self.warm_start, node.seed).copy())
+
+
+class Velocity(StateElement):
+    """The velocity of a worker's optimizer: zero at the start, and of no elements where there is no momentum.
+
+    Args:
+        n_weights: weights of the model.
+        optimizer: whose velocity it is.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+    n_weights: int
+    optimizer: Sgd = Sgd()
+
+    def create(self, node: NodeContext) -> VectorState:
+        """No velocity yet."""
+        return VectorState(self.optimizer.velocity(self.n_weights))
 
 
 class Shard(StateElement):
@@ -89,7 +129,7 @@ class Shard(StateElement):
     """
 
     kind: ClassVar[StateKind] = StateKind.PARTITIONED
-    model: ModelSpec
+    model: NetworkSpec
     sharding: Sharding
     warm_start: WarmStart | None = None
 

@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 """Layers that the modules of a layer may import. `public` is the package `dataflow` itself, its public API."""
 
-ONLY_IN = {"grpc": {"transport", "runtime"}, "grpc_health": {"transport", "runtime"}}
+ONLY_IN = {"grpc": {"transport", "runtime"}, "grpc_health": {"transport", "runtime"}, "torch": {"operators"}}
 """Other packages that only some layers may import."""
 
 FORBIDDEN = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill"}
@@ -45,6 +45,9 @@ SHADOWING = {"operator", "queue", "grpc"}
 NEVER_REACHED = {
     "dataflow.runtime.agent": {"numpy", "operators", "ako_jobs"},
     "dataflow.runtime.master": {"operators", "ako_jobs"},
+    "operators.dnn": {"torch"},
+    "ako_jobs.jobs": {"torch"},
+    "ako_jobs.predict": {"torch"},
 }
 """Packages that a module must not import, not even through others."""
 

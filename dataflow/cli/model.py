@@ -20,6 +20,7 @@ app = verbs()
         "ako run ako --out results",
         "ako predict results",
         "ako predict results --images digits.npy",
+        "ako predict results --job my_job.py",
     )
 )
 def predict(
@@ -28,13 +29,17 @@ def predict(
         Path | None,
         typer.Option("--images", metavar="FILE", help="Images as .npy: (images, channels, height, width)."),
     ] = None,
+    job: Annotated[
+        str,
+        typer.Option("--job", metavar="JOB", help="The job, if the network is its own: my_job.py. Its code is run."),
+    ] = "",
     json: JsonFlag = False,
 ) -> None:
     """Classify images with a trained model: a class per line; without --images, test it on its data set.
 
     Pixels are unsigned bytes, or floats in [0, 1]; they are normalised as the training images were.
     """
-    model = load_model(folder)
+    model = load_model(folder, job=job)
     if images is not None:
         classes = model.predict(_read_images(images)).tolist()
         print_json(classes) if json else print("\n".join(str(each) for each in classes))

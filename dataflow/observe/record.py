@@ -74,7 +74,7 @@ def make_record(
 
 def installed_versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
-    packages = ("ako-dataflow", "numpy", "numba", "scipy", "grpcio")
+    packages = ("ako-dataflow", "numpy", "numba", "grpcio")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 

@@ -11,7 +11,10 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.PyDLL(None)
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
-"""Environment of a job process: its task pools are its only threads that compute."""
+"""Environment of a job process: its task pools are its only threads that compute.
+
+The kernels start none, but NumPy's products of matrices do, which operators may use, and so does PyTorch.
+"""
 
 
 class Bystander:

@@ -5,19 +5,26 @@ threads may share a model but never a workspace. Equal inputs give bit-identical
 whatever the workspace held or how large it is.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from operators.dnn.init import initial_weights
+from operators.dnn.arrays import joined, require, views
+from operators.dnn.init import initial_statistics, initial_weights
 from operators.dnn.kernels import loss, network
 from operators.dnn.kernels.jit import compiled_once
-from operators.dnn.program import compile_program
-from operators.dnn.spec import ModelSpec, WeightRange, weight_ranges
+from operators.dnn.layers import Dropout
+from operators.dnn.program import Program, compile_program
+from operators.dnn.spec import ModelSpec, WeightRange, statistic_ranges, steps, weight_ranges
 
 __all__ = ["Model", "ModelSpec", "WeightRange", "Workspace"]
+
+_NOTHING = np.empty(0, np.float32)
+_NO_LOGITS = np.empty((0, 0), np.float32)
+_NO_LABELS = np.empty(0, np.int64)
 
 _ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register."""
@@ -27,12 +34,12 @@ _ALIGNMENT = 64
 class Workspace:
     """Memory for one thread's computations on batches of up to `batch` images.
 
-    program: the network's program table, int64. buffer: flat float32, aligned to 64 bytes; its content never matters.
+    program: the network as the kernels read it. buffer: flat float32, aligned to 64 bytes; its content never matters.
     """
 
     spec: ModelSpec
     batch: int
-    program: npt.NDArray[np.int64]
+    program: Program
     buffer: npt.NDArray[np.float32]
 
 
@@ -43,26 +50,55 @@ class Model:
         self.spec = spec
         self.ranges = weight_ranges(spec)
         self.n_weights = self.ranges[-1].stop
+        self.statistic_ranges = statistic_ranges(spec)
+        self.n_statistics = self.statistic_ranges[-1].stop if self.statistic_ranges else 0
         self.n_classes = spec.shapes()[-1][0]
+        self.random = any(isinstance(step.layer, Dropout) for step in steps(spec))
 
     def views(self, vector: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
         """View a vector (n_weights,) as named arrays, without copying: {"conv1.weight": (10, 1, 5, 5), ...}."""
-        self._check("vector", vector, np.float32, (self.n_weights,))
-        return {name: vector[start:stop].reshape(shape) for name, start, stop, shape in self.ranges}
+        require("vector", vector, np.float32, (self.n_weights,))
+        return views(vector, self.ranges)
 
     def initial(self, rng: np.random.Generator) -> npt.NDArray[np.float32]:
         """Draw initial weights (n_weights,) float32 as `spec.init` says; see `operators.dnn.init`."""
         return initial_weights(self.spec, rng)
+
+    def initial_statistics(self) -> npt.NDArray[np.float32]:
+        """Return the running statistics at the start, (n_statistics,) float32; see `operators.dnn.init`."""
+        return initial_statistics(self.spec)
+
+    def tensors(
+        self, weights: npt.NDArray[np.float32], statistics: npt.NDArray[np.float32]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """View weights and statistics as named arrays."""
+        require("statistics", statistics, np.float32, (self.n_statistics,))
+        return {**self.views(weights), **views(statistics, self.statistic_ranges)}
+
+    def vectors(
+        self, tensors: Mapping[str, npt.NDArray[Any]]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Join named arrays to weights and statistics.
+
+        Raises:
+            ValueError: the tensors are not those of this network.
+        """
+        unknown = tensors.keys() - {each.name for each in (*self.ranges, *self.statistic_ranges)}
+        if unknown:
+            msg = f"the network has no tensors {', '.join(sorted(unknown))}"
+            raise ValueError(msg)
+        return joined(tensors, self.ranges), joined(tensors, self.statistic_ranges)
 
     def workspace(self, batch: int) -> Workspace:
         """Allocate a workspace for batches of up to `batch` images; one per thread."""
         if batch < 1:
             msg = f"a workspace holds at least one image, got batch={batch}"
             raise ValueError(msg)
-        program, size = compile_program(self.spec, batch)
-        memory = np.empty(size * 4 + _ALIGNMENT, np.uint8)
+        program = compile_program(self.spec, batch)
+        size = program.elements * 4
+        memory = np.empty(size + _ALIGNMENT, np.uint8)
         begin = -memory.ctypes.data % _ALIGNMENT
-        return Workspace(self.spec, batch, program, memory[begin : begin + size * 4].view(np.float32))
+        return Workspace(self.spec, batch, program, memory[begin : begin + size].view(np.float32))
 
     def gradient(
         self,
@@ -72,6 +108,9 @@ class Model:
         out: npt.NDArray[np.float32],
         workspace: Workspace,
         scale: float,
+        *,
+        statistics: npt.NDArray[np.float32],
+        seed: int,
     ) -> tuple[float, int]:
         """Differentiate the softmax cross-entropy of a batch by the weights.
 
@@ -82,6 +121,8 @@ class Model:
             out: (n_weights,) float32, overwritten with scale * the sum over images of d loss_i / d weights.
             workspace: from `workspace`, used by no other thread meanwhile.
             scale: 1 / (images of the whole batch) makes `out` this shard's share of the mean gradient.
+            statistics: (n_statistics,) float32, moved towards those of the batch in place.
+            seed: 0 <= seed < 2**63, of what dropout drops.
 
         Returns:
             The summed loss in nats (unscaled), and how many images were classified correctly. A NaN among weights
@@ -92,18 +133,15 @@ class Model:
         """
         self._check_inputs(weights, images, workspace)
         self._check_labels(labels, len(images))
-        self._check("out", out, np.float32, (self.n_weights,))
-        if not out.flags.writeable:
-            msg = "out is read-only: pass a writable array"
-            raise ValueError(msg)
+        for name, array, size in (("out", out, self.n_weights), ("statistics", statistics, self.n_statistics)):
+            require(name, array, np.float32, (size,))
+            if not array.flags.writeable:
+                msg = f"{name} is read-only: pass a writable array"
+                raise ValueError(msg)
         if not len(images):
             out[:] = 0
             return 0.0, 0
-        rows = images.reshape(len(images), -1)
-        loss_sum, correct = network.gradient(
-            workspace.program, _read(weights), _read(rows), _read(labels), out, workspace.buffer, float(scale)
-        )
-        return loss_sum, correct
+        return _run(weights, statistics, images, labels, out, _NO_LOGITS, workspace, scale, seed, training=True)
 
     def evaluate(
         self,
@@ -111,6 +149,8 @@ class Model:
         images: npt.NDArray[np.float32],
         labels: npt.NDArray[np.int64],
         workspace: Workspace,
+        *,
+        statistics: npt.NDArray[np.float32],
     ) -> tuple[float, int, npt.NDArray[np.int64]]:
         """Classify a batch and compare with its labels.
 
@@ -122,40 +162,54 @@ class Model:
         predictions = np.empty(len(images), np.int64)
         if not len(images):
             return 0.0, 0, predictions
-        logits = self._logits(weights, images, workspace)
+        logits = self._logits(weights, images, workspace, statistics)
         loss_sum, correct = loss.cross_entropy(logits, _read(labels), predictions)
         return loss_sum, correct, predictions
 
     def predict(
-        self, weights: npt.NDArray[np.float32], images: npt.NDArray[np.float32], workspace: Workspace
+        self,
+        weights: npt.NDArray[np.float32],
+        images: npt.NDArray[np.float32],
+        workspace: Workspace,
+        *,
+        statistics: npt.NDArray[np.float32],
     ) -> npt.NDArray[np.float32]:
         """Return the probability of each class, (batch, n_classes) float32; arguments and errors as for `gradient`."""
         self._check_inputs(weights, images, workspace)
-        probabilities = np.empty((self.n_classes, len(images)), np.float32)
-        if len(images):
-            loss.softmax(self._logits(weights, images, workspace), probabilities)
-        return np.ascontiguousarray(probabilities.T)
+        probabilities = self._logits(weights, images, workspace, statistics)
+        loss.softmax(probabilities)
+        return probabilities
 
     def compile(self) -> None:
         """Compile the kernels, or load them from disk, so that no training step waits for it (seconds when cold).
 
         Of several processes on a machine, one compiles and the others wait for what it keeps on disk.
         """
-        workspace = self.workspace(1)
         weights = np.zeros(self.n_weights, np.float32)
         images = np.zeros((1, *self.spec.input), np.float32)
         labels = np.zeros(1, np.int64)
-        with compiled_once():
-            self.gradient(weights, images, labels, np.empty_like(weights), workspace, 1.0)
-            self.evaluate(weights, images, labels, workspace)
-            self.predict(weights, images, workspace)
+        statistics = self.initial_statistics()
+        workspace = self.workspace(1)
+        with compiled_once("entries"):
+            self.gradient(
+                weights, images, labels, np.empty_like(weights), workspace, 1.0, statistics=statistics, seed=0
+            )
+            self.evaluate(weights, images, labels, workspace, statistics=statistics)
+            self.predict(weights, images, workspace, statistics=statistics)
 
-    @staticmethod
     def _logits(
-        weights: npt.NDArray[np.float32], images: npt.NDArray[np.float32], workspace: Workspace
+        self,
+        weights: npt.NDArray[np.float32],
+        images: npt.NDArray[np.float32],
+        workspace: Workspace,
+        statistics: npt.NDArray[np.float32],
     ) -> npt.NDArray[np.float32]:
-        rows = images.reshape(len(images), -1)
-        return network.forward(workspace.program, _read(weights), _read(rows), workspace.buffer)
+        require("statistics", statistics, np.float32, (self.n_statistics,))
+        logits = np.empty((len(images), self.n_classes), np.float32)
+        statistics = np.require(statistics, requirements="W")  # the one type that is compiled
+        if len(images):
+            _run(weights, statistics, images, _NO_LABELS, _NOTHING, logits, workspace, 0.0, 0, training=False)
+        return logits
 
     def _check_inputs(
         self, weights: npt.NDArray[np.float32], images: npt.NDArray[np.float32], workspace: Workspace
@@ -166,23 +220,44 @@ class Model:
         if len(images) > workspace.batch:
             msg = f"{len(images)} images exceed the workspace's {workspace.batch}: split them or make a larger one"
             raise ValueError(msg)
-        self._check("weights", weights, np.float32, (self.n_weights,))
-        self._check("images", images, np.float32, (len(images), *self.spec.input))
+        require("weights", weights, np.float32, (self.n_weights,))
+        require("images", images, np.float32, (len(images), *self.spec.input))
 
     def _check_labels(self, labels: npt.NDArray[np.int64], batch: int) -> None:
-        self._check("labels", labels, np.int64, (batch,))
+        require("labels", labels, np.int64, (batch,))
         if batch and (labels.min() < 0 or labels.max() >= self.n_classes):
             msg = f"labels must be in 0 <= label < {self.n_classes}, got {labels.min()} to {labels.max()}"
             raise ValueError(msg)
 
-    @staticmethod
-    def _check(name: str, array: npt.NDArray[Any], dtype: type, shape: tuple[int, ...]) -> None:
-        if array.shape != shape or array.dtype != dtype:
-            msg = f"{name} must be {dtype.__name__} of shape {shape}, got {array.dtype} of shape {array.shape}"
-            raise ValueError(msg)
-        if not (array.flags.c_contiguous and array.flags.aligned):
-            msg = f"{name} must be C-contiguous and aligned: pass np.require({name}, requirements='CA')"
-            raise ValueError(msg)
+
+def _run(
+    weights: npt.NDArray[np.float32],
+    statistics: npt.NDArray[np.float32],
+    images: npt.NDArray[np.float32],
+    labels: npt.NDArray[np.int64],
+    out: npt.NDArray[np.float32],
+    logits: npt.NDArray[np.float32],
+    workspace: Workspace,
+    scale: float,
+    seed: int,
+    *,
+    training: bool,
+) -> tuple[float, int]:
+    program, rows = workspace.program, images.reshape(len(images), -1)
+    return network.run(
+        program.table,
+        _read(weights),
+        statistics,
+        _read(rows),
+        _read(labels),
+        out,
+        logits,
+        workspace.buffer,
+        program.chunk,
+        float(scale),
+        seed,
+        training,
+    )
 
 
 def _read(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -1,20 +1,21 @@
-"""A network's specification, and where each of its weights lies in the flat vector.
+"""A network's specification, its steps, and where each of its weights and statistics lies in a flat vector.
 
-Invariant: the ranges of `weight_ranges` tile [0, number of weights) in layer order, weight
-before bias, so any range of the vector is a partition of the model.
+Invariant: the ranges of `weight_ranges` tile [0, number of weights) in the order of the steps, weight
+before bias, so any range of the vector is a partition of the model; likewise those of `statistic_ranges`.
 """
 
 import math
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, model_validator
 
-from operators.dnn.layers import Dense, Layer, Shape
+from operators.dnn.layers import Dense, Layer, Residual, Shape
 
 
 class WeightRange(NamedTuple):
-    """A named run of the weight vector: elements start <= i < stop, viewed as `shape` in C order."""
+    """A named run of a flat vector: elements start <= i < stop, viewed as `shape` in C order."""
 
     name: str
     start: int
@@ -26,7 +27,7 @@ class ModelSpec(BaseModel):
     """A feed-forward classifier: input shape, layers, and how its weights start.
 
     The last layer is `Dense`; its units are the classes, and softmax cross-entropy follows it.
-    Inconsistent shapes raise pydantic's ValidationError (a ValueError) that names the layer's index.
+    Inconsistent shapes raise pydantic's ValidationError (a ValueError) that names the layer by its path.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,7 +38,7 @@ class ModelSpec(BaseModel):
 
     @model_validator(mode="after")
     def _layers_fit(self) -> Self:
-        self.shapes()
+        steps(self)
         if not self.layers or not isinstance(self.layers[-1], Dense):
             last = f"layer {len(self.layers) - 1} is {self.layers[-1].kind}" if self.layers else "there are no layers"
             msg = f"the last layer must be dense, with one unit per class, but {last}: append Dense(units=classes)"
@@ -46,27 +47,77 @@ class ModelSpec(BaseModel):
 
     def shapes(self) -> list[Shape]:
         """Shape (channels, height, width) of the input, then of each layer's output: one more than there are layers."""
-        shapes: list[Shape] = [self.input]
-        for index, layer in enumerate(self.layers):
-            try:
-                shapes.append(layer.output_shape(shapes[-1]))
-            except ValueError as error:
-                msg = f"layer {index} ({layer.kind}): {error}"
-                raise ValueError(msg) from None
-        return shapes
+        return [self.input, *(step.output for step in steps(self) if len(step.path) == 1)]
+
+
+class Step(NamedTuple):
+    """One layer in execution order. Array 0 is the images, array i + 1 the output of step i.
+
+    layer: a `Residual` here is the addition alone: the layers of its body, then of its shortcut, are steps before it.
+    sources: the arrays it reads: one, or body and shortcut of a `Residual`.
+    shape, output: the shapes of the first source and of the output.
+    path: the names of the layer and those around it, outermost first: ("layer 3 (residual)", "body layer 1 (conv)").
+    """
+
+    layer: Layer
+    sources: tuple[int, ...]
+    shape: Shape
+    output: Shape
+    path: tuple[str, ...]
+
+
+def steps(spec: ModelSpec) -> list[Step]:
+    """Flatten a network to steps, each after those whose outputs it reads; ValueError names the layer that misfits."""
+    found: list[Step] = []
+    _flatten(spec.layers, 0, spec.input, ("layer",), found)
+    return found
+
+
+def _flatten(layers: tuple[Layer, ...], source: int, shape: Shape, path: tuple[str, ...], found: list[Step]) -> int:
+    """Append the steps of a chain that reads the array `source`, of `shape`; return the array that it ends in."""
+    *around, what = path
+    for number, layer in enumerate(layers):
+        here = (*around, f"{what} {number} ({layer.kind})")
+        sources: tuple[int, ...] = (source,)
+        if isinstance(layer, Residual):
+            body = _flatten(layer.layers, source, shape, (*here, "body layer"), found)
+            sources = body, _flatten(layer.shortcut, source, shape, (*here, "shortcut layer"), found)
+        try:
+            output = layer.output_shape(shape)
+        except ValueError as error:
+            msg = f"{', '.join(here)}: {error}"
+            raise ValueError(msg) from None
+        found.append(Step(layer, sources, shape, output, here))
+        source, shape = len(found), output
+    return source
 
 
 def weight_ranges(spec: ModelSpec) -> list[WeightRange]:
     """Return every layer's weight and bias in vector order, named by kind and count, such as conv2.weight."""
+    flattened = steps(spec)
+    return _ranges(flattened, [step.layer.weight_shapes(step.shape) for step in flattened], ("weight", "bias"))
+
+
+def statistic_ranges(spec: ModelSpec) -> list[WeightRange]:
+    """Return the running mean and variance of every layer that keeps them, as ranges of a vector of their own.
+
+    They are named by kind and count, such as batch_norm1.mean; a network without such layers has no ranges.
+    """
+    flattened = steps(spec)
+    return _ranges(flattened, [step.layer.statistic_shapes(step.shape) for step in flattened], ("mean", "variance"))
+
+
+def _ranges(
+    flattened: list[Step], shapes: Sequence[tuple[tuple[int, ...], ...]], names: tuple[str, str]
+) -> list[WeightRange]:
     ranges: list[WeightRange] = []
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     start = 0
-    for layer, (shape, _) in zip(spec.layers, pairwise(spec.shapes()), strict=True):
-        weight_shapes = layer.weight_shapes(shape)
-        if weight_shapes:
-            counts[layer.kind] = counts.get(layer.kind, 0) + 1
-        for suffix, weight_shape in zip(("weight", "bias"), weight_shapes, strict=False):
-            stop = start + math.prod(weight_shape)
-            ranges.append(WeightRange(f"{layer.kind}{counts[layer.kind]}.{suffix}", start, stop, weight_shape))
+    for step, pair in zip(flattened, shapes, strict=True):
+        kind = step.layer.kind
+        counts[kind] += bool(pair)
+        for name, shape in zip(names, pair, strict=False):
+            stop = start + math.prod(shape)
+            ranges.append(WeightRange(f"{kind}{counts[kind]}.{name}", start, stop, shape))
             start = stop
     return ranges

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,9 @@ def _id(value: object) -> str:
 
 @pytest.mark.parametrize(("page", "name"), JOBS, ids=_id)
 def test_job_file_in_a_page_runs_in_memory_on_two_nodes(page: Path, name: str, tmp_path: Path) -> None:
-    job = load_job(str(write_files(page, tmp_path)[name]))
+    path = write_files(page, tmp_path)[name]
+    _require_torch(path)
+    job = load_job(str(path))
     known = {setting.key for setting in job_settings(job.config)}
     prepared = prepare(job, {key: value for key, value in QUICK.items() if key in known}, 2)
     run = MemoryDriver(compile_graph(prepared.graph, 2, seed=prepared.spec.seed)).execute()
@@ -106,7 +109,14 @@ def test_shell_commands_of_a_page_fit_the_command_line(block: Block, tmp_path: P
                 if place in files
                 else str(job).replace("examples/", f"{ROOT}/examples/")
             )
+            _require_torch(Path(job.partition(":")[0]))
             load_job(job).config.parse(parse_settings(given["settings"]))
+
+
+def _require_torch(job: Path) -> None:
+    """Skip where PyTorch is missing and the job file needs it."""
+    if job.is_file() and re.search(r"^(from|import) torch\b", job.read_text(), re.MULTILINE):
+        pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ako-dataflow[torch]'")
 
 
 def _parse(verb: str, arguments: list[str]) -> dict[str, object]:

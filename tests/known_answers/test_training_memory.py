@@ -43,6 +43,56 @@ def test_one_worker_in_memory_equals_plain_sgd_bit_for_bit(topology: str, settin
     np.testing.assert_array_equal(replica(result.nodes[0]), plain_sgd())
 
 
+OPTIMIZERS: list[dict[str, Any]] = [
+    {"momentum": 0.9, "schedule": "cosine", "lr_min": 0.001},
+    {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "schedule": "step", "milestones": "0.1", "gamma": 0.5},
+    {"weight_decay": 0.01},
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("topology", "settings", "nodes"),
+    [
+        ("ako", {"p": 5}, 1),
+        ("all_to_all", {"consistency": "bsp"}, 1),
+        ("all_to_all", {"consistency": "async"}, 1),
+        ("parameter_server", {"consistency": "async"}, 2),
+        ("parameter_server", {"consistency": "bsp"}, 2),
+        ("parameter_server", {"consistency": "async", "servers": "all"}, 1),
+    ],
+)
+def test_one_worker_with_momentum_equals_a_plain_loop_bit_for_bit(
+    topology: str, settings: dict[str, Any], nodes: int, optimizer: dict[str, Any]
+) -> None:
+    result = run(job(topology, **settings, **optimizer), nodes)
+    want = plain_sgd(**optimizer)
+    np.testing.assert_array_equal(replica(result.nodes[0]), want)
+    assert np.abs(want - plain_sgd()).max() > 1e-3
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("topology", "settings", "nodes"),
+    [
+        ("all_to_all", {}, 4),
+        ("parameter_server", {"servers": 1}, 5),
+        ("parameter_server", {"servers": 2, "shard": "layer"}, 6),
+    ],
+)
+def test_bsp_momentum_in_four_workers_equals_one_momentum_of_their_mean_gradient(
+    topology: str, settings: dict[str, Any], nodes: int, optimizer: dict[str, Any]
+) -> None:
+    four = run(job(topology, consistency="bsp", **settings, **optimizer), nodes)
+    np.testing.assert_allclose(replica(four.nodes[0]), plain_sgd(4, **optimizer), rtol=0, atol=5e-6)
+
+
+def test_one_worker_with_batch_normalisation_equals_plain_sgd_bit_for_bit() -> None:
+    settings = {"model": "resnet20", "epochs": 0.1, "momentum": 0.5}
+    one = run(job("ako", p=3, **settings), 1)
+    np.testing.assert_array_equal(replica(one.nodes[0]), plain_sgd(**settings))
+
+
 def test_ako_with_one_partition_equals_all_to_all_bit_for_bit() -> None:
     ako = run(job("ako", p=1, tau=100, epochs=1), 4)
     everybody = run(job("all_to_all", consistency="ssp", tau=101, epochs=1), 4)

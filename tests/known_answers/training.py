@@ -37,16 +37,38 @@ def replica(node: LoadedNode) -> np.ndarray:
     return state.values
 
 
-def plain_sgd(**settings: Any) -> np.ndarray:
-    """What one machine without any engine computes: the weights after ``w -= lr * g`` over all mini-batches."""
+def plain_sgd(workers: int = 1, **settings: Any) -> np.ndarray:
+    """What one machine without any engine computes: the weights after SGD over all mini-batches, with plain NumPy.
+
+    The gradient is the mean of those of the mini-batches that so many workers would read in a step.
+    """
     setting = Setting.of(ako.Config.parse({**BASE, **settings}))
     model = Model(setting.model)
     weights = model.initial(np.random.default_rng(np.random.SeedSequence(setting.config.seed, spawn_key=(0,))))
-    gradient = np.empty_like(weights)
-    for batch in batches(setting, NodeContext(seed=setting.config.seed)):
-        workspace = model.workspace(max(1, len(batch.images)))
-        model.gradient(weights, batch.images, batch.labels, gradient, workspace, 1.0 / len(batch.images))
-        weights -= np.float32(setting.config.lr) * gradient
+    config, members = setting.config, {"worker": tuple(range(workers))}
+    momentum, decay = np.float32(config.momentum), np.float32(config.weight_decay)
+    gradient, velocity = np.empty_like(weights), np.zeros_like(weights)
+    statistics = model.initial_statistics()
+    nodes = [NodeContext(index=index, members=members, seed=config.seed) for index in range(workers)]
+    for number, step in enumerate(zip(*(batches(setting, node) for node in nodes), strict=True), start=1):
+        total = np.zeros_like(weights)
+        for batch in step:
+            workspace = model.workspace(max(1, len(batch.images)))
+            model.gradient(
+                weights,
+                batch.images,
+                batch.labels,
+                gradient,
+                workspace,
+                1.0 / len(batch.images),
+                statistics=statistics,
+                seed=0,
+            )
+            total += gradient
+        mean = total / np.float32(workers) + decay * weights
+        velocity = momentum * velocity + mean
+        direction = mean + momentum * velocity if config.nesterov else velocity
+        weights -= np.float32(setting.schedule.at(number, workers)) * direction
     return weights
 
 

@@ -1,174 +1,397 @@
-"""Convolution as matrix products over tiles of im2col columns.
+"""Convolution without im2col: outer products forward and to the input, dot products for the weights.
 
-A tile is a run of output rows whose columns fit the level-2 cache. It is gathered anew for the backward
-pass: copying it again costs less than reading it back from memory.
+The kernels read the input where it lies. What a border leaves of the kernel at an output pixel differs from pixel to
+pixel; neighbours that see the same part of the kernel lie side by side and are computed as one run.
 """
 
 import numpy as np
 
 from operators.dnn.kernels.activation import activate, differentiate
+from operators.dnn.kernels.arrays import fill, total
+from operators.dnn.kernels.dot import MAX_A, MAX_B
 from operators.dnn.kernels.jit import kernel
+from operators.dnn.kernels.outer import START_BIAS, START_ZERO, row_blocks
+from operators.dnn.kernels.pool import max_pool_line, max_unpool
 from operators.dnn.kernels.table import (
     CHANNELS,
+    DOT,
     FUNCTION,
     HEIGHT,
     INPUT,
     INPUT_GRADIENT,
+    KEPT,
     KERNEL,
+    NOWHERE,
     OUT_CHANNELS,
     OUT_HEIGHT,
     OUT_WIDTH,
+    OUTER,
     OUTPUT,
     OUTPUT_GRADIENT,
+    PACKED,
+    PACKED_BACK,
     PADDING,
+    POOL,
+    POOL_HEIGHT,
+    POOL_STRIDE,
+    POOL_WIDTH,
     SCRATCH,
     STRIDE,
     WEIGHTS,
     WIDTH,
     Floats,
     Row,
-    matrix,
-    tile_rows,
+    channel_stride,
 )
+from operators.dnn.kernels.unit import Unit, call
+
+TILE_ELEMENTS = 128 * 1024
+"""Elements of input, or of gradient, that are gone over again and again: they stay in the level-2 cache."""
+
+BAND_ELEMENTS = 32 * 1024
+"""Elements of gradient that are spread out before the weights take them up."""
+
+TILE_RUN = 512
+"""Least elements of a row that are worth a pass, each of which ends in adding up the lanes of its sums."""
 
 
 @kernel
-def _inside(row: Row, j: int) -> tuple[int, int]:
-    """Output columns first <= x < stop whose pixel under kernel column j lies inside the input, not its padding."""
-    stride = row[STRIDE]
-    first = max(0, (row[PADDING] - j + stride - 1) // stride)
-    stop = min(row[OUT_WIDTH], (row[WIDTH] + row[PADDING] - j + stride - 1) // stride)
-    return min(first, row[OUT_WIDTH]), max(stop, min(first, row[OUT_WIDTH]))
+def packed_width(filters: int) -> int:
+    """Filters of each block of packed weights; the last ones of some blocks may be missing."""
+    _, least, larger = row_blocks(filters)
+    return least + (larger > 0)
 
 
 @kernel
-def _gather(row: Row, image: Floats, columns: Floats, top: int, bottom: int, batch: int) -> None:
-    """Copy the patches of output rows top <= y < bottom to columns (channel, i, j; y, x, image)."""
-    side, stride, padding = row[KERNEL], row[STRIDE], row[PADDING]
-    line = row[WIDTH] * batch
-    run = row[OUT_WIDTH] * batch
-    zero = columns.dtype.type(0)
-    for channel in range(row[CHANNELS]):
-        for i in range(side):
-            for j in range(side):
-                patch = columns[(channel * side + i) * side + j]
-                first, stop = _inside(row, j)
-                for y in range(top, bottom):
-                    target = patch[(y - top) * run : (y - top + 1) * run]
-                    source_y = y * stride + i - padding
-                    if source_y < 0 or source_y >= row[HEIGHT]:
-                        target[:] = zero
-                        continue
-                    begin = (channel * row[HEIGHT] + source_y) * line
-                    source = image[begin : begin + line]
-                    target[: first * batch] = zero
-                    target[stop * batch :] = zero
-                    if stride == 1:
-                        _copy(target, first * batch, source, (first + j - padding) * batch, (stop - first) * batch)
-                    else:
-                        for x in range(first, stop):
-                            _copy(target, x * batch, source, (x * stride + j - padding) * batch, batch)
+def _pack(row: Row, weights: Floats, buffer: Floats) -> None:
+    """Copy the weight (filter, channel, i, j) with a block's filters innermost: (block, channel, i, j, filter).
+
+    For the gradient of the input channels take the place of filters: (block, filter, i, j, channel).
+    """
+    filters, channels, area = row[OUT_CHANNELS], row[CHANNELS], row[KERNEL] * row[KERNEL]
+    depth, width, first = channels * area, packed_width(filters), 0
+    blocks, least, larger = row_blocks(filters)
+    for block in range(blocks):
+        stop = first + least + (block < larger)
+        for k in range(depth):
+            at = row[PACKED] + (block * depth + k) * width - first
+            for f in range(first, stop):
+                buffer[at + f] = weights[row[WEIGHTS] + f * depth + k]
+        first = stop
+    if row[INPUT_GRADIENT] == NOWHERE:
+        return
+    width, first = packed_width(channels), 0
+    blocks, least, larger = row_blocks(channels)
+    for block in range(blocks):
+        stop = first + least + (block < larger)
+        for f in range(filters):
+            for k in range(area):
+                at = row[PACKED_BACK] + ((block * filters + f) * area + k) * width - first
+                for c in range(first, stop):
+                    buffer[at + c] = weights[row[WEIGHTS] + (f * channels + c) * area + k]
+        first = stop
 
 
-@kernel
-def _scatter(row: Row, columns: Floats, image: Floats, top: int, bottom: int, batch: int) -> None:
-    """Add columns to the patches they were gathered from: the transpose of `_gather`."""
-    side, stride, padding = row[KERNEL], row[STRIDE], row[PADDING]
-    line = row[WIDTH] * batch
-    run = row[OUT_WIDTH] * batch
-    for channel in range(row[CHANNELS]):
-        for i in range(side):
-            for j in range(side):
-                patch = columns[(channel * side + i) * side + j]
-                first, stop = _inside(row, j)
-                for y in range(top, bottom):
-                    source_y = y * stride + i - padding
-                    if source_y < 0 or source_y >= row[HEIGHT]:
-                        continue
-                    source = patch[(y - top) * run : (y - top + 1) * run]
-                    begin = (channel * row[HEIGHT] + source_y) * line
-                    target = image[begin : begin + line]
-                    if stride == 1:
-                        _add(target, (first + j - padding) * batch, source, first * batch, (stop - first) * batch)
-                    else:
-                        for x in range(first, stop):
-                            _add(target, (x * stride + j - padding) * batch, source, x * batch, batch)
-
-
-@kernel
-def _copy(target: Floats, to: int, source: Floats, begin: int, count: int) -> None:
-    reached = target[to : to + count]
-    read = source[begin : begin + count]
-    for t in range(count):
-        reached[t] = read[t]
-
-
-@kernel
-def _add(target: Floats, to: int, source: Floats, begin: int, count: int) -> None:
-    reached = target[to : to + count]
-    read = source[begin : begin + count]
-    for t in range(count):
-        reached[t] += read[t]
-
-
-@kernel
-def conv_forward(row: Row, weights: Floats, buffer: Floats, batch: int) -> None:
-    """Compute output (filters, rows, columns, batch) = function(weight * input + bias)."""
+@Unit
+def conv_forward(
+    row: Row,
+    weights: Floats,
+    statistics: Floats,
+    out: Floats,
+    buffer: Floats,
+    batch: int,
+    image: int,
+    seed: int,
+    training: bool,
+) -> None:
+    """Compute function(weight * input + bias), or the maxima of its windows."""
+    if image == 0:
+        _pack(row, weights, buffer)
     filters = row[OUT_CHANNELS]
-    patch = row[CHANNELS] * row[KERNEL] * row[KERNEL]
-    run = row[OUT_WIDTH] * batch
-    area = row[OUT_HEIGHT] * run
-    bias = row[WEIGHTS] + filters * patch
-    weight = matrix(weights, row[WEIGHTS], filters, patch)
-    image = buffer[row[INPUT] : row[INPUT] + row[CHANNELS] * row[HEIGHT] * row[WIDTH] * batch]
-    output = matrix(buffer, row[OUTPUT], filters, area)
-    rows = tile_rows(patch, row[OUT_HEIGHT], run)
-    for top in range(0, row[OUT_HEIGHT], rows):
-        bottom = min(top + rows, row[OUT_HEIGHT])
-        size = (bottom - top) * run
-        columns = matrix(buffer, row[SCRATCH], patch, size)
-        tile = matrix(buffer, row[SCRATCH] + patch * size, filters, size)
-        _gather(row, image, columns, top, bottom, batch)
-        np.dot(weight, columns, tile)
+    line = row[OUT_WIDTH] * batch
+    stride = channel_stride(row[OUT_HEIGHT] * line)
+    taps = np.empty(2 * row[CHANNELS] * row[KERNEL], np.int64)
+    if row[POOL] == 0:
+        for y in range(row[OUT_HEIGHT]):
+            _forward_line(row, weights, buffer, batch, y, row[OUTPUT] + y * line, stride, taps)
+            for f in range(filters):
+                begin = row[OUTPUT] + f * stride + y * line
+                activate(row[FUNCTION], buffer[begin : begin + line])
+        return
+    # the function rises, so that the maximum may be taken first
+    tile = channel_stride(row[POOL] * line)
+    pooled_line = row[POOL_WIDTH] * batch
+    pooled = channel_stride(row[POOL_HEIGHT] * pooled_line)
+    for y in range(row[POOL_HEIGHT]):
+        for i in range(row[POOL]):
+            _forward_line(
+                row, weights, buffer, batch, y * row[POOL_STRIDE] + i, row[SCRATCH] + i * line, tile, taps
+            )  # fmt: skip
         for f in range(filters):
-            activate(row[FUNCTION], weights[bias + f], tile[f], output[f][top * run : top * run + size])
+            place = f * pooled + y * pooled_line
+            max_pool_line(
+                buffer, row[SCRATCH] + f * tile, line, row[OUTPUT] + place, row[KEPT] + place,
+                row[POOL], row[POOL_STRIDE], row[POOL_WIDTH], batch,
+            )  # fmt: skip
+            activate(row[FUNCTION], buffer[row[OUTPUT] + place : row[OUTPUT] + place + pooled_line])
 
 
 @kernel
-def conv_backward(row: Row, weights: Floats, buffer: Floats, out: Floats, batch: int, to_input: bool) -> None:
-    """Write the gradient of weight and bias to `out`, and that of the input if `to_input`."""
+def _forward_line(
+    row: Row, weights: Floats, buffer: Floats, batch: int, y: int, target_at: int, target_step: int, taps: Row
+) -> None:
+    """Compute weight * input + bias of output row `y`."""
+    side, step, padding, filters, channels = row[KERNEL], row[STRIDE], row[PADDING], row[OUT_CHANNELS], row[CHANNELS]
+    stride, width = channel_stride(row[HEIGHT] * row[WIDTH] * batch), packed_width(filters)
+    block = channels * side * side * width
+    bias = row[WEIGHTS] + filters * channels * side * side
+    n_taps = 0
+    for c in range(1 if side == 1 else channels):
+        for i in range(max(0, padding - y * step), min(side, row[HEIGHT] + padding - y * step)):
+            taps[2 * n_taps] = (c * side + i) * side * width
+            taps[2 * n_taps + 1] = c * stride + (y * step + i - padding) * row[WIDTH] * batch
+            n_taps += 1
+    most = _tile(channels * side, side, batch)
+    x = 0
+    while x < row[OUT_WIDTH]:
+        first, stop = _forward_taps(row, x)
+        x_stop = x + 1
+        while (
+            step == 1 and x_stop < min(x + most, row[OUT_WIDTH]) and _forward_taps(row, x_stop) == (first, stop)
+        ):  # fmt: skip
+            x_stop += 1
+        # a 1x1 kernel runs over channels where others run over their columns
+        depth, depth_stride = (channels, stride) if side == 1 else (stop - first, batch)
+        call(row[OUTER], (
+            buffer, target_at + x * batch, target_step,
+            buffer, row[PACKED] + first * width, block, width,
+            buffer, row[INPUT] + (x * step + first - padding) * batch, depth_stride,
+            taps, n_taps, depth, weights, bias, START_BIAS, filters, (x_stop - x) * batch,
+        ))  # fmt: skip
+        x = x_stop
+
+
+@kernel
+def _tile(lines: int, side: int, batch: int) -> int:
+    """Most pixels of a run, of which so many lines are read, each wider by the kernel."""
+    return max(1, TILE_ELEMENTS // (lines * batch) - side + 1)
+
+
+@kernel
+def _forward_taps(row: Row, x: int) -> tuple[int, int]:
+    """Columns first <= j < stop of the kernel that lie on the input at output column `x`."""
+    left = x * row[STRIDE] - row[PADDING]
+    return max(0, -left), min(row[KERNEL], row[WIDTH] - left)
+
+
+@Unit
+def conv_backward(
+    row: Row,
+    weights: Floats,
+    statistics: Floats,
+    out: Floats,
+    buffer: Floats,
+    batch: int,
+    image: int,
+    seed: int,
+    training: bool,
+) -> None:
+    """Add the gradient of weight and bias to `out`, and write that of the input if anything asks for it."""
     filters = row[OUT_CHANNELS]
-    patch = row[CHANNELS] * row[KERNEL] * row[KERNEL]
-    run = row[OUT_WIDTH] * batch
-    area = row[OUT_HEIGHT] * run
-    pixels = row[CHANNELS] * row[HEIGHT] * row[WIDTH] * batch
-    weight = matrix(weights, row[WEIGHTS], filters, patch)
-    image = buffer[row[INPUT] : row[INPUT] + pixels]
-    output = matrix(buffer, row[OUTPUT], filters, area)
-    gradient = matrix(buffer, row[OUTPUT_GRADIENT], filters, area)
-    input_gradient = buffer[row[INPUT_GRADIENT] : row[INPUT_GRADIENT] + pixels]
-    weight_gradient = matrix(out, row[WEIGHTS], filters, patch)
-    bias_gradient = out[row[WEIGHTS] + filters * patch : row[WEIGHTS] + filters * patch + filters]
-    weight_gradient[:] = 0
-    bias_gradient[:] = 0
-    if to_input:
-        input_gradient[:] = 0
-    rows = tile_rows(patch, row[OUT_HEIGHT], run)
-    for top in range(0, row[OUT_HEIGHT], rows):
-        bottom = min(top + rows, row[OUT_HEIGHT])
-        size = (bottom - top) * run
-        columns = matrix(buffer, row[SCRATCH], patch, size)
-        tile = matrix(buffer, row[SCRATCH] + patch * size, filters, size)
-        product = matrix(buffer, row[SCRATCH] + (patch + filters) * size, filters, patch)
-        begin = top * run
+    line = row[OUT_WIDTH] * batch
+    area = row[OUT_HEIGHT] * line
+    stride = channel_stride(area)
+    bias = row[WEIGHTS] + filters * row[CHANNELS] * row[KERNEL] * row[KERNEL]
+    if image == 0:
+        fill(out[row[WEIGHTS] : bias + filters], 0)
+    if row[POOL] > 0:
+        _backward_of_pool(row, buffer, out[bias : bias + filters], batch)
+        # a band of the gradient at a time is enough where the input needs none
+        bands = 1 if row[INPUT_GRADIENT] != NOWHERE else (filters * area + BAND_ELEMENTS - 1) // BAND_ELEMENTS
+        height = (row[POOL_HEIGHT] + bands - 1) // bands
+        for top in range(0, row[POOL_HEIGHT], height):
+            bottom = min(top + height, row[POOL_HEIGHT])
+            first = top * row[POOL_STRIDE]
+            stop = row[OUT_HEIGHT] if bottom == row[POOL_HEIGHT] else bottom * row[POOL_STRIDE]
+            step = channel_stride((stop - first) * line)
+            max_unpool(row, buffer, batch, top, bottom, stop - first, step)
+            _weight_gradient(row, buffer, out, batch, row[SCRATCH] - first * line, step, first, stop)
+        delta = row[SCRATCH]
+    else:
+        delta = row[OUTPUT_GRADIENT]
         for f in range(filters):
-            differentiate(row[FUNCTION], output[f][begin : begin + size], gradient[f][begin : begin + size], tile[f])
-            bias_gradient[f] += tile[f].sum()
-        _gather(row, image, columns, top, bottom, batch)
-        np.dot(tile, columns.T, product)
-        for f in range(filters):
-            for k in range(patch):
-                weight_gradient[f, k] += product[f, k]
-        if to_input:
-            np.dot(weight.T, tile, columns)
-            _scatter(row, columns, input_gradient, top, bottom, batch)
+            at = f * stride
+            gradient = buffer[delta + at : delta + at + area]
+            differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient)
+            out[bias + f] += total(gradient)
+        _weight_gradient(row, buffer, out, batch, delta, stride, 0, row[OUT_HEIGHT])
+    if row[INPUT_GRADIENT] != NOWHERE:
+        _input_gradient(row, buffer, batch, delta)
+
+
+@kernel
+def _backward_of_pool(row: Row, buffer: Floats, bias: Floats, batch: int) -> None:
+    """Multiply the gradient of a pooled output by the function's derivative, and add its sums to the bias's."""
+    area = row[POOL_HEIGHT] * row[POOL_WIDTH] * batch
+    stride = channel_stride(area)
+    for f in range(row[OUT_CHANNELS]):
+        at = f * stride
+        gradient = buffer[row[OUTPUT_GRADIENT] + at : row[OUTPUT_GRADIENT] + at + area]
+        differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + area], gradient)
+        bias[f] += total(gradient)
+
+
+@kernel
+def _weight_gradient(
+    row: Row, buffer: Floats, out: Floats, batch: int, delta: int, step: int, first: int, stop: int
+) -> None:
+    """Add the products of gradient and input to the weight's gradient, tile by tile of output rows and columns.
+
+    Rows first <= y < stop of the gradient are at delta + y * line, for each filter `step` further on.
+    """
+    line = row[OUT_WIDTH] * batch
+    # the input's lines stay in the level-2 cache for all filters, and a block of filters' gradients in the first
+    budget = max(TILE_RUN, TILE_ELEMENTS // (row[CHANNELS] * row[KERNEL]))
+    lines = max(1, budget // line)
+    columns = row[OUT_WIDTH] if lines > 1 else max(1, min(row[OUT_WIDTH], budget // batch))
+    for top in range(first, stop, lines):
+        bottom = min(top + lines, stop)
+        for left in range(0, row[OUT_WIDTH], columns):
+            right = min(left + columns, row[OUT_WIDTH])
+            if row[STRIDE] == 1 and row[PADDING] == 0 and row[KERNEL] > 1:
+                _weight_gradient_inside(row, buffer, out, batch, delta, step, top, bottom, left, right)
+            else:
+                _weight_gradient_at_border(row, buffer, out, batch, delta, step, top, bottom, left, right)
+
+
+@kernel
+def _weight_gradient_inside(
+    row: Row,
+    buffer: Floats,
+    out: Floats,
+    batch: int,
+    delta: int,
+    stride: int,
+    top: int,
+    bottom: int,
+    left: int,
+    right: int,
+) -> None:
+    """Add a tile's products where no kernel reaches over the border: blocks of filters by kernel columns."""
+    side, width = row[KERNEL], row[WIDTH] * batch
+    line = row[OUT_WIDTH] * batch
+    source_stride = channel_stride(row[HEIGHT] * width)
+    block = MAX_A - (side >= MAX_B)
+    for f in range(0, row[OUT_CHANNELS], block):
+        filters = min(block, row[OUT_CHANNELS] - f)
+        for c in range(row[CHANNELS]):
+            for i in range(side):
+                call(row[DOT], (
+                    out, row[WEIGHTS] + ((f * row[CHANNELS] + c) * side + i) * side, row[CHANNELS] * side * side, 1,
+                    buffer, delta + f * stride + top * line + left * batch, stride, line,
+                    buffer, row[INPUT] + c * source_stride + (top + i) * width + left * batch, batch, width,
+                    bottom - top, (right - left) * batch, filters, side,
+                ))  # fmt: skip
+
+
+@kernel
+def _weight_gradient_at_border(
+    row: Row,
+    buffer: Floats,
+    out: Floats,
+    batch: int,
+    delta: int,
+    stride: int,
+    top: int,
+    bottom: int,
+    left: int,
+    right: int,
+) -> None:
+    """Add a tile's products for any stride and padding: blocks of filters by channels."""
+    side, step, padding, width = row[KERNEL], row[STRIDE], row[PADDING], row[WIDTH] * batch
+    line = row[OUT_WIDTH] * batch
+    source_stride = channel_stride(row[HEIGHT] * width)
+    for i in range(side):
+        y = max(top, (padding - i + step - 1) // step)
+        y_stop = min(bottom, (row[HEIGHT] - 1 + padding - i) // step + 1)
+        for j in range(side):
+            x = max(left, (padding - j + step - 1) // step)
+            x_stop = min(right, (row[WIDTH] - 1 + padding - j) // step + 1)
+            if y >= y_stop or x >= x_stop:
+                continue
+            target = row[WEIGHTS] + i * side + j
+            at = delta + y * line + x * batch
+            source = row[INPUT] + (y * step + i - padding) * width + (x * step + j - padding) * batch
+            if step == 1:
+                call(row[DOT], (
+                    out, target, row[CHANNELS] * side * side, side * side,
+                    buffer, at, stride, line, buffer, source, source_stride, width,
+                    y_stop - y, (x_stop - x) * batch, row[OUT_CHANNELS], row[CHANNELS],
+                ))  # fmt: skip
+            else:
+                for number in range(y_stop - y):
+                    call(row[DOT], (
+                        out, target, row[CHANNELS] * side * side, side * side,
+                        buffer, at + number * line, stride, batch,
+                        buffer, source + number * step * width, source_stride, step * batch,
+                        x_stop - x, batch, row[OUT_CHANNELS], row[CHANNELS],
+                    ))  # fmt: skip
+
+
+@kernel
+def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
+    """Write to every pixel of the input the gradients of the outputs that it reached, times the weights."""
+    side, step, padding, channels = row[KERNEL], row[STRIDE], row[PADDING], row[CHANNELS]
+    line = row[OUT_WIDTH] * batch
+    stride = channel_stride(row[OUT_HEIGHT] * line)
+    target_stride = channel_stride(row[HEIGHT] * row[WIDTH] * batch)
+    width = packed_width(channels)
+    block = row[OUT_CHANNELS] * side * side * width
+    most = _tile(row[OUT_CHANNELS] * side, side, batch)
+    taps = np.empty(2 * row[OUT_CHANNELS] * side, np.int64)
+    for y in range(row[HEIGHT]):
+        first, count = _backward_taps(y + padding, row[OUT_HEIGHT], side, step)
+        top = y + padding - first if step == 1 else (y + padding - first) // step
+        n_taps = 0
+        for f in range(min(1, count) if side == 1 else row[OUT_CHANNELS]):
+            for number in range(count):
+                i = first + number * step
+                taps[2 * n_taps] = (f * side + i) * side * width
+                taps[2 * n_taps + 1] = f * stride + (top - number) * line
+                n_taps += 1
+        x = 0
+        while x < row[WIDTH]:
+            j, depth = _backward_taps(x + padding, row[OUT_WIDTH], side, step)
+            x_stop = x + 1
+            while (
+                step == 1
+                and x_stop < min(x + most, row[WIDTH])
+                and _backward_taps(x_stop + padding, row[OUT_WIDTH], side, step) == (j, depth)
+            ):
+                x_stop += 1
+            left = x + padding - j if step == 1 else (x + padding - j) // step
+            # the next column of the kernel reached the pixel from an output further left
+            a_depth, b_depth = step * width, -batch
+            if side == 1:
+                depth, a_depth, b_depth = min(1, depth) * row[OUT_CHANNELS], width, stride
+            call(row[OUTER], (
+                buffer, row[INPUT_GRADIENT] + (y * row[WIDTH] + x) * batch, target_stride,
+                buffer, row[PACKED_BACK] + j * width, block, a_depth,
+                buffer, delta + left * batch, b_depth,
+                taps, n_taps, depth, buffer, 0, START_ZERO, channels, (x_stop - x) * batch,
+            ))  # fmt: skip
+            x = x_stop
+
+
+@kernel
+def _backward_taps(position: int, outputs: int, side: int, step: int) -> tuple[int, int]:
+    """The first kernel row (or column) that reached an input at `position`, padding included, and their number.
+
+    They are `step` apart: row k reached it from output (position - k) / step, if that is one of `outputs`.
+    """
+    least = max(0, position - (outputs - 1) * step)
+    last = min(side - 1, position)
+    if step == 1:  # by far the most frequent, and integers divide slowly
+        return least, max(0, last - least + 1)
+    first = position % step + (max(0, least - position % step) + step - 1) // step * step
+    return first, (last - first) // step + 1 if last >= first else 0

@@ -1,53 +1,103 @@
-"""The fully connected layer: one matrix product forward, two backward."""
+"""The fully connected layer on flat arrays (image, feature): every weight is read once a pass, where it lies."""
 
 import numpy as np
 
 from operators.dnn.kernels.activation import activate, differentiate
-from operators.dnn.kernels.jit import kernel
+from operators.dnn.kernels.arrays import add, copy, fill
+from operators.dnn.kernels.outer import START_TARGET, START_ZERO
 from operators.dnn.kernels.table import (
     CHANNELS,
+    DOT,
     FUNCTION,
-    HEIGHT,
     INPUT,
     INPUT_GRADIENT,
+    NOWHERE,
     OUT_CHANNELS,
+    OUTER,
     OUTPUT,
     OUTPUT_GRADIENT,
     SCRATCH,
     WEIGHTS,
-    WIDTH,
     Floats,
     Row,
-    matrix,
 )
+from operators.dnn.kernels.unit import Unit, call
+
+TILE_INPUTS = 1024
+"""Features that a pass goes over at once: those of a block of images stay in the level-2 cache."""
+
+TILE_UNITS = 64
+"""Units whose weights a pass to the input goes over at once."""
 
 
-@kernel
-def dense_forward(row: Row, weights: Floats, buffer: Floats, batch: int) -> None:
-    """Compute output (units, batch) = function(weight @ input + bias)."""
-    inputs = row[CHANNELS] * row[HEIGHT] * row[WIDTH]
-    units = row[OUT_CHANNELS]
-    bias = row[WEIGHTS] + units * inputs
-    tile = matrix(buffer, row[SCRATCH], units, batch)
-    np.dot(matrix(weights, row[WEIGHTS], units, inputs), matrix(buffer, row[INPUT], inputs, batch), tile)
-    output = matrix(buffer, row[OUTPUT], units, batch)
-    for unit in range(units):
-        activate(row[FUNCTION], weights[bias + unit], tile[unit], output[unit])
+@Unit
+def dense_forward(
+    row: Row,
+    weights: Floats,
+    statistics: Floats,
+    out: Floats,
+    buffer: Floats,
+    batch: int,
+    image: int,
+    seed: int,
+    training: bool,
+) -> None:
+    """Compute output (batch, units) = function(input @ weight.T + bias)."""
+    inputs, units = row[CHANNELS], row[OUT_CHANNELS]
+    bias = weights[row[WEIGHTS] + units * inputs : row[WEIGHTS] + units * inputs + units]
+    output = buffer[row[OUTPUT] : row[OUTPUT] + batch * units]
+    for n in range(batch):
+        copy(bias, output[n * units : (n + 1) * units])
+    for begin in range(0, inputs, TILE_INPUTS):
+        size = min(TILE_INPUTS, inputs - begin)
+        call(row[DOT], (
+            buffer, row[OUTPUT], 1, units,
+            weights, row[WEIGHTS] + begin, inputs, 0, buffer, row[INPUT] + begin, inputs, 0,
+            1, size, units, batch,
+        ))  # fmt: skip
+    activate(row[FUNCTION], output)
 
 
-@kernel
-def dense_backward(row: Row, weights: Floats, buffer: Floats, out: Floats, batch: int, to_input: bool) -> None:
-    """Write the gradient of weight and bias to `out`, and that of the input if `to_input`."""
-    inputs = row[CHANNELS] * row[HEIGHT] * row[WIDTH]
-    units = row[OUT_CHANNELS]
-    bias = row[WEIGHTS] + units * inputs
-    output = matrix(buffer, row[OUTPUT], units, batch)
-    gradient = matrix(buffer, row[OUTPUT_GRADIENT], units, batch)
-    tile = matrix(buffer, row[SCRATCH], units, batch)
-    for unit in range(units):
-        differentiate(row[FUNCTION], output[unit], gradient[unit], tile[unit])
-        out[bias + unit] = tile[unit].sum()
-    np.dot(tile, matrix(buffer, row[INPUT], inputs, batch).T, matrix(out, row[WEIGHTS], units, inputs))
-    if to_input:
-        weight = matrix(weights, row[WEIGHTS], units, inputs)
-        np.dot(weight.T, tile, matrix(buffer, row[INPUT_GRADIENT], inputs, batch))
+@Unit
+def dense_backward(
+    row: Row,
+    weights: Floats,
+    statistics: Floats,
+    out: Floats,
+    buffer: Floats,
+    batch: int,
+    image: int,
+    seed: int,
+    training: bool,
+) -> None:
+    """Write the gradient of weight and bias to `out`, or add it, and write that of the input if anything needs it."""
+    inputs, units = row[CHANNELS], row[OUT_CHANNELS]
+    delta = buffer[row[OUTPUT_GRADIENT] : row[OUTPUT_GRADIENT] + batch * units]
+    differentiate(row[FUNCTION], buffer[row[OUTPUT] : row[OUTPUT] + batch * units], delta)
+    begin = row[WEIGHTS] + units * inputs
+    bias = out[begin : begin + units]
+    if image == 0:
+        fill(bias, 0)
+    for n in range(batch):
+        add(delta[n * units : (n + 1) * units], bias)
+    taps = np.zeros(2, np.int64)
+    for begin in range(0, inputs, TILE_INPUTS):
+        call(row[OUTER], (
+            out, row[WEIGHTS] + begin, inputs,
+            buffer, row[OUTPUT_GRADIENT], 0, units, buffer, row[INPUT] + begin, inputs,
+            taps, 1, batch, out, 0, START_TARGET if image else START_ZERO, units, min(TILE_INPUTS, inputs - begin),
+        ))  # fmt: skip
+    if row[INPUT_GRADIENT] == NOWHERE:
+        return
+    by_unit = buffer[row[SCRATCH] : row[SCRATCH] + units * batch]
+    for n in range(batch):
+        for unit in range(units):
+            by_unit[unit * batch + n] = delta[n * units + unit]
+    for begin in range(0, inputs, TILE_INPUTS):
+        size = min(TILE_INPUTS, inputs - begin)
+        for unit in range(0, units, TILE_UNITS):
+            call(row[OUTER], (
+                buffer, row[INPUT_GRADIENT] + begin, inputs,
+                buffer, row[SCRATCH] + unit * batch, 0, batch, weights, row[WEIGHTS] + unit * inputs + begin, inputs,
+                taps, 1, min(TILE_UNITS, units - unit), weights, 0, START_TARGET if unit else START_ZERO, batch, size,
+            ))  # fmt: skip

@@ -1,6 +1,6 @@
-"""The two decorators of compiled code, typed.
+"""The decorators of compiled code, typed.
 
-Both release the GIL, follow IEEE division (no ZeroDivisionError for a NaN), and allow only the
+Compiled functions release the GIL, follow IEEE division (no ZeroDivisionError for a NaN), and allow only the
 re-association of sums and contraction to fused multiply-adds: NaN and infinity still propagate.
 
 numba's on-disk cache notices a change of the file that holds an entry, not of the kernels it calls.
@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from numba import config
+from numba import config, extending
 
 F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
 
-_FAST_MATH = {"contract", "reassoc", "nsz", "arcp"}
+FAST_MATH = {"contract", "reassoc", "nsz", "arcp"}
 
 
 def kernel(function: F) -> F:
     """Compile a function that only compiled functions call."""
-    compiled = numba.njit(nogil=True, error_model="numpy", fastmath=_FAST_MATH)
+    compiled = numba.njit(nogil=True, error_model="numpy", fastmath=FAST_MATH)
     return cast("F", compiled(function))
 
 
@@ -35,12 +36,22 @@ def entry(function: F) -> F:
     Compilation happens on the first call with arguments of new types. The cache is under NUMBA_CACHE_DIR
     where that is set, else under this package's __pycache__; numba picks a user folder where it may write to neither.
     """
-    compiled = numba.njit(nogil=True, error_model="numpy", fastmath=_FAST_MATH, cache=True)
+    compiled = numba.njit(nogil=True, error_model="numpy", fastmath=FAST_MATH, cache=True)
+    return cast("F", cached(lambda: compiled(function)))
+
+
+def intrinsic(function: F) -> Callable[..., Any]:
+    """Make a function that emits instructions one that compiled functions call, without its first argument."""
+    return cast("Callable[..., Any]", extending.intrinsic(function))
+
+
+def cached(make: Callable[[], T]) -> T:
+    """Make a compiled function whose cache lies in `cache_folder`."""
     settings = cast("Any", config)
     previous = settings.CACHE_DIR
     settings.CACHE_DIR = str(cache_folder())
     try:
-        return cast("F", compiled(function))
+        return make()
     finally:
         settings.CACHE_DIR = previous
 
@@ -52,16 +63,16 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def compiled_once() -> Iterator[None]:
-    """Let one process at a time compile into the cache; once one has, all the others load from it side by side.
+def compiled_once(name: str) -> Iterator[None]:
+    """Let one process compile what has this name into the cache; once it has, all the others load it side by side.
 
     Where the cache cannot be written, everybody compiles for himself.
     """
     folder = cache_folder()
-    complete = folder / "complete"
+    complete = folder / f"{name}.complete"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = None if complete.exists() else (folder / "lock").open("w")
+        lock = None if complete.exists() else (folder / f"{name}.lock").open("w")
     except OSError:
         lock = None
     if lock is None:

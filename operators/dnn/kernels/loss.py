@@ -1,4 +1,4 @@
-"""Softmax and softmax cross-entropy over logits (classes, batch), image innermost."""
+"""Softmax and softmax cross-entropy over logits (batch, classes)."""
 
 import math
 
@@ -12,57 +12,68 @@ Labels = npt.NDArray[np.int64]
 
 
 @entry
-def softmax(logits: Floats, probabilities: Floats) -> None:
-    """Write exp(logit - max) / sum to `probabilities` (classes, batch), stable for any finite logits."""
-    classes, batch = logits.shape
+def softmax(logits: Floats) -> None:
+    """Replace logits by exp(logit - max) / sum, stable for any finite logits."""
+    batch, classes = logits.shape
     for n in range(batch):
-        best = logits[_largest(logits, n), n]
+        best = logits[n, _largest(logits[n])]
         total = logits.dtype.type(0)
         for c in range(classes):
-            power = math.exp(logits[c, n] - best)
-            probabilities[c, n] = power
+            power = math.exp(logits[n, c] - best)
+            logits[n, c] = power
             total += power
         for c in range(classes):
-            probabilities[c, n] /= total
+            logits[n, c] /= total
 
 
 @entry
 def cross_entropy(logits: Floats, labels: Labels, predictions: Labels) -> tuple[float, int]:
     """Sum -log softmax(logits)[label] over the batch, in nats and float64, and count the correct predictions."""
-    classes, batch = logits.shape
+    batch, classes = logits.shape
     loss_sum = 0.0
     correct = 0
     for n in range(batch):
-        predictions[n] = _largest(logits, n)
-        best = logits[predictions[n], n]
+        predictions[n] = _largest(logits[n])
+        best = logits[n, predictions[n]]
         total = 0.0
         for c in range(classes):
-            total += math.exp(logits[c, n] - best)
-        loss_sum += math.log(total) - (logits[labels[n], n] - best)
+            total += math.exp(logits[n, c] - best)
+        loss_sum += math.log(total) - (logits[n, labels[n]] - best)
         correct += predictions[n] == labels[n]
     return loss_sum, correct
 
 
 @kernel
-def cross_entropy_gradient(logits: Floats, labels: Labels, scale: float, gradient: Floats) -> None:
-    """Write scale * (softmax - one-hot label) to `gradient` (classes, batch): the loss differentiated by the logits."""
-    softmax(logits, gradient)
-    classes, batch = logits.shape
+def cross_entropy_gradient(logits: Floats, labels: Labels, scale: float, gradient: Floats) -> tuple[float, int]:
+    """Write scale * (softmax - one-hot label) to `gradient` (batch, classes); return as `cross_entropy` does."""
+    batch, classes = logits.shape
     factor = logits.dtype.type(scale)
+    loss_sum = 0.0
+    correct = 0
     for n in range(batch):
-        gradient[labels[n], n] -= logits.dtype.type(1)
-    for c in range(classes):
-        for n in range(batch):
-            gradient[c, n] *= factor
+        largest = _largest(logits[n])
+        best = logits[n, largest]
+        total = 0.0
+        for c in range(classes):
+            power = math.exp(logits[n, c] - best)
+            gradient[n, c] = power
+            total += power
+        share = factor / logits.dtype.type(total)
+        for c in range(classes):
+            gradient[n, c] *= share
+        gradient[n, labels[n]] -= factor
+        loss_sum += math.log(total) - (logits[n, labels[n]] - best)
+        correct += largest == labels[n]
+    return loss_sum, correct
 
 
 @kernel
-def _largest(logits: Floats, image: int) -> int:
-    """Class of the largest logit of one image: the first of equals, or the first NaN, as np.argmax has it."""
+def _largest(logits: Floats) -> int:
+    """The class of the largest logit: the first of equals, or the first NaN, as np.argmax has it."""
     winner = 0
-    for c in range(1, logits.shape[0]):
-        value = logits[c, image]
-        best = logits[winner, image]
+    for c in range(1, logits.size):
+        value = logits[c]
+        best = logits[winner]
         if value > best or (math.isnan(value) and not math.isnan(best)):
             winner = c
     return winner

@@ -1,87 +1,76 @@
-"""The compiled entries: they interpret a program table over one flat workspace buffer.
+"""The compiled entry: it interprets a program table over one flat workspace buffer.
 
-One compilation serves every network. Nothing is checked here: `operators.dnn.model` does that.
-Weights, images and labels come as read-only arrays, so that there is one compilation per dtype.
+One compilation serves every network, and each operation has one of its own. Nothing is checked here:
+`operators.dnn.model` does that. Images, weights and labels come as read-only arrays, so that there is one compilation
+per dtype. Images are taken in chunks: what the layers hand on then stays within the level-2 cache.
 """
 
-import numpy as np
-
-from operators.dnn.kernels.activation import activation_backward, activation_forward
-from operators.dnn.kernels.conv import conv_backward, conv_forward
-from operators.dnn.kernels.dense import dense_backward, dense_forward
-from operators.dnn.kernels.jit import entry, kernel
-from operators.dnn.kernels.loss import Labels, cross_entropy, cross_entropy_gradient
-from operators.dnn.kernels.pool import pool_backward, pool_forward
+from operators.dnn.kernels.arrays import copy
+from operators.dnn.kernels.elementwise import add_to, load_images
+from operators.dnn.kernels.jit import entry
+from operators.dnn.kernels.loss import Labels, cross_entropy_gradient
 from operators.dnn.kernels.table import (
-    CONV,
-    DENSE,
-    INPUT,
-    MAX_POOL,
-    OPCODE,
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    NOWHERE,
     OUT_CHANNELS,
     OUTPUT,
     OUTPUT_GRADIENT,
-    WEIGHTS,
+    SECOND_GRADIENT,
+    SECOND_TOTAL,
+    TOTAL,
     Floats,
     Row,
-    matrix,
 )
-
-
-@kernel
-def _load(images: Floats, target: Floats) -> None:
-    """Transpose images (batch, pixels) to (pixels, batch), in blocks of one cache line."""
-    batch, pixels = images.shape
-    for begin in range(0, pixels, 16):
-        end = min(begin + 16, pixels)
-        for n in range(batch):
-            for pixel in range(begin, end):
-                target[pixel, n] = images[n, pixel]
+from operators.dnn.kernels.unit import call
 
 
 @entry
-def forward(program: Row, weights: Floats, images: Floats, buffer: Floats) -> Floats:
-    """Run images (batch, pixels), at least one, through the network; return the logits (classes, batch) in `buffer`."""
-    batch, pixels = images.shape
-    _load(images, matrix(buffer, program[0, INPUT], pixels, batch))
-    for index in range(program.shape[0]):
-        row = program[index]
-        if row[OPCODE] == CONV:
-            conv_forward(row, weights, buffer, batch)
-        elif row[OPCODE] == MAX_POOL:
-            pool_forward(row, buffer, batch)
-        elif row[OPCODE] == DENSE:
-            dense_forward(row, weights, buffer, batch)
-        else:
-            activation_forward(row, buffer, batch)
-    return matrix(buffer, program[-1, OUTPUT], program[-1, OUT_CHANNELS], batch)
-
-
-@entry
-def gradient(
-    program: Row, weights: Floats, images: Floats, labels: Labels, out: Floats, buffer: Floats, scale: float
+def run(
+    program: Row,
+    weights: Floats,
+    statistics: Floats,
+    images: Floats,
+    labels: Labels,
+    out: Floats,
+    logits: Floats,
+    buffer: Floats,
+    chunk: int,
+    scale: float,
+    seed: int,
+    training: bool,
 ) -> tuple[float, int]:
-    """Write scale * d loss_sum / d weights to `out`; return the summed loss and the number of correct predictions.
+    """Train on images (batch, pixels), or evaluate them.
 
-    images: (batch, pixels), at least one. labels: (batch,) int64.
+    In training, write scale * d loss_sum / d weights to `out`, advance the statistics in place, and return the summed
+    loss and the number of correct predictions; drop what `seed` says. Else, write the logits (batch, classes).
     """
-    batch = images.shape[0]
-    logits = forward(program, weights, images, buffer)
-    loss_sum, correct = cross_entropy(logits, labels, np.empty(batch, np.int64))
-    delta = matrix(buffer, program[-1, OUTPUT_GRADIENT], logits.shape[0], batch)
-    cross_entropy_gradient(logits, labels, scale, delta)
-    # nothing below the first layer that has weights needs a gradient
-    first = 0
-    while program[first, WEIGHTS] < 0:
-        first += 1
-    for index in range(program.shape[0] - 1, first - 1, -1):
-        row = program[index]
-        if row[OPCODE] == CONV:
-            conv_backward(row, weights, buffer, out, batch, index > first)
-        elif row[OPCODE] == MAX_POOL:
-            pool_backward(row, buffer, batch)
-        elif row[OPCODE] == DENSE:
-            dense_backward(row, weights, buffer, out, batch, index > first)
-        else:
-            activation_backward(row, buffer, batch)
+    operations = program.shape[0]
+    classes = program[-1, OUT_CHANNELS]
+    loss_sum = 0.0
+    correct = 0
+    for image in range(0, images.shape[0], chunk):
+        batch = min(chunk, images.shape[0] - image)
+        load_images(program[0], images[image : image + batch], buffer)
+        for index in range(operations):
+            row = program[index]
+            call(row[FORWARD], (row, weights, statistics, out, buffer, batch, image, seed, training))
+        found = buffer[program[-1, OUTPUT] : program[-1, OUTPUT] + batch * classes].reshape((batch, classes))
+        if not training:
+            for n in range(batch):
+                copy(found[n], logits[image + n])
+            continue
+        place = program[-1, OUTPUT_GRADIENT]
+        delta = buffer[place : place + batch * classes].reshape((batch, classes))
+        more, hits = cross_entropy_gradient(found, labels[image : image + batch], scale, delta)
+        loss_sum += more
+        correct += hits
+        for index in range(operations - 1, -1, -1):
+            row = program[index]
+            call(row[BACKWARD], (row, weights, statistics, out, buffer, batch, image, seed, training))
+            if row[TOTAL] != NOWHERE:
+                add_to(row, buffer, batch, row[INPUT_GRADIENT], row[TOTAL])
+            if row[SECOND_TOTAL] != NOWHERE:
+                add_to(row, buffer, batch, row[SECOND_GRADIENT], row[SECOND_TOTAL])
     return loss_sum, correct

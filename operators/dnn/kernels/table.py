@@ -1,66 +1,85 @@
 """The program table: how a network is described to the compiled kernels.
 
-An int64 array with a row per operation, in forward order. Offsets count elements, of the weight vector
-or of the flat workspace buffer. Activations are arrays (channel, row, column, image), image innermost,
-packed to the batch in hand; offsets leave room for the workspace's full batch.
+An int64 array with a row per operation, in forward order. Offsets count elements, of the weight vector, of the
+statistics, or of the flat workspace buffer; they leave room for a whole chunk of images.
+
+An array of one row and column is *flat*, (image, channel); any other, and what convolutions, pooling and batch
+normalisation read and write, is *spatial*: (channel, row, column, image), image innermost. Both are packed to the
+number of images in hand, and the channels of spatial arrays lie `channel_stride` apart.
 """
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from operators.dnn.kernels.jit import kernel
 
 Floats = npt.NDArray[Any]
 """float32 in training; the finite-difference tests compile the same kernels for float64."""
-Row = npt.NDArray[Any]
+Row = npt.NDArray[np.int64]
 """One row of the program table, int64."""
-
-CONV = 0
-MAX_POOL = 1
-DENSE = 2
-ACTIVATION = 3
 
 IDENTITY = 0
 RELU = 1
 SIGMOID = 2
 TANH = 3
 
-OPCODE = 0
-FUNCTION = 1  # the activation applied to the result: IDENTITY, RELU, SIGMOID or TANH
-CHANNELS = 2  # of the input
-HEIGHT = 3
-WIDTH = 4
-OUT_CHANNELS = 5
-OUT_HEIGHT = 6
-OUT_WIDTH = 7
-KERNEL = 8  # side of the kernel or the pooling window, pixels
-STRIDE = 9
-PADDING = 10
-WEIGHTS = 11  # offset of the weight in the weight vector, the bias behind it; -1 where there are none
-INPUT = 12  # buffer offsets from here on
-OUTPUT = 13
-INPUT_GRADIENT = 14
-OUTPUT_GRADIENT = 15
-SCRATCH = 16  # conv: columns, tile, product; dense: tile; max-pool: the winners' positions, kept until backward
-COLUMNS = 17  # of the table
+NOWHERE = -1
+"""Offset of what an operation does not have."""
 
-TILE_ELEMENTS = 32768
-"""Size aimed at for a tile of im2col columns: 128 KiB of float32, which stays in the level-2 cache."""
+FORWARD = 0  # address of the unit that runs the operation forward
+BACKWARD = 1  # and of that which runs it backward
+OUTER = 2  # those of the inner loops
+DOT = 3
+FUNCTION = 4  # activation applied to the result: IDENTITY, RELU, SIGMOID or TANH
+CHANNELS = 5  # of the input
+HEIGHT = 6
+WIDTH = 7
+OUT_CHANNELS = 8
+OUT_HEIGHT = 9  # of a convolution with a pool: before it
+OUT_WIDTH = 10
+KERNEL = 11  # rows of the kernel or the pooling window, pixels
+KERNEL_WIDTH = 12  # its columns
+STRIDE = 13
+PADDING = 14
+POOL = 15  # a max-pool that is part of a convolution: side of its window, 0 for none
+POOL_STRIDE = 16
+POOL_HEIGHT = 17  # its output
+POOL_WIDTH = 18
+FLAT = 19  # 1 if the input is flat
+WEIGHTS = 20  # offset of the weight in the weight vector, the bias behind it
+STATISTICS = 21  # offset of the running mean in the statistics, the variance behind it
+NUMBER = 22  # of the layer among the network's steps, which dropout's bits depend on
+RATE = 23  # the float64 of this bit pattern: dropout's rate, batch normalisation's momentum
+EPSILON = 24  # likewise, added to variances
+INPUT = 25  # buffer offsets from here on
+SECOND = 26  # the other summand of an addition
+OUTPUT = 27
+INPUT_GRADIENT = 28  # NOWHERE if nothing below has weights
+SECOND_GRADIENT = 29
+OUTPUT_GRADIENT = 30
+TOTAL = 31  # gradient of the input that INPUT_GRADIENT is added to, where several operations read it
+SECOND_TOTAL = 32
+KEPT = 33  # what backward needs from forward: winners of a pool, mean and deviation of a batch
+PACKED = 34  # weights of a convolution as the kernels read them, forward
+PACKED_BACK = 35  # and to its input
+SCRATCH = 36  # dead after the operation
+COLUMNS = 37  # of the table
 
 
 @kernel
-def matrix(array: Floats, offset: int, rows: int, columns: int) -> Floats:
-    """View (rows, columns) elements of a flat array from `offset`."""
-    return array[offset : offset + rows * columns].reshape((rows, columns))
+def channel_stride(elements: int) -> int:
+    """Distance between the channels of a spatial array with `elements` in each.
+
+    An odd number of cache lines of float32: otherwise channels whose size is a power of two would compete for the same
+    few places of the caches.
+    """
+    return 16 * (((elements + 15) // 16) | 1)
 
 
 @kernel
-def tile_rows(patch: int, out_height: int, run: int) -> int:
-    """Output rows per im2col tile, where a patch has `patch` weights per filter and a row `run` elements."""
-    return max(1, min(out_height, TILE_ELEMENTS // (patch * run)))
-
-
-def tile_columns_bound(patch: int, out_height: int, run: int) -> int:
-    """Most columns a tile has at this or any smaller batch; `run` is out_width times the largest batch."""
-    return min(out_height * run, max(TILE_ELEMENTS // patch, run))
+def real(row: Row, column: int) -> float:
+    """The float64 in a column."""
+    value: float = row[column : column + 1].view(np.float64)[0]
+    return value

@@ -76,6 +76,18 @@ def test_prepare_built_in_job_gives_its_graph_without_bundle(name: str) -> None:
             {"consistency": "bsp"},
             "effective learning rate: 0.02 per step, of the mean gradient of 4 workers",
         ),
+        (
+            "ako",
+            {"momentum": "0.9"},
+            "effective learning rate: 4 workers x lr 0.02 = 0.08 per round (updates add up); "
+            "with momentum 0.9, 10 times that in the long run",
+        ),
+        (
+            "all_to_all",
+            {"consistency": "bsp", "momentum": "0.75"},
+            "effective learning rate: 0.02 per step, of the mean gradient of 4 workers; "
+            "with momentum 0.75, 4 times that in the long run",
+        ),
     ],
 )
 def test_prepare_says_the_effective_learning_rate(job: str, settings: dict[str, str], note: str) -> None:
@@ -257,3 +269,12 @@ def test_prepare_holdout_that_leaves_nothing_is_refused() -> None:
 def test_prepare_infinite_setting_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=f"^{key}: must be a"):
         prepare(load_job("ako"), {key: "inf"}, nodes=2)
+
+
+def test_load_job_whose_file_needs_pytorch_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needs_torch_job.py").write_text("from torch import nn\n")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigError, match=r"needs_torch_job.py raised ModuleNotFoundError.*pip install 'ako-dataflow"):
+        load_job(str(tmp_path / "needs_torch_job.py"))

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from ako_jobs.datasets import load
 from ako_jobs.jobs import load_job, prepare
 from ako_jobs.predict import ModelInput, load_model, predict
 from dataflow.errors import DataError
 from operators.checkpoint import model_file
-from operators.dnn import Model, ModelSpec
+from operators.dnn import Model, ModelSpec, TorchSpec
 
 
 def keep_model(folder: Path, normalise: str = "true") -> tuple[ModelSpec, np.ndarray, ModelInput]:
@@ -20,7 +21,7 @@ def keep_model(folder: Path, normalise: str = "true") -> tuple[ModelSpec, np.nda
     weights = Model(spec).initial(np.random.default_rng(1))
     model_input = ModelInput.of(prepared.graph)
     assert model_input is not None
-    (folder / "model.safetensors").write_bytes(model_file(spec, weights))
+    (folder / "model.safetensors").write_bytes(model_file(spec, weights, np.zeros(0, np.float32)))
     (folder / "config.json").write_text(json.dumps({"input": model_input.model_dump(mode="json")}))
     return spec, weights, model_input
 
@@ -34,7 +35,7 @@ def test_predict_normalises_as_training_did(tmp_path: Path, normalise: str) -> N
     if normalise == "true":
         inputs = ((inputs - np.float32(data.mean[0])) / np.float32(data.std[0])).astype(np.float32)
     model = Model(spec)
-    expected = model.predict(weights, inputs, model.workspace(300))
+    expected = model.predict(weights, inputs, model.workspace(300), statistics=np.zeros(0, np.float32))
 
     trained = load_model(tmp_path)
     np.testing.assert_array_equal(trained.weights, weights)
@@ -82,4 +83,12 @@ def test_load_model_config_that_does_not_say_how_is_refused(tmp_path: Path, text
     keep_model(tmp_path)
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(DataError, match="does not say how images are put to the model"):
+        load_model(tmp_path)
+
+
+def test_load_model_of_a_module_that_is_not_found_says_to_name_the_job(tmp_path: Path) -> None:
+    spec = TorchSpec(factory="module_of_nobody:make", input=(1, 8, 8), classes=10)
+    data = safetensors.numpy.save({"w": np.zeros(1, np.float32)}, {"model": spec.model_dump_json()})
+    (tmp_path / "model.safetensors").write_bytes(data)
+    with pytest.raises(DataError, match=r"module_of_nobody:make, which is not found .*--job FILE"):
         load_model(tmp_path)

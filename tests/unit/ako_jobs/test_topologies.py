@@ -6,10 +6,12 @@ import pytest
 from ako_jobs import ako, all_to_all, parameter_server
 from ako_jobs.config import bytes_per_second
 from ako_jobs.models import network
+from ako_jobs.worker import Setting
 from dataflow.engine.memory_driver import MemoryDriver
 from dataflow.errors import ConfigError
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.placement import place
+from operators.schedule import Cosine, Schedule, Step
 
 WORKER_EDGES = {
     "source.batches -> normalise.batches",
@@ -22,7 +24,7 @@ WORKER_EDGES = {
     "due_checkpoint.due -> checkpoint.progress",
 }
 WORKER_CROSSING = {"sample.samples -> divergence.samples": ("all-to-one", True)}
-WORKER_STATE = {"replica", "clocks", "newest", "newest_kept", "samples"}
+WORKER_STATE = {"replica", "statistics", "velocity", "clocks", "newest", "newest_kept", "samples"}
 
 
 def graph(job, **settings):
@@ -156,6 +158,32 @@ def test_worker_without_normalisation_has_no_normalise():
 # Configuration
 
 
+def test_setting_schedule_step_puts_milestones_at_epochs():
+    config = ako.Config.parse({"schedule": "step", "milestones": "0.5, 8", "gamma": 0.2, "batch": 100, "warmup": 2})
+    assert Setting.of(config).schedule == Schedule(  # 13 mini-batches of one worker are an epoch
+        lr=0.02, warmup_steps=26, decay=Step(milestones=(6, 104), gamma=0.2)
+    )
+
+
+def test_setting_schedule_cosine_takes_what_the_warm_up_leaves():
+    config = ako.Config.parse({"schedule": "cosine", "lr_min": 0.001, "batch": 100, "warmup": 2, "epochs": 10})
+    assert Setting.of(config).schedule == Schedule(
+        lr=0.02, warmup_steps=26, decay=Cosine(begin=26, steps=104, lr_min=0.001)
+    )
+
+
+def test_setting_schedule_cosine_with_nothing_but_warm_up_ends_with_it():
+    config = ako.Config.parse({"schedule": "cosine", "batch": 100, "warmup": 2, "epochs": 1})
+    assert Setting.of(config).schedule.decay == Cosine(begin=26, steps=1)
+
+
+def test_setting_optimizer_is_in_workers_and_warm_start():
+    built = graph(ako, momentum=0.9, nesterov=True, weight_decay=0.001)
+    want = '"optimizer":{"momentum":0.9,"nesterov":true,"weight_decay":0.001}'
+    params = {element.name: element.params for element in built.elements}
+    assert all(want in each for each in (built.operator("compute").params, params["velocity"], params["replica"]))
+
+
 @pytest.mark.parametrize(
     ("job", "settings", "message"),
     [
@@ -181,6 +209,25 @@ def test_worker_without_normalisation_has_no_normalise():
         ),
         (ako, {"model": "papr"}, r"no such model \(got papr\); did you mean 'paper'"),
         (ako, {"model": "paper"}, "does not fit the images of 'digits'.*use model=auto"),
+        (ako, {"momentum": 1}, r"^momentum: must be a number >= 0 and < 1 \(got 1\)$"),
+        (ako, {"weight_decay": -1}, r"^weight_decay: must be a number >= 0 \(got -1\)$"),
+        (ako, {"nesterov": True}, r"^nesterov needs momentum; add momentum=0.9$"),
+        (ako, {"gamma": 1.5}, r"^gamma: must be a number > 0 and <= 1 \(got 1.5\)$"),
+        (
+            ako,
+            {"schedule": "cosin"},
+            r"^schedule: must be constant, step or cosine \(got cosin\); did you mean 'cosine",
+        ),
+        (ako, {"schedule": "step"}, r"^schedule=step needs milestones; write milestones=4,8$"),
+        (ako, {"milestones": "8,4"}, r"^milestones: must be ascending numbers .*; write them like 4,8 \(got 8,4\)$"),
+        (ako, {"milestones": "0,4"}, r"^milestones: must be ascending numbers of epochs, all above 0; "),
+        (ako, {"milestones": "four"}, r"^milestones: must be ascending numbers .* \(got four\)$"),
+        (ako, {"milestones": "1,nan"}, r"^milestones: must be ascending numbers .* \(got 1,nan\)$"),
+        (ako, {"milestones": "1,inf"}, r"^milestones: must be ascending numbers .* \(got 1,inf\)$"),
+        (ako, {"milestones": "4"}, r"^milestones is for schedule=step, and schedule is constant; add schedule=step$"),
+        (ako, {"gamma": 0.5, "schedule": "cosine"}, r"^gamma is for schedule=step, and schedule is cosine"),
+        (ako, {"lr_min": 0.01}, r"^lr_min is for schedule=cosine, and schedule is constant; add schedule=cosine$"),
+        (ako, {"lr": 0.1, "lr_min": 0.2, "schedule": "cosine"}, r"^lr_min=0.2 is above lr=0.1; use a smaller lr_min$"),
         (ako, {"bandwidth": "fast"}, r"not a bandwidth \(got fast\); write it like 100mbit"),
         (all_to_all, {"consistency": "strong"}, r"^consistency: must be bsp, ssp or async \(got strong\)$"),
         (parameter_server, {"n_push": 2, "n_fetch": 3}, r"n_fetch must be a multiple of n_push.*use n_fetch=2"),

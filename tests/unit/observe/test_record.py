@@ -120,4 +120,4 @@ def test_record_of_a_job_without_events_or_samples_has_no_means() -> None:
 
 
 def test_installed_versions_name_what_results_depend_on() -> None:
-    assert set(installed_versions()) == {"python", "ako-dataflow", "numpy", "numba", "scipy", "grpcio"}
+    assert set(installed_versions()) == {"python", "ako-dataflow", "numpy", "numba", "grpcio"}

@@ -14,11 +14,18 @@ from operators.dnn import ModelSpec
 from operators.messages import Progress
 from operators.vector_state import VectorState
 
+NONE = np.zeros(0, np.float32)
+
 
 def checkpoint(index=0, **fields):
     node = NodeContext(index=index, name=f"node-{index}", members={"worker": (0, 1)})
     clocks = ClocksState(2, everything((0, 1), 2, without=index))
-    states = {"replica": VectorState(IDENTITY.copy()), "clocks": clocks}
+    states = {
+        "replica": VectorState(IDENTITY.copy()),
+        "statistics": VectorState(NONE),
+        "velocity": VectorState(IDENTITY / np.float32(4)),
+        "clocks": clocks,
+    }
     return Harness(Checkpoint(model=TWO, **fields), node=node, states=states)
 
 
@@ -41,7 +48,7 @@ def test_checkpoint_final_progress_keeps_the_named_weights_and_the_network():
 
 def test_model_file_header_holds_the_specification(tmp_path):
     path = tmp_path / "model.safetensors"
-    path.write_bytes(model_file(TWO, IDENTITY))
+    path.write_bytes(model_file(TWO, IDENTITY, NONE))
     with safetensors.safe_open(path, framework="numpy") as file:
         assert ModelSpec.model_validate(json.loads(file.metadata()["model"])) == TWO
 
@@ -64,7 +71,14 @@ def test_checkpoint_keeps_one_on_every_node_at_every_progress_it_is_told(index):
     assert names == [f"checkpoints/node-{index}-step-0000000{step}.safetensors" for step in (3, 5, 8)]
 
 
-def test_checkpoint_round_trip_restores_replica_and_clocks():
+def test_checkpoint_without_momentum_keeps_an_empty_velocity():
+    harness = checkpoint()
+    harness.states["velocity"].values = np.zeros(0, np.float32)
+    (artifact,) = harness.send(progress(6))
+    assert safetensors.numpy.load(artifact.data)["velocity"].shape == (0,)
+
+
+def test_checkpoint_round_trip_restores_replica_velocity_and_clocks():
     harness = checkpoint()
     clocks = harness.states["clocks"]
     clocks.made, clocks.images = 6, 96
@@ -74,6 +88,9 @@ def test_checkpoint_round_trip_restores_replica_and_clocks():
     replica = VectorState(np.zeros_like(IDENTITY))
     replica.restore({"values": tensors["replica"]})
     assert np.array_equal(replica.values, IDENTITY)
+    velocity = VectorState(np.zeros_like(IDENTITY))
+    velocity.restore({"values": tensors["velocity"]})
+    assert velocity.values.tolist() == [0.25, 0, 0, 0.25, 0, 0]
     restored = ClocksState(2, {})
     restored.restore({name.removeprefix("clocks."): tensor for name, tensor in tensors.items() if "." in name})
     assert (restored.made, restored.images, restored.applied(1).tolist(), restored.slowest()) == (6, 96, [4, 0], 3)

@@ -1,5 +1,7 @@
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from operators.clocks import ClocksState, everything
 from operators.compute import Compute
 from operators.dnn import Dense, Model, ModelSpec
 from operators.messages import Batch, Progress
+from operators.optimizer import Sgd
 from operators.schedule import Schedule
 from operators.vector_state import VectorState
 
@@ -20,6 +23,7 @@ MODEL = Model(TWO)
 IMAGES = np.array([[1, 0], [0, 1], [0.5, 0.25], [0.75, 1]], np.float32).reshape(4, 1, 1, 2)
 LABELS = np.array([0, 0, 1, 1])
 RATE = np.float32(0.3)
+NONE = np.zeros(0, np.float32)
 NODE = NodeContext(index=1, name="left", members={"worker": (0, 1, 2)})
 
 
@@ -35,16 +39,18 @@ def shards(count, *, step=0, size=4):
 
 def gradient(images, labels, scale):
     out = np.empty_like(IDENTITY)
-    loss, _ = MODEL.gradient(IDENTITY, images, labels, out, MODEL.workspace(4), scale)
+    loss, _ = MODEL.gradient(IDENTITY, images, labels, out, MODEL.workspace(4), scale, statistics=NONE, seed=0)
     return out, loss
 
 
 def make(origins=(), weights=IDENTITY, node=NODE, **fields):
     states = {
         "replica": VectorState(weights.copy()),
+        "statistics": VectorState(np.zeros(0, np.float32)),
+        "velocity": VectorState(fields.get("optimizer", Sgd()).velocity(len(weights))),
         "clocks": ClocksState(2, everything(origins, 2, without=None)),
     }
-    return Harness(Compute(model=TWO, schedule=Schedule(lr=0.3), **fields), node=node, states=states)
+    return Harness(Compute(**{"model": TWO, "schedule": Schedule(lr=0.3)} | fields), node=node, states=states)
 
 
 def weights(harness):
@@ -91,6 +97,46 @@ def test_compute_local_and_emits_decide_what_changes_and_what_leaves(local, emit
     assert weights(compute).dtype == message.values.dtype == np.float32
 
 
+@pytest.mark.parametrize("emits", ["gradient", "update"])
+def test_compute_momentum_direction_is_applied_and_leaves(emits):
+    compute = make(emits=emits, optimizer=Sgd(momentum=0.5, weight_decay=0.25))
+    start, velocity = IDENTITY.copy(), np.zeros_like(IDENTITY)
+    for step in range(3):
+        compute.send(*shards(1, step=step))
+        out = np.empty_like(start)
+        MODEL.gradient(start, IMAGES, LABELS, out, MODEL.workspace(4), 0.25, statistics=NONE, seed=0)
+        velocity = np.float32(0.5) * velocity + (out + np.float32(0.25) * start)
+        start -= velocity * RATE
+        message = compute.emitted("gradients")[-1]
+        assert np.array_equal(message.values, velocity * RATE if emits == "update" else velocity)
+    assert np.array_equal(weights(compute), start)
+    assert np.array_equal(compute.states["velocity"].values, velocity)
+
+
+def test_compute_momentum_of_two_shards_sees_their_sum_once():
+    compute, sgd = make(optimizer=Sgd(momentum=0.5)), {}
+    for step in range(2):
+        compute.send(*shards(2, step=step)[:1])
+        compute.send(*shards(2, step=step)[1:])
+        sgd[step] = compute.states["velocity"].values.copy()
+    assert np.array_equal(compute.emitted("gradients")[0].values, sgd[0] * RATE)
+    assert np.array_equal(compute.emitted("gradients")[1].values, sgd[1] * RATE)
+    assert sgd[0] == pytest.approx(gradient(IMAGES, LABELS, 0.25)[0], rel=1e-5, abs=1e-6)
+
+
+def test_compute_restored_velocity_and_replica_go_on_as_if_never_interrupted():
+    sgd = Sgd(momentum=0.9, nesterov=True)
+    whole, first, second = (make(optimizer=sgd) for _ in range(3))
+    whole.send(*shards(1))
+    first.send(*shards(1))
+    for name in ("replica", "velocity", "clocks"):
+        second.states[name].restore(first.states[name].tensors())
+    whole.send(*shards(1, step=1))
+    second.send(*shards(1, step=1))
+    assert np.array_equal(weights(second), weights(whole))
+    assert not np.array_equal(weights(second), weights(first))
+
+
 def test_compute_emitted_gradient_is_not_changed_by_the_next_step():
     compute = make()
     compute.send(*shards(1))
@@ -112,8 +158,7 @@ def test_compute_progress_counts_the_whole_roles_images_and_the_mean_loss():
 
 def test_compute_warm_up_rate_is_that_of_the_gradients_number():
     schedule = Schedule(lr=0.3, warmup_steps=6)  # of three workers: 0.1, 0.2, 0.3
-    states = {"replica": VectorState(IDENTITY.copy()), "clocks": ClocksState(2, {})}
-    compute = Harness(Compute(model=TWO, schedule=schedule), node=NODE, states=states)
+    compute = make(schedule=schedule)
     compute.send(*shards(1))
     want, _ = gradient(IMAGES, LABELS, 0.25)
     assert np.array_equal(compute.emitted("gradients")[0].values, want * np.float32(schedule.at(1, 3)))
@@ -130,9 +175,8 @@ def test_compute_loss_that_is_nan_raises_with_node_and_step():
 def test_compute_loss_that_is_infinite_raises():
     compute = make()
     part = compute.part(shards(1)[0])
-    bad = type(part)(part.gradient, float("inf"), part.size, part.epoch, part.lag)
     with pytest.raises(OperatorError, match="the loss is inf at step 1"):
-        compute.merge([bad])
+        compute.merge([replace(part, loss=math.inf)])
 
 
 @pytest.mark.parametrize(("made", "ready"), [(0, True), (5, True), (6, False)])
@@ -183,12 +227,12 @@ def test_compute_part_under_threads_gives_each_its_own_workspace():
         images = rng.random((size, 1, 1, 2), np.float32)
         batches.append(Batch(0, 0, 1, images, rng.integers(0, 2, size), max(1, size), 0.0))
     clocks = ClocksState(2, {})
-    want = [operator.process(batch, IDENTITY, clocks) for batch in batches]
+    want = [operator.process(batch, IDENTITY, NONE, clocks, NodeContext()) for batch in batches]
     start = threading.Barrier(2)
 
     def work(half):
         start.wait()
-        return [operator.process(batch, IDENTITY, clocks) for batch in half]
+        return [operator.process(batch, IDENTITY, NONE, clocks, NodeContext()) for batch in half]
 
     with ThreadPoolExecutor(2) as pool:
         got = [part for half in pool.map(work, (batches[:32], batches[32:])) for part in half]
@@ -202,7 +246,7 @@ def test_compute_snapshot_is_never_written():
     compute = make()
     frozen = IDENTITY.copy()
     frozen.flags.writeable = False
-    part = compute.operator.process(shards(1)[0], frozen, ClocksState(2, {}))
+    part = compute.operator.process(shards(1)[0], frozen, NONE, ClocksState(2, {}), NodeContext())
     assert not np.shares_memory(part.gradient, frozen)
 
 
@@ -210,12 +254,11 @@ def test_compute_deeper_model_equals_plain_sgd_bit_for_bit():
     spec = ModelSpec(input=(1, 1, 2), layers=(Dense(units=5), Dense(units=2)))
     model = Model(spec)
     start = model.initial(np.random.default_rng(1))
-    states = {"replica": VectorState(start.copy()), "clocks": ClocksState(2, {})}
-    compute = Harness(Compute(model=spec, schedule=Schedule(lr=0.3)), states=states)
+    compute = make(weights=start, model=spec)
     out, workspace = np.empty_like(start), model.workspace(4)
     for step in range(5):
         compute.send(*shards(1, step=step))
-        model.gradient(start, IMAGES, LABELS, out, workspace, 0.25)
+        model.gradient(start, IMAGES, LABELS, out, workspace, 0.25, statistics=NONE, seed=0)
         start -= RATE * out
     assert np.array_equal(weights(compute), start)
     assert [message.number for message in compute.emitted("gradients")] == [1, 2, 3, 4, 5]

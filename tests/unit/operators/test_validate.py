@@ -20,7 +20,7 @@ def loss(margins):
 
 def validate(*, index=0, seed=0, count=8, **fields):
     node = NodeContext(index=index, members={"worker": (0, 1)}, seed=seed)
-    states = {"replica": VectorState(IDENTITY.copy())}
+    states = {"replica": VectorState(IDENTITY.copy()), "statistics": VectorState(np.zeros(0, np.float32))}
     return Harness(Validate(model=TWO, data=data(count), **fields), node=node, states=states)
 
 
@@ -113,4 +113,6 @@ def test_validate_final_progress_reports_the_final_weights():
 
 def test_validate_weights_are_only_read():
     harness = validate()
-    harness.operator._evaluate(harness.operator._test, np.frombuffer(IDENTITY.tobytes(), np.float32))
+    harness.operator._evaluate(
+        harness.operator._test, np.frombuffer(IDENTITY.tobytes(), np.float32), np.zeros(0, np.float32)
+    )

@@ -6,12 +6,14 @@ from dataflow.node_context import NodeContext
 from operators.data import open_data, pixels
 from operators.dnn import Model
 from operators.layout import Layout, Sharding
+from operators.optimizer import Sgd
 from operators.preprocess import Normalise
 from operators.sampling import epoch_order
 from operators.source import training_rows
-from operators.vector_state import Replica, Shard, VectorState
+from operators.vector_state import Replica, Shard, VectorState, Velocity
 from operators.warm_start import WarmStart, initial_weights
 
+NONE = np.zeros(0, np.float32)
 WARM = WarmStart(fraction=0.5, lr=0.25, batch=4, data=data(20))
 
 
@@ -66,7 +68,7 @@ def test_restore_keeps_the_array_and_copies_the_values():
 
 @pytest.mark.parametrize("values", [np.zeros(3, np.float32), np.zeros(2, np.float64)])
 def test_restore_other_shape_or_dtype_raises(values):
-    with pytest.raises(ValueError, match=r"the model is \(2,\) float32"):
+    with pytest.raises(ValueError, match=r"the vector is \(2,\) float32"):
         VectorState(np.zeros(2, np.float32)).restore({"values": values})
 
 
@@ -109,9 +111,34 @@ def test_warm_start_is_plain_sgd_on_a_fraction_of_an_epoch(normalise):
     for batch in (order[:4], order[4:]):
         images = pixels(tiny.train_images[batch], 10.0)
         images = images if normalise is None else (images - np.float32(0.5)) / np.float32(0.25)
-        model.gradient(weights, images, tiny.train_labels[batch], out, model.workspace(4), 0.25)
+        model.gradient(
+            weights, images, tiny.train_labels[batch], out, model.workspace(4), 0.25, statistics=NONE, seed=0
+        )
         weights -= np.float32(0.25) * out
     assert np.array_equal(initial_weights(TWO, warm, seed), weights)
+
+
+def test_warm_start_uses_the_optimizer():
+    sgd = Sgd(momentum=0.5, nesterov=True, weight_decay=0.125)
+    model, weights = Model(TWO), initial_weights(TWO, None, 6).copy()
+    order, tiny = epoch_order(20, 6, 0, 1 << 20)[:10], open_data(data(20))
+    velocity, out = np.zeros_like(weights), np.empty_like(weights)
+    for batch in (order[:4], order[4:8], order[8:]):
+        images = pixels(tiny.train_images[batch], 10.0)
+        model.gradient(
+            weights, images, tiny.train_labels[batch], out, model.workspace(4), 1 / len(batch), statistics=NONE, seed=0
+        )
+        out += np.float32(0.125) * weights
+        velocity = np.float32(0.5) * velocity + out
+        weights -= np.float32(0.25) * (out + np.float32(0.5) * velocity)
+    assert np.array_equal(initial_weights(TWO, WARM.model_copy(update={"optimizer": sgd}), 6), weights)
+
+
+@pytest.mark.parametrize(("momentum", "size"), [(0.9, 6), (0.0, 0)])
+def test_velocity_is_zero_and_takes_no_memory_without_momentum(momentum, size):
+    state = Velocity(n_weights=6, optimizer=Sgd(momentum=momentum)).create(worker(0))
+    assert state.values.tolist() == [0] * size
+    assert state.values.dtype == np.float32
 
 
 def test_initial_weights_are_read_only():

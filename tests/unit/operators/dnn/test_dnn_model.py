@@ -3,10 +3,12 @@ import threading
 
 import numpy as np
 import pytest
-from dnn_networks import MNIST, RELU, SMALL, batch_of
+from dnn_networks import FURTHER, MNIST, RELU, SMALL, batch_of
 
 from operators.dnn import Conv, Dense, Model, ModelSpec, reference
 from operators.dnn.kernels import network
+
+NONE = np.zeros(0, np.float32)
 
 
 def wide(init):
@@ -17,6 +19,11 @@ def wide(init):
 def initial_arrays(init):
     model = wide(init)
     return model.views(model.initial(np.random.default_rng(5)))
+
+
+def moved(model):
+    """Statistics that are not those of the start."""
+    return model.initial_statistics() + np.linspace(0.5, 1, model.n_statistics, dtype=np.float32)
 
 
 def test_views_of_vector_share_its_memory():
@@ -37,11 +44,15 @@ def test_gradient_of_shards_adds_up_to_that_of_the_batch():
     _, images, labels = batch_of(MNIST, 20)
     workspace = model.workspace(20)
     whole, total = np.empty_like(weights), np.zeros_like(weights)
-    whole_loss, whole_correct = model.gradient(weights, images, labels, whole, workspace, 1 / 20)
+    whole_loss, whole_correct = model.gradient(
+        weights, images, labels, whole, workspace, 1 / 20, statistics=NONE, seed=0
+    )
     loss_sum, correct = 0.0, 0
     for begin, end in ((0, 7), (7, 8), (8, 8), (8, 20)):
         part = np.full_like(weights, np.nan)
-        result = model.gradient(weights, images[begin:end], labels[begin:end], part, workspace, 1 / 20)
+        result = model.gradient(
+            weights, images[begin:end], labels[begin:end], part, workspace, 1 / 20, statistics=NONE, seed=0
+        )
         total += part
         loss_sum, correct = loss_sum + result[0], correct + result[1]
     assert np.abs(total - whole).max() < 1e-6 * np.abs(whole).max()
@@ -54,13 +65,13 @@ def test_gradient_on_two_threads_equals_that_on_one():
     weights = model.initial(np.random.default_rng(0))
     _, images, labels = batch_of(MNIST, 16)
     alone = np.empty_like(weights)
-    model.gradient(weights, images, labels, alone, model.workspace(16), 1.0)
+    model.gradient(weights, images, labels, alone, model.workspace(16), 1.0, statistics=NONE, seed=0)
     outs = [np.empty_like(weights) for _ in range(2)]
 
     def compute(out):
         workspace = model.workspace(16)
         for _ in range(5):
-            model.gradient(weights, images, labels, out, workspace, 1.0)
+            model.gradient(weights, images, labels, out, workspace, 1.0, statistics=NONE, seed=0)
 
     threads = [threading.Thread(target=compute, args=(out,)) for out in outs]
     for thread in threads:
@@ -75,10 +86,10 @@ def test_gradient_followed_by_steps_learns_to_tell_two_images_apart():
     weights = model.initial(np.random.default_rng(2))
     _, images, labels = batch_of(model.spec, 6)
     workspace, out = model.workspace(6), np.empty_like(weights)
-    first, _ = model.gradient(weights, images, labels, out, workspace, 1 / 6)
+    first, _ = model.gradient(weights, images, labels, out, workspace, 1 / 6, statistics=NONE, seed=0)
     for _ in range(200):
         weights -= 0.3 * out
-        last, correct = model.gradient(weights, images, labels, out, workspace, 1 / 6)
+        last, correct = model.gradient(weights, images, labels, out, workspace, 1 / 6, statistics=NONE, seed=0)
     assert last < 0.1 * first
     assert correct == 6
 
@@ -87,9 +98,9 @@ def test_gradient_of_read_only_arrays_is_that_of_writable_ones():
     model = Model(SMALL["dense_only"])
     weights, images, labels = batch_of(model.spec, 3)
     out, again = np.empty_like(weights), np.empty_like(weights)
-    model.gradient(weights, images, labels, out, model.workspace(3), 1.0)
+    model.gradient(weights, images, labels, out, model.workspace(3), 1.0, statistics=NONE, seed=0)
     frozen = np.frombuffer(images.tobytes(), np.float32).reshape(images.shape)
-    model.gradient(weights, frozen, labels, again, model.workspace(3), 1.0)
+    model.gradient(weights, frozen, labels, again, model.workspace(3), 1.0, statistics=NONE, seed=0)
     assert not frozen.flags.writeable
     assert out.tobytes() == again.tobytes()
 
@@ -101,8 +112,8 @@ def test_evaluate_and_predict_agree_with_reference():
     powers = np.exp(logits)
     expected = powers / powers.sum(1, keepdims=True)
     workspace = model.workspace(12)
-    loss_sum, correct, predictions = model.evaluate(weights, images, labels, workspace)
-    probabilities = model.predict(weights, images, workspace)
+    loss_sum, correct, predictions = model.evaluate(weights, images, labels, workspace, statistics=NONE)
+    probabilities = model.predict(weights, images, workspace, statistics=NONE)
     np.testing.assert_allclose(probabilities, expected, rtol=1e-5, atol=1e-6)
     assert probabilities.shape == (9, 3)
     assert probabilities.dtype == np.float32
@@ -116,10 +127,54 @@ def test_batch_of_no_images_has_zero_loss_and_gradient():
     weights, images, labels = batch_of(model.spec, 0)
     out = np.full_like(weights, np.nan)
     workspace = model.workspace(1)
-    assert model.gradient(weights, images, labels, out, workspace, 1.0) == (0.0, 0)
+    assert model.gradient(weights, images, labels, out, workspace, 1.0, statistics=NONE, seed=0) == (0.0, 0)
     assert not out.any()
-    assert model.evaluate(weights, images, labels, workspace)[:2] == (0.0, 0)
-    assert model.predict(weights, images, workspace).shape == (0, 4)
+    assert model.evaluate(weights, images, labels, workspace, statistics=NONE)[:2] == (0.0, 0)
+    assert model.predict(weights, images, workspace, statistics=NONE).shape == (0, 4)
+
+
+def test_gradient_moves_the_statistics_as_the_reference_does():
+    model = Model(FURTHER["residual_strided"])
+    weights, images, labels = batch_of(model.spec, 6)
+    statistics = moved(model)
+    expected = reference.advanced(model.spec, weights.astype(np.float64), images, statistics)
+    model.gradient(
+        weights, images, labels, np.empty_like(weights), model.workspace(6), 1.0, statistics=statistics, seed=0
+    )
+    np.testing.assert_allclose(statistics, expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(statistics - moved(model)).min() > 0
+
+
+def test_gradient_of_no_images_leaves_the_statistics():
+    model = Model(FURTHER["residual_strided"])
+    weights, images, labels = batch_of(model.spec, 0)
+    statistics, out = moved(model), np.full_like(weights, np.nan)
+    result = model.gradient(weights, images, labels, out, model.workspace(1), 1.0, statistics=statistics, seed=0)
+    assert result == (0.0, 0)
+    assert not out.any()
+    assert statistics.tobytes() == moved(model).tobytes()
+
+
+def test_evaluate_and_predict_use_the_statistics_and_only_read_them():
+    model = Model(FURTHER["residual_strided"])
+    weights, images, labels = batch_of(model.spec, 5)
+    model.compile()
+    compiled = len(network.run.signatures)
+    statistics, workspace = moved(model), model.workspace(5)
+    statistics.flags.writeable = False
+    outputs = reference.forward(
+        model.spec, weights.astype(np.float64), images.astype(np.float64), statistics=statistics
+    )
+    powers = np.exp(outputs[-1][:, :, 0, 0])
+    expected = powers / powers.sum(1, keepdims=True)
+    probabilities = model.predict(weights, images, workspace, statistics=statistics)
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-4, atol=1e-6)
+    loss_sum, _, predictions = model.evaluate(weights, images, labels, workspace, statistics=statistics)
+    assert loss_sum == pytest.approx(-np.log(expected[np.arange(5), labels]).sum(), rel=1e-4)
+    assert predictions.tolist() == expected.argmax(1).tolist()
+    other = model.predict(weights, images, workspace, statistics=model.initial_statistics())
+    assert np.abs(other - probabilities).max() > 0.01
+    assert len(network.run.signatures) == compiled
 
 
 def test_initial_uniform_fills_the_range_set_by_fan_in():
@@ -157,11 +212,11 @@ def test_initial_of_one_seed_is_one_vector():
 def test_compile_makes_the_next_calls_compile_nothing():
     model = Model(SMALL["one_pixel"])
     model.compile()
-    before = len(network.gradient.signatures)
+    before = len(network.run.signatures)
     weights, images, labels = batch_of(MNIST, 2)
     mnist = Model(MNIST)
-    mnist.gradient(weights, images, labels, np.empty_like(weights), mnist.workspace(2), 1.0)
-    assert len(network.gradient.signatures) == before
+    mnist.gradient(weights, images, labels, np.empty_like(weights), mnist.workspace(2), 1.0, statistics=NONE, seed=0)
+    assert len(network.run.signatures) == before
 
 
 @pytest.mark.parametrize(
@@ -180,6 +235,7 @@ def test_compile_makes_the_next_calls_compile_nothing():
         ({"labels": np.array([0, 1], np.int32)}, "labels must be int64"),
         ({"out": np.zeros(3, np.float32)}, r"out must be float32 of shape \(52,\)"),
         ({"out": np.frombuffer(bytes(208), np.float32)}, "out is read-only"),
+        ({"statistics": np.zeros(2, np.float32)}, r"statistics must be float32 of shape \(0,\), got.*\(2,\)"),
         ({"workspace": Model(SMALL["one_class"]).workspace(2)}, "workspace belongs to another network"),
     ],
 )
@@ -192,6 +248,8 @@ def test_gradient_of_bad_argument_says_what_was_expected(change, message):
         "out": np.zeros(52, np.float32),
         "workspace": model.workspace(2),
         "scale": 1.0,
+        "statistics": NONE,
+        "seed": 0,
     }
     with pytest.raises(ValueError, match=message):
         model.gradient(**(arguments | change))

@@ -1,11 +1,41 @@
 from itertools import pairwise
 
 import pytest
-from dnn_networks import MNIST, RELU, SMALL
+from dnn_networks import FURTHER, MNIST, RELU, SMALL, TANH
 from pydantic import ValidationError
 
-from operators.dnn import Conv, Dense, MaxPool, Model, ModelSpec
-from operators.dnn.spec import weight_ranges
+from operators.dnn import (
+    AvgPool,
+    BatchNorm,
+    Conv,
+    Dense,
+    Dropout,
+    GlobalAvgPool,
+    MaxPool,
+    Model,
+    ModelSpec,
+    Residual,
+)
+from operators.dnn.spec import statistic_ranges, steps, weight_ranges
+
+ALL = [MNIST, *SMALL.values(), *FURTHER.values()]
+
+# Two residuals, one within the body of the other, which has a shortcut of its own.
+NESTED = ModelSpec(
+    input=(3, 8, 8),
+    layers=(
+        Conv(filters=4, kernel=3, padding=1),
+        Residual(
+            layers=(
+                Conv(filters=6, kernel=3, padding=1, stride=2),
+                Residual(layers=(BatchNorm(), Dropout(rate=0.5))),
+            ),
+            shortcut=(Conv(filters=6, kernel=1, stride=2), BatchNorm()),
+        ),
+        GlobalAvgPool(),
+        Dense(units=2),
+    ),
+)
 
 
 def test_mnist_network_has_the_papers_number_of_weights():
@@ -37,6 +67,13 @@ def test_shapes_of_mnist_network_follow_each_layer():
         (Conv(filters=4, kernel=3, padding=2, stride=3), (4, 3, 4)),
         (MaxPool(), (2, 3, 4)),
         (MaxPool(size=3, stride=2), (2, 3, 4)),
+        (AvgPool(), (2, 3, 4)),
+        (AvgPool(size=2, stride=4), (2, 2, 2)),
+        (GlobalAvgPool(), (2, 1, 1)),
+        (Dropout(rate=0.5), (2, 7, 9)),
+        (BatchNorm(), (2, 7, 9)),
+        (Residual(layers=(Conv(filters=2, kernel=3, padding=1), RELU)), (2, 7, 9)),
+        (Residual(layers=(MaxPool(size=3, stride=2),), shortcut=(AvgPool(),)), (2, 3, 4)),
         (Dense(units=6), (6, 1, 1)),
         (RELU, (2, 7, 9)),
     ],
@@ -45,7 +82,7 @@ def test_output_shape_of_layer_on_seven_by_nine_is_as_worked_out(layer, shape):
     assert layer.output_shape((2, 7, 9)) == shape
 
 
-@pytest.mark.parametrize("spec", [MNIST, *SMALL.values()])
+@pytest.mark.parametrize("spec", ALL)
 def test_ranges_tile_the_vector_without_gap_or_overlap(spec):
     ranges = weight_ranges(spec)
     assert ranges[0].start == 0
@@ -69,7 +106,54 @@ def test_ranges_of_mnist_network_are_named_by_kind_and_count():
     ]
 
 
-@pytest.mark.parametrize("spec", [MNIST, *SMALL.values()])
+def test_steps_of_nested_residuals_read_the_arrays_that_they_should():
+    assert [(step.path[-1], step.sources, step.shape, step.output) for step in steps(NESTED)] == [
+        ("layer 0 (conv)", (0,), (3, 8, 8), (4, 8, 8)),
+        ("body layer 0 (conv)", (1,), (4, 8, 8), (6, 4, 4)),
+        ("body layer 0 (batch_norm)", (2,), (6, 4, 4), (6, 4, 4)),
+        ("body layer 1 (dropout)", (3,), (6, 4, 4), (6, 4, 4)),
+        ("body layer 1 (residual)", (4, 2), (6, 4, 4), (6, 4, 4)),
+        ("shortcut layer 0 (conv)", (1,), (4, 8, 8), (6, 4, 4)),
+        ("shortcut layer 1 (batch_norm)", (6,), (6, 4, 4), (6, 4, 4)),
+        ("layer 1 (residual)", (5, 7), (4, 8, 8), (6, 4, 4)),
+        ("layer 2 (global_avg_pool)", (8,), (6, 4, 4), (6, 1, 1)),
+        ("layer 3 (dense)", (9,), (6, 1, 1), (2, 1, 1)),
+    ]
+    assert steps(NESTED)[3].path == ("layer 1 (residual)", "body layer 1 (residual)", "body layer 1 (dropout)")
+
+
+def test_shapes_of_nested_residuals_are_those_of_the_outermost_layers():
+    assert NESTED.shapes() == [(3, 8, 8), (4, 8, 8), (6, 4, 4), (6, 1, 1), (2, 1, 1)]
+
+
+def test_ranges_of_nested_residuals_go_through_the_body_before_the_shortcut():
+    assert [(name, start, shape) for name, start, _, shape in weight_ranges(NESTED)] == [
+        ("conv1.weight", 0, (4, 3, 3, 3)),
+        ("conv1.bias", 108, (4,)),
+        ("conv2.weight", 112, (6, 4, 3, 3)),
+        ("conv2.bias", 328, (6,)),
+        ("batch_norm1.weight", 334, (6,)),
+        ("batch_norm1.bias", 340, (6,)),
+        ("conv3.weight", 346, (6, 4, 1, 1)),
+        ("conv3.bias", 370, (6,)),
+        ("batch_norm2.weight", 376, (6,)),
+        ("batch_norm2.bias", 382, (6,)),
+        ("dense1.weight", 388, (2, 6)),
+        ("dense1.bias", 400, (2,)),
+    ]
+
+
+def test_statistics_of_nested_residuals_have_a_vector_of_their_own():
+    assert statistic_ranges(NESTED) == [
+        ("batch_norm1.mean", 0, 6, (6,)),
+        ("batch_norm1.variance", 6, 12, (6,)),
+        ("batch_norm2.mean", 12, 18, (6,)),
+        ("batch_norm2.variance", 18, 24, (6,)),
+    ]
+    assert statistic_ranges(MNIST) == []
+
+
+@pytest.mark.parametrize("spec", ALL)
 def test_json_of_spec_read_back_is_equal(spec):
     assert ModelSpec.model_validate_json(spec.model_dump_json()) == spec
 
@@ -87,6 +171,24 @@ def test_json_with_kinds_selects_the_layers():
         ((Conv(filters=2, kernel=3), MaxPool(size=5), Dense(units=2)), r"layer 1 \(max_pool\).*\(2, 4, 4\).*size <= 4"),
         ((Conv(filters=2, kernel=7), Dense(units=2)), r"layer 0 \(conv\).*7x7.*\(1, 6, 6\).*kernel <= 6"),
         ((Conv(filters=2, kernel=2, padding=2), Dense(units=2)), r"layer 0 \(conv\): padding 2 must be below"),
+        ((AvgPool(size=7), Dense(units=2)), r"layer 0 \(avg_pool\): a 7x7 window does not fit.*use size <= 6"),
+        (
+            (TANH, Residual(layers=(RELU, Conv(filters=1, kernel=8))), Dense(units=2)),
+            r"layer 1 \(residual\), body layer 1 \(conv\): a 8x8 kernel.*\(1, 6, 6\)",
+        ),
+        (
+            (Residual(layers=(Residual(layers=(RELU,), shortcut=(TANH, MaxPool(size=9))),)), Dense(units=2)),
+            r"layer 0 \(residual\), body layer 0 \(residual\), shortcut layer 1 \(max_pool\): a 9x9 window",
+        ),
+        (
+            (Residual(layers=(Conv(filters=4, kernel=3, padding=1, stride=2),)), Dense(units=2)),
+            r"layer 0 \(residual\): the body's output has shape \(4, 3, 3\), but the shortcut's \(1, 6, 6\): "
+            r"use shortcut=\(Conv\(filters=4, kernel=1, stride=2\),\)",
+        ),
+        (
+            (Residual(layers=(Conv(filters=4, kernel=2),)), Dense(units=2)),
+            r"shape \(4, 5, 5\), but.*\(1, 6, 6\): change the padding.*a shortcut from \(1, 6, 6\) to \(4, 5, 5\)",
+        ),
         ((Dense(units=2), RELU), r"last layer must be dense.*layer 1 is activation.*append Dense"),
         ((), r"last layer must be dense.*no layers"),
     ],
@@ -94,6 +196,26 @@ def test_json_with_kinds_selects_the_layers():
 def test_spec_with_layers_that_do_not_fit_names_layer_shape_and_fix(layers, message):
     with pytest.raises(ValueError, match=message):
         ModelSpec(input=(1, 6, 6), layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (Dropout, {"rate": 1.0}),
+        (Dropout, {"rate": -0.1}),
+        (Dropout, {"rate": float("nan")}),
+        (BatchNorm, {"momentum": 0}),
+        (BatchNorm, {"momentum": 1.1}),
+        (BatchNorm, {"epsilon": 0}),
+        (BatchNorm, {"epsilon": float("inf")}),
+        (Residual, {"layers": ()}),
+        (AvgPool, {"stride": 0}),
+        (GlobalAvgPool, {"size": 2}),
+    ],
+)
+def test_layer_with_field_out_of_range_is_refused(kind, fields):
+    with pytest.raises(ValidationError):
+        kind(**fields)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,276 @@
+"""What goes over arrays element by element, and what changes their layout: spatial arrays, and flat ones.
+
+A flat array counts as one channel here, except where the number of an element matters.
+"""
+
+import numpy as np
+
+from operators.dnn.kernels.activation import activate, differentiate
+from operators.dnn.kernels.arrays import add, copy
+from operators.dnn.kernels.jit import kernel
+from operators.dnn.kernels.table import (
+    CHANNELS,
+    FLAT,
+    FUNCTION,
+    HEIGHT,
+    INPUT,
+    INPUT_GRADIENT,
+    NOWHERE,
+    NUMBER,
+    OUTPUT,
+    OUTPUT_GRADIENT,
+    RATE,
+    SECOND,
+    SECOND_GRADIENT,
+    WIDTH,
+    Floats,
+    Row,
+    channel_stride,
+    real,
+)
+from operators.dnn.kernels.unit import Unit
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+
+
+@kernel
+def runs(row: Row, batch: int) -> tuple[int, int, int]:
+    """Contiguous runs that an input consists of: their number, the elements in each, and the distance between two."""
+    if row[FLAT] == 1:
+        return 1, row[CHANNELS] * batch, 0
+    area = row[HEIGHT] * row[WIDTH] * batch
+    return row[CHANNELS], area, channel_stride(area)
+
+
+@Unit
+def activation_forward(
+    row: Row,
+    weights: Floats,
+    statistics: Floats,
+    out: Floats,
+    buffer: Floats,
+    batch: int,
+    image: int,
+    seed: int,
+    training: bool,
+) -> None:
+    """Apply a function that is no other operation's part."""
+    number, size, stride = runs(row, batch)
+    for c in range(number):
+        target = buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + size]
+        copy(buffer[row[INPUT] + c * stride : row[INPUT] + c * stride + size], target)
+        activate(row[FUNCTION], target)
+
+
+@Unit
+def activation_backward(
+    row: Row,
+    weights: Floats,
+    statistics: Floats,
+    out: Floats,
+    buffer: Floats,
+    batch: int,
+    image: int,
+    seed: int,
+    training: bool,
+) -> None:
+    """Write the gradient of the input of a function."""
+    if row[INPUT_GRADIENT] == NOWHERE:
+        return
+    number, size, stride = runs(row, batch)
+    for c in range(number):
+        gradient = buffer[row[INPUT_GRADIENT] + c * stride : row[INPUT_GRADIENT] + c * stride + size]
+        copy(buffer[row[OUTPUT_GRADIENT] + c * stride : row[OUTPUT_GRADIENT] + c * stride + size], gradient)
+        differentiate(
+            row[FUNCTION], buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + size], gradient
+        )  # fmt: skip
+
+
+@Unit
+def add_forward(
+    row: Row,
+    weights: Floats,
+    statistics: Floats,
+    out: Floats,
+    buffer: Floats,
+    batch: int,
+    image: int,
+    seed: int,
+    training: bool,
+) -> None:
+    """Add two arrays."""
+    number, size, stride = runs(row, batch)
+    for c in range(number):
+        target = buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + size]
+        first = buffer[row[INPUT] + c * stride : row[INPUT] + c * stride + size]
+        second = buffer[row[SECOND] + c * stride : row[SECOND] + c * stride + size]
+        for t in range(size):
+            target[t] = first[t] + second[t]
+
+
+@Unit
+def add_backward(
+    row: Row,
+    weights: Floats,
+    statistics: Floats,
+    out: Floats,
+    buffer: Floats,
+    batch: int,
+    image: int,
+    seed: int,
+    training: bool,
+) -> None:
+    """Hand the gradient to both summands."""
+    number, size, stride = runs(row, batch)
+    for target in (row[INPUT_GRADIENT], row[SECOND_GRADIENT]):
+        if target != NOWHERE:
+            for c in range(number):
+                given = buffer[row[OUTPUT_GRADIENT] + c * stride : row[OUTPUT_GRADIENT] + c * stride + size]
+                copy(given, buffer[target + c * stride : target + c * stride + size])
+
+
+@kernel
+def add_to(row: Row, buffer: Floats, batch: int, source: int, target: int) -> None:
+    """Add an array at `source`, of the shape of the row's input, to that at `target`."""
+    number, size, stride = runs(row, batch)
+    for c in range(number):
+        values = buffer[source + c * stride : source + c * stride + size]
+        add(values, buffer[target + c * stride : target + c * stride + size])
+
+
+@kernel
+def _draw(key: np.uint64, number: int) -> np.uint64:
+    """Output `number` of splitmix64; see `operators.dnn.masks`."""
+    z = key + (np.uint64(number) + np.uint64(1)) * _GAMMA
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return z ^ (z >> np.uint64(31))
+
+
+@kernel
+def _drop(row: Row, buffer: Floats, batch: int, image: int, seed: np.uint64, source: int, target: int) -> None:
+    """Write to `target` what dropout leaves of `source`; `image` is the number of the first image."""
+    rate = real(row, RATE)
+    least = np.uint64(np.ceil(rate * 4294967296.0))
+    factor = buffer.dtype.type(1.0 / (1.0 - rate))
+    zero = buffer.dtype.type(0)
+    layer = _draw(_draw(seed, 0), row[NUMBER])
+    pixels = row[HEIGHT] * row[WIDTH]
+    stride = channel_stride(pixels * batch)
+    for n in range(batch):
+        key = _draw(layer, image + n)
+        for c in range(row[CHANNELS]):
+            for pixel in range(pixels):
+                place = n * row[CHANNELS] + c if row[FLAT] == 1 else c * stride + pixel * batch + n
+                kept = (_draw(key, c * pixels + pixel) >> np.uint64(32)) >= least
+                buffer[target + place] = buffer[source + place] * factor if kept else zero
+
+
+@Unit
+def dropout_forward(
+    row: Row,
+    weights: Floats,
+    statistics: Floats,
+    out: Floats,
+    buffer: Floats,
+    batch: int,
+    image: int,
+    seed: int,
+    training: bool,
+) -> None:
+    """In training, zero some elements and enlarge the others."""
+    if training:
+        _drop(row, buffer, batch, image, np.uint64(seed), row[INPUT], row[OUTPUT])
+    else:
+        number, size, stride = runs(row, batch)
+        for c in range(number):
+            source = buffer[row[INPUT] + c * stride : row[INPUT] + c * stride + size]
+            copy(source, buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + size])
+
+
+@Unit
+def dropout_backward(
+    row: Row,
+    weights: Floats,
+    statistics: Floats,
+    out: Floats,
+    buffer: Floats,
+    batch: int,
+    image: int,
+    seed: int,
+    training: bool,
+) -> None:
+    """Write the gradient of the input: that of the elements which were kept, enlarged as they were."""
+    if row[INPUT_GRADIENT] != NOWHERE:
+        _drop(row, buffer, batch, image, np.uint64(seed), row[OUTPUT_GRADIENT], row[INPUT_GRADIENT])
+
+
+@Unit
+def transpose_forward(
+    row: Row,
+    weights: Floats,
+    statistics: Floats,
+    out: Floats,
+    buffer: Floats,
+    batch: int,
+    image: int,
+    seed: int,
+    training: bool,
+) -> None:
+    """Write a spatial array as a flat one (image, channel row column), or a flat one as spatial."""
+    _transpose(row, buffer, batch, row[INPUT], row[OUTPUT], row[FLAT] == 1)
+
+
+@Unit
+def transpose_backward(
+    row: Row,
+    weights: Floats,
+    statistics: Floats,
+    out: Floats,
+    buffer: Floats,
+    batch: int,
+    image: int,
+    seed: int,
+    training: bool,
+) -> None:
+    """Write the gradient of the input in the input's layout."""
+    if row[INPUT_GRADIENT] != NOWHERE:
+        _transpose(row, buffer, batch, row[OUTPUT_GRADIENT], row[INPUT_GRADIENT], row[FLAT] == 0)
+
+
+@kernel
+def _transpose(row: Row, buffer: Floats, batch: int, source: int, target: int, from_flat: bool) -> None:
+    pixels = row[HEIGHT] * row[WIDTH]
+    features = row[CHANNELS] * pixels
+    stride = channel_stride(pixels * batch)
+    for c in range(row[CHANNELS]):
+        for begin in range(0, pixels, 16):
+            for n in range(batch):
+                for pixel in range(begin, min(begin + 16, pixels)):
+                    flat, spatial = n * features + c * pixels + pixel, c * stride + pixel * batch + n
+                    if from_flat:
+                        buffer[target + spatial] = buffer[source + flat]
+                    else:
+                        buffer[target + flat] = buffer[source + spatial]
+
+
+@kernel
+def load_images(row: Row, images: Floats, buffer: Floats) -> None:
+    """Copy images (image, pixels) to the input of the first operation, in its layout."""
+    batch, features = images.shape
+    if row[FLAT] == 1:
+        for n in range(batch):
+            copy(images[n], buffer[row[INPUT] + n * features : row[INPUT] + (n + 1) * features])
+        return
+    pixels = row[HEIGHT] * row[WIDTH]
+    stride = channel_stride(pixels * batch)
+    for c in range(row[CHANNELS]):
+        target = row[INPUT] + c * stride
+        # blocks of one cache line
+        for begin in range(0, pixels, 16):
+            end = min(begin + 16, pixels)
+            for n in range(batch):
+                for pixel in range(begin, end):
+                    buffer[target + pixel * batch + n] = images[n, c * pixels + pixel]

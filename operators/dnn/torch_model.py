@@ -1,0 +1,397 @@
+"""A `torch.nn.Module` of the user's as functions on flat vectors; the only module that imports PyTorch.
+
+Parameters that take a gradient are the weights; everything else in the module's state dict (buffers, frozen
+parameters) is the statistics. Every workspace has a module of its own, into which a call loads both vectors, so that
+nothing is left of one call when the next begins. Weights are not copied on the way in, nor gradients on the way out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dataflow.errors import ConfigError
+from operators.dnn import integers
+from operators.dnn.arrays import Vector, joined, require, views
+from operators.dnn.spec import WeightRange
+from operators.dnn.torch_spec import TorchSpec
+
+_WIDE = frozenset({torch.int32, torch.int64})
+"""Types whose numbers take several floats each."""
+
+_NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16})
+"""Types whose numbers are float32 numbers too."""
+
+_RANDOM = threading.Lock()
+"""Held by whoever draws from PyTorch's generators, which all threads of a process share."""
+
+
+@dataclass(frozen=True)
+class _Statistic:
+    """A buffer or a frozen parameter.
+
+    Args:
+        name: in the state dict.
+        start, stop: its place in the vector of statistics.
+        shape, dtype: of the tensor.
+    """
+
+    name: str
+    start: int
+    stop: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @property
+    def wide(self) -> bool:
+        """Whether each number takes several floats."""
+        return self.dtype in _WIDE
+
+    def read(self, values: Vector) -> torch.Tensor:
+        """Its tensor, a copy, from the vector of all statistics."""
+        floats = values[self.start : self.stop]
+        tensor = torch.from_numpy(integers.to_integers(floats) if self.wide else floats.copy())
+        exact = tensor if self.wide or self.dtype.is_floating_point else tensor.round()
+        return exact.to(self.dtype).reshape(self.shape)
+
+    def write(self, tensor: torch.Tensor, values: Vector) -> None:
+        """Put its tensor into the vector of all statistics."""
+        flat = tensor.detach().cpu().reshape(-1)
+        values[self.start : self.stop] = (
+            integers.to_floats(flat.long().numpy()) if self.wide else flat.to(torch.float32).numpy()
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TorchWorkspace:
+    """A module for one thread.
+
+    Args:
+        spec: what it was made from.
+        batch: images of a batch at most.
+        module: on the device.
+        parameters: those that are trained, in the order of the vector.
+        owners: by statistic, the submodule that has it and the attribute's name there.
+    """
+
+    spec: TorchSpec
+    batch: int
+    module: torch.nn.Module
+    parameters: tuple[torch.nn.Parameter, ...]
+    owners: tuple[tuple[torch.nn.Module, str], ...]
+
+
+class TorchModel:
+    """The functions of a user's module; the contract is `operators.dnn.network.Network`.
+
+    A module that draws random numbers (dropout) gets them from the seed of the call, and its forward passes take
+    turns, since PyTorch's generator belongs to the whole process. Whether it draws is seen at its first forward pass,
+    in training and in evaluation.
+    """
+
+    def __init__(self, spec: TorchSpec) -> None:
+        self.spec = spec
+        self.n_classes = spec.classes
+        self.device = torch.device(_device(spec))
+        self._factory = _function(spec.factory)
+        self._loss = _function(spec.loss) if spec.loss else _cross_entropy
+        self._draws = {True: True, False: True}  # by whether the module is in training mode
+        module = self._make(0)
+        self.ranges = _weight_ranges(module, spec)
+        self.n_weights = self.ranges[-1].stop
+        self._statistics = _statistics(module, spec)
+        self.n_statistics = self._statistics[-1].stop if self._statistics else 0
+        self._initial_statistics = np.empty(self.n_statistics, np.float32)
+        self._save(_owners(module, self._statistics), self._initial_statistics)
+
+    @property
+    def random(self) -> bool:
+        """Whether gradients depend on their seed; assumed until `compile` has seen that the module draws nothing."""
+        return self._draws[True]
+
+    def initial(self, rng: np.random.Generator) -> Vector:
+        """The weights of a module made with PyTorch's generator seeded from `rng`, (n_weights,)."""
+        parameters = _trained(self._make(int(rng.integers(1 << 63)))).values()
+        weights: Vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters]).numpy()
+        return weights
+
+    def initial_statistics(self) -> Vector:
+        """The buffers of a new module, (n_statistics,)."""
+        return self._initial_statistics.copy()
+
+    def workspace(self, batch: int) -> TorchWorkspace:
+        """A module of one's own; batches of any size fit."""
+        module = self._make(0).to(self.device)
+        owners = _owners(module, self._statistics)
+        return TorchWorkspace(self.spec, batch, module, tuple(_trained(module).values()), owners)
+
+    def compile(self) -> None:
+        """Compute once, so that PyTorch is ready and it is known whether the module draws random numbers."""
+        workspace, weights = self.workspace(2), self.initial(np.random.default_rng(0))
+        images, labels = np.zeros((2, *self.spec.input), np.float32), np.zeros(2, np.int64)
+        statistics, out = self.initial_statistics(), np.empty_like(weights)
+        self.gradient(weights, images, labels, out, workspace, 1.0, statistics=statistics, seed=0)
+        self.evaluate(weights, images, labels, workspace, statistics=statistics)
+
+    def gradient(
+        self,
+        weights: Vector,
+        images: npt.NDArray[np.float32],
+        labels: npt.NDArray[np.int64],
+        out: Vector,
+        workspace: TorchWorkspace,
+        scale: float,
+        *,
+        statistics: Vector,
+        seed: int,
+    ) -> tuple[float, int]:
+        """Differentiate the loss of a batch by the weights, the module in training mode; see `Network.gradient`."""
+        require("labels", labels, np.int64, (len(images),))
+        require("out", out, np.float32, (self.n_weights,))
+        require("statistics", statistics, np.float32, (self.n_statistics,))
+        if not len(images):
+            out[:] = 0
+            return 0.0, 0
+        inputs = self._load(weights, statistics, images, workspace)
+        gradients = torch.from_numpy(out).to(self.device).zero_()
+        for parameter, view in zip(workspace.parameters, self._cut(gradients), strict=True):
+            parameter.grad = view
+        workspace.module.train()
+        classes = _tensor(labels).to(self.device)
+        with self._seeded(seed, training=True), _explained(self.spec, len(images)):
+            logits = self._checked(workspace.module(inputs), len(images))
+            losses = self._losses(logits, classes)
+        total = losses.sum()
+        total.backward(torch.full_like(total, scale))
+        for parameter in workspace.parameters:
+            parameter.grad = None
+        if self.device.type != "cpu":
+            torch.from_numpy(out).copy_(gradients)
+        self._save(workspace.owners, statistics)
+        return float(losses.detach().double().sum()), int((logits.argmax(1) == classes).sum())
+
+    def evaluate(
+        self,
+        weights: Vector,
+        images: npt.NDArray[np.float32],
+        labels: npt.NDArray[np.int64],
+        workspace: TorchWorkspace,
+        *,
+        statistics: Vector,
+    ) -> tuple[float, int, npt.NDArray[np.int64]]:
+        """Classify a batch, the module in evaluation mode; see `Network.evaluate`."""
+        require("labels", labels, np.int64, (len(images),))
+        if not len(images):
+            return 0.0, 0, np.empty(0, np.int64)
+        logits = self._logits(weights, images, workspace, statistics)
+        classes, predictions = _tensor(labels).to(self.device), logits.argmax(1)
+        loss = float(self._losses(logits, classes).detach().double().sum())
+        return loss, int((predictions == classes).sum()), predictions.cpu().numpy()
+
+    def predict(
+        self, weights: Vector, images: npt.NDArray[np.float32], workspace: TorchWorkspace, *, statistics: Vector
+    ) -> npt.NDArray[np.float32]:
+        """The softmax of the logits, the module in evaluation mode; see `Network.predict`."""
+        if not len(images):
+            return np.empty((0, self.n_classes), np.float32)
+        logits = self._logits(weights, images, workspace, statistics)
+        probabilities: npt.NDArray[np.float32] = torch.softmax(logits.float(), 1).cpu().numpy()
+        return probabilities
+
+    def tensors(self, weights: Vector, statistics: Vector) -> dict[str, npt.NDArray[Any]]:
+        """The module's state dict as arrays; bfloat16, which NumPy lacks, as float32."""
+        found: dict[str, npt.NDArray[Any]] = dict(views(weights, self.ranges))
+        for statistic in self._statistics:
+            tensor = statistic.read(statistics)
+            found[statistic.name] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        return found
+
+    def vectors(self, tensors: Mapping[str, npt.NDArray[Any]]) -> tuple[Vector, Vector]:
+        """Weights and statistics from a state dict.
+
+        Raises:
+            ValueError: the tensors are not those of the module.
+        """
+        names = {each.name for each in self.ranges} | {each.name for each in self._statistics}
+        if tensors.keys() != names:
+            what = f"the module has other tensors: {', '.join(sorted(names ^ tensors.keys()))}"
+            raise ValueError(what)
+        statistics = self.initial_statistics()
+        for each in self._statistics:
+            tensor = torch.tensor(tensors[each.name])
+            if tensor.shape != each.shape:
+                what = f"tensor {each.name} must have shape {tuple(each.shape)}, got {tuple(tensor.shape)}"
+                raise ValueError(what)
+            each.write(tensor, statistics)
+        return joined(tensors, self.ranges), statistics
+
+    def _make(self, seed: int) -> torch.nn.Module:
+        with _RANDOM, torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            module = self._factory(**self.spec.arguments)
+        if not isinstance(module, torch.nn.Module):
+            what = f"{self.spec.factory} must return a torch.nn.Module"
+            raise ConfigError(what, got=type(module).__name__)
+        return module
+
+    @contextmanager
+    def _seeded(self, seed: int, *, training: bool) -> Iterator[None]:
+        """PyTorch's generators seeded and this thread's alone, unless the module draws nothing."""
+        if not self._draws[training]:
+            yield
+            return
+        cuda = self.device.type == "cuda"
+        with _RANDOM, torch.random.fork_rng(devices=[torch.cuda.current_device()] if cuda else []):
+            torch.default_generator.manual_seed(seed)
+            if cuda:
+                torch.cuda.manual_seed(seed)
+            before = torch.get_rng_state()
+            yield
+            self._draws[training] = cuda or not torch.equal(before, torch.get_rng_state())
+
+    def _load(
+        self, weights: Vector, statistics: Vector, images: npt.NDArray[np.float32], workspace: TorchWorkspace
+    ) -> torch.Tensor:
+        """Put weights and statistics into the workspace's module; the images as a tensor."""
+        require("weights", weights, np.float32, (self.n_weights,))
+        require("statistics", statistics, np.float32, (self.n_statistics,))
+        require("images", images, np.float32, (len(images), *self.spec.input))
+        if workspace.spec is not self.spec and workspace.spec != self.spec:
+            what = "the workspace belongs to another network: make one with this model's workspace()"
+            raise ValueError(what)
+        for parameter, view in zip(workspace.parameters, self._cut(_tensor(weights).to(self.device)), strict=True):
+            parameter.data = view
+        for (owner, attribute), statistic in zip(workspace.owners, self._statistics, strict=True):
+            tensor = statistic.read(statistics).to(self.device)
+            # Put in place of the buffer, not copied into it, so that a buffer of the last graph is let go.
+            if attribute in owner._buffers:
+                owner._buffers[attribute] = tensor
+            else:
+                getattr(owner, attribute).data = tensor
+        return _tensor(images).to(self.device)
+
+    def _save(self, owners: tuple[tuple[torch.nn.Module, str], ...], statistics: Vector) -> None:
+        for (owner, attribute), statistic in zip(owners, self._statistics, strict=True):
+            statistic.write(getattr(owner, attribute), statistics)
+
+    def _cut(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        return [vector[start:stop].view(shape) for _, start, stop, shape in self.ranges]
+
+    def _logits(
+        self, weights: Vector, images: npt.NDArray[np.float32], workspace: TorchWorkspace, statistics: Vector
+    ) -> torch.Tensor:
+        inputs = self._load(weights, statistics, images, workspace)
+        workspace.module.eval()
+        with torch.no_grad(), self._seeded(0, training=False):
+            return self._checked(workspace.module(inputs), len(images))
+
+    def _checked(self, logits: Any, images: int) -> torch.Tensor:
+        if not isinstance(logits, torch.Tensor) or logits.shape != (images, self.n_classes):
+            got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+            what = f"the module of {self.spec.factory} must return logits of shape {(images, self.n_classes)}"
+            raise ConfigError(what, got=got)
+        return logits
+
+    def _losses(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        losses = self._loss(logits, labels)
+        if not isinstance(losses, torch.Tensor) or losses.shape != labels.shape:
+            got = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+            what = f"the loss {self.spec.loss} must return one loss per image, shape {tuple(labels.shape)}"
+            raise ConfigError(what, got=got, fix='leave the mean to Ako: reduction="none"')
+        return losses
+
+
+@contextmanager
+def _explained(spec: TorchSpec, images: int) -> Iterator[None]:
+    """What PyTorch's batch normalisation says of one image, with what to do about it."""
+    try:
+        yield
+    except ValueError as error:
+        if images > 1:
+            raise
+        what = f"the module of {spec.factory} cannot be trained on a shard of one image: {error}"
+        fix = "choose batch so that shards have two images or more, in an epoch's last mini-batch too; or use GroupNorm"
+        raise ConfigError(what, fix=fix) from error
+
+
+def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    """The array's memory as a tensor; a copy of what is read-only, since PyTorch knows no such tensors."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
+def _device(spec: TorchSpec) -> str:
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(what="there is no GPU that PyTorch can use", got=spec.device, fix="use device=auto")
+    if spec.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return spec.device
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        fix = "put its file into the job's folder, or install it on every node"
+        raise ConfigError(what=f"{name} cannot be imported: {error}", fix=fix) from error
+    if not callable(found):
+        raise ConfigError(what=f"{name} is no function", got=type(found).__name__)
+    function: Callable[..., Any] = found
+    return function
+
+
+def _trained(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def _weight_ranges(module: torch.nn.Module, spec: TorchSpec) -> list[WeightRange]:
+    ranges: list[WeightRange] = []
+    start = 0
+    for name, parameter in _trained(module).items():
+        if parameter.dtype != torch.float32:
+            raise ConfigError(
+                what=f"parameter {name} of {spec.factory} is {parameter.dtype}, and trained ones are float32",
+                fix="call .float() on the module",
+            )
+        ranges.append(WeightRange(name, start, start + parameter.numel(), tuple(parameter.shape)))
+        start += parameter.numel()
+    if not ranges:
+        raise ConfigError(what=f"the module of {spec.factory} has no parameters that take a gradient")
+    return ranges
+
+
+def _statistics(module: torch.nn.Module, spec: TorchSpec) -> tuple[_Statistic, ...]:
+    tensors = {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    for prefix, owner in module.named_modules():
+        for name, buffer in owner._buffers.items():
+            if buffer is not None and name not in owner._non_persistent_buffers_set:
+                tensors[f"{prefix}.{name}" if prefix else name] = buffer
+    found: list[_Statistic] = []
+    start = 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _WIDE | _NARROW:
+            what = f"buffer {name} of {spec.factory} is {tensor.dtype}, which float32 numbers cannot carry"
+            raise ConfigError(what, fix="make it float32 or an integer, or register it with persistent=False")
+        stop = start + tensor.numel() * (integers.PARTS if tensor.dtype in _WIDE else 1)
+        found.append(_Statistic(name, start, stop, tensor.shape, tensor.dtype))
+        start = stop
+    return tuple(found)
+
+
+def _owners(module: torch.nn.Module, statistics: tuple[_Statistic, ...]) -> tuple[tuple[torch.nn.Module, str], ...]:
+    paths = [statistic.name.rpartition(".") for statistic in statistics]
+    return tuple((module.get_submodule(path), attribute) for path, _, attribute in paths)

@@ -1,0 +1,367 @@
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from dnn_networks import MNIST
+
+from dataflow.errors import ConfigError
+from dataflow.runtime.process import ONE_THREAD
+from operators.dnn import Model, TorchSpec, build_network
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ako-dataflow[torch]'")
+torch.set_num_threads(1)  # as in a job process
+
+import torch_networks as nets  # noqa: E402
+
+IMAGES = np.random.default_rng(1).normal(size=(6, 2, 4, 4)).astype(np.float32)
+LABELS = np.array([0, 1, 2, 0, 2, 1])
+PAIRS = np.array([[1, 2], [3, -4], [0.5, 0.25]], np.float32).reshape(3, 1, 1, 2)
+
+
+def network(factory=nets.Normed, arguments=None, shape=(2, 4, 4), classes=3, **fields):
+    return build_network(
+        TorchSpec(factory=factory, arguments=arguments or {}, input=shape, classes=classes, device="cpu", **fields)
+    )
+
+
+def pairs(factory=nets.dense, **fields):
+    return network(factory, shape=(1, 1, 2), classes=2, **fields)
+
+
+def start(net, seed=0):
+    return net.initial(np.random.default_rng(seed)), net.initial_statistics()
+
+
+def gradient(net, weights, statistics, images=IMAGES, labels=LABELS, scale=0.25, seed=5, workspace=None):
+    """The gradient, the statistics after it, the loss and the number of correct images."""
+    out, advanced = np.full_like(weights, np.nan), statistics.copy()
+    workspace = workspace or net.workspace(len(images))
+    result = net.gradient(weights, images, labels, out, workspace, scale, statistics=advanced, seed=seed)
+    return out, advanced, *result
+
+
+def plain(net, weights, statistics):
+    """The module by itself, with these weights and statistics."""
+    module = nets.Normed()
+    module.load_state_dict({name: torch.tensor(each) for name, each in net.tensors(weights, statistics).items()})
+    return module
+
+
+def test_torch_layout_is_the_trained_parameters_in_order():
+    net = network()
+    assert [(each.name, each.start, each.shape) for each in net.ranges] == [
+        ("conv.weight", 0, (3, 2, 3, 3)),
+        ("norm.weight", 54, (3,)),
+        ("norm.bias", 57, (3,)),
+        ("dense.weight", 60, (5, 48)),
+        ("dense.bias", 300, (5,)),
+        ("flat.weight", 305, (5,)),
+        ("flat.bias", 310, (5,)),
+        ("last.weight", 315, (3, 5)),
+        ("last.bias", 330, (3,)),
+    ]
+    assert (net.n_weights, net.n_classes) == (333, 3)
+    assert net.n_statistics == (3 + 3 + 3) + (5 + 5 + 3)  # mean, variance, a counter in three floats
+
+
+def test_torch_tensors_are_the_state_dict_and_come_back_bit_for_bit():
+    net = network()
+    weights, statistics = start(net)
+    _, statistics, *_ = gradient(net, weights, statistics)
+    tensors = net.tensors(weights, statistics)
+    state = nets.Normed().state_dict()
+    assert tensors.keys() == state.keys()
+    assert {name: str(each.dtype) for name, each in tensors.items()} == {
+        name: str(each.numpy().dtype) for name, each in state.items()
+    }
+    again = net.vectors(tensors)
+    assert again[0].tobytes() == weights.tobytes()
+    assert again[1].tobytes() == statistics.tobytes()
+
+
+def test_torch_gradient_and_statistics_equal_autograd_done_plainly():
+    net = network()
+    weights, statistics = start(net)
+    out, advanced, loss, correct = gradient(net, weights, statistics)
+    module = plain(net, weights, statistics)
+    logits = module(torch.tensor(IMAGES))
+    total = torch.nn.functional.cross_entropy(logits, torch.tensor(LABELS), reduction="sum")
+    (0.25 * total).backward()
+    want = torch.cat([parameter.grad.flatten() for parameter in module.parameters()]).numpy()
+    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-7)
+    assert loss == pytest.approx(total.item(), rel=1e-6)
+    assert correct == int((logits.argmax(1) == torch.tensor(LABELS)).sum())
+    for name, tensor in module.state_dict().items():
+        np.testing.assert_allclose(net.tensors(weights, advanced)[name], tensor.numpy(), rtol=1e-6, atol=1e-7)
+
+
+def test_torch_two_batches_advance_the_statistics_one_after_the_other():
+    net = network()
+    weights, statistics = start(net)
+    _, once, *_ = gradient(net, weights, statistics, IMAGES[:2], LABELS[:2])
+    _, twice, *_ = gradient(net, weights, once, IMAGES[2:], LABELS[2:])
+    module = plain(net, weights, statistics)
+    module(torch.tensor(IMAGES[:2]))
+    module(torch.tensor(IMAGES[2:]))
+    got = net.tensors(weights, twice)
+    np.testing.assert_allclose(got["flat.running_var"], module.flat.running_var.numpy(), rtol=1e-5)
+    assert got["norm.num_batches_tracked"].tolist() == 2
+
+
+def test_torch_counter_beyond_what_a_float_holds_stays_exact():
+    net = network()
+    weights, statistics = start(net)
+    tensors = net.tensors(weights, statistics) | {"norm.num_batches_tracked": np.array(2**40 + 1)}
+    _, advanced, *_ = gradient(net, *net.vectors(tensors))
+    counter = net.tensors(weights, advanced)["norm.num_batches_tracked"]
+    assert counter.dtype == np.int64
+    assert int(counter) == 2**40 + 2
+
+
+def test_torch_buffers_of_all_kinds_travel_and_frozen_parameters_stay():
+    net = pairs(nets.Counting)
+    weights, statistics = start(net)
+    assert [each.name for each in net.ranges] == ["scale", "dense.weight", "dense.bias"]
+    _, advanced, *_ = gradient(net, weights, statistics, PAIRS, np.array([0, 1, 1]))
+    before, after = net.tensors(weights, statistics), net.tensors(weights, advanced)
+    changed = {name for name in before if before[name].tobytes() != after[name].tobytes()}
+    assert changed == {"seen", "mean"}
+    assert "cache" not in after
+    assert after["seen"].tolist() == 3
+    np.testing.assert_allclose(after["mean"], [0.75, -0.5 * 1.75 / 3], rtol=1e-6)  # half of the means 1.5, -1.75 / 3
+    assert (after["mask"].dtype, after["mask"].tolist()) == (np.bool_, [True, False])
+    assert after["brief"].tolist() == [0.5, -2.0]
+    assert after["far"].tolist() == [-np.inf, 1.0]
+    again = net.vectors(after)
+    assert again[1].tobytes() == advanced.tobytes()
+
+
+def test_torch_evaluation_uses_the_statistics_and_leaves_them():
+    net = network()
+    weights, statistics = start(net)
+    _, advanced, *_ = gradient(net, weights, statistics)
+    kept, workspace = advanced.copy(), net.workspace(6)
+    loss, correct, predictions = net.evaluate(weights, IMAGES, LABELS, workspace, statistics=advanced)
+    assert advanced.tobytes() == kept.tobytes()
+    module = plain(net, weights, advanced).eval()
+    with torch.no_grad():
+        logits = module(torch.tensor(IMAGES))
+    want = torch.nn.functional.cross_entropy(logits, torch.tensor(LABELS), reduction="sum").item()
+    assert loss == pytest.approx(want, rel=1e-6)
+    assert predictions.tolist() == logits.argmax(1).tolist()
+    assert predictions.dtype == np.int64
+    assert correct == int((predictions == LABELS).sum())
+    probabilities = net.predict(weights, IMAGES, workspace, statistics=advanced)
+    np.testing.assert_allclose(probabilities, torch.softmax(logits, 1).numpy(), rtol=1e-5)
+    moved = net.vectors(net.tensors(weights, advanced) | {"flat.running_mean": np.full(5, -9, np.float32)})[1]
+    assert net.evaluate(weights, IMAGES, LABELS, workspace, statistics=moved)[0] > loss + 0.1
+
+
+def test_torch_gradient_is_bit_identical_whatever_the_workspace_did_before():
+    net = network(arguments={"dropout": 0.5})
+    weights, statistics = start(net)
+    used = net.workspace(6)
+    gradient(net, weights + 1, statistics, seed=9, workspace=used)
+    net.evaluate(weights, IMAGES, LABELS, used, statistics=statistics)
+    one, other = gradient(net, weights, statistics), gradient(net, weights, statistics, workspace=used)
+    assert one[0].tobytes() == other[0].tobytes()
+    assert one[1].tobytes() == other[1].tobytes()
+    assert one[2:] == other[2:]
+
+
+def test_torch_dropout_depends_on_the_seed_alone():
+    net = network(arguments={"dropout": 0.5})
+    weights, statistics = start(net)
+    first, second = gradient(net, weights, statistics, seed=1)[0], gradient(net, weights, statistics, seed=2)[0]
+    torch.manual_seed(77)
+    assert gradient(net, weights, statistics, seed=1)[0].tobytes() == first.tobytes()
+    assert not np.allclose(first, second)
+
+
+@pytest.mark.parametrize(("dropout", "draws"), [(0.0, False), (0.5, True)])
+def test_torch_forward_passes_take_turns_only_if_the_module_draws(dropout, draws):
+    net = network(arguments={"dropout": dropout})
+    net.compile()
+    assert net._draws == {True: draws, False: False}
+
+
+def test_torch_random_numbers_of_the_process_are_left_alone():
+    before = torch.get_rng_state()
+    net = network(arguments={"dropout": 0.5})
+    gradient(net, *start(net))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_torch_two_threads_get_what_one_gets(dropout):
+    net = network(arguments={"dropout": dropout})
+    net.compile()
+    weights, statistics = start(net)
+    want = [gradient(net, weights, statistics, seed=seed) for seed in range(16)]
+    meet = threading.Barrier(2)
+
+    def work(half):
+        meet.wait()
+        return [gradient(net, weights, statistics, seed=seed) for seed in half]
+
+    with ThreadPoolExecutor(2) as pool:
+        got = [each for half in pool.map(work, (range(8), range(8, 16))) for each in half]
+    for one, other in zip(want, got, strict=True):
+        assert one[0].tobytes() == other[0].tobytes()
+        assert one[1].tobytes() == other[1].tobytes()
+
+
+def test_torch_paper_network_gives_the_gradient_of_our_kernels():
+    ours, theirs = Model(MNIST), network(nets.paper, shape=(1, 28, 28), classes=10)
+    assert theirs.n_weights == ours.n_weights == 59_590
+    assert [(each.start, each.stop) for each in theirs.ranges] == [(each.start, each.stop) for each in ours.ranges]
+    rng = np.random.default_rng(2)
+    weights = ours.initial(rng)
+    images, labels = rng.random((16, 1, 28, 28), np.float32), rng.integers(0, 10, 16)
+    want, nothing = np.empty_like(weights), np.zeros(0, np.float32)
+    loss, correct = ours.gradient(weights, images, labels, want, ours.workspace(16), 1 / 16, statistics=nothing, seed=0)
+    out, _, their_loss, their_correct = gradient(theirs, weights, nothing, images, labels, 1 / 16)
+    np.testing.assert_allclose(out, want, rtol=0, atol=1e-5 * np.abs(want).max())
+    assert their_loss == pytest.approx(loss, rel=1e-5)
+    assert their_correct == correct
+
+
+def test_torch_initial_weights_follow_the_generator():
+    net = network()
+    assert start(net, 3)[0].tobytes() == start(net, 3)[0].tobytes()
+    assert not np.array_equal(start(net, 3)[0], start(net, 4)[0])
+    assert net.tensors(*start(net))["flat.running_var"].tolist() == [1] * 5
+
+
+def test_torch_empty_batch_gives_nothing_and_leaves_the_statistics():
+    net = network()
+    weights, statistics = start(net)
+    out, advanced, loss, correct = gradient(net, weights, statistics, IMAGES[:0], LABELS[:0])
+    assert not out.any()
+    assert advanced.tobytes() == statistics.tobytes()
+    assert (loss, correct) == (0.0, 0)
+
+
+def test_torch_batch_normalisation_of_one_image_says_what_to_do():
+    net = network()
+    with pytest.raises(ConfigError, match=r"shard of one image: Expected more than 1 value.*two images or more"):
+        gradient(net, *start(net), IMAGES[:1], LABELS[:1])
+
+
+def test_torch_weights_that_are_read_only_will_do():
+    net = network()
+    weights, statistics = start(net)
+    want = gradient(net, weights, statistics)[0]
+    weights.flags.writeable = False
+    assert gradient(net, weights, statistics)[0].tobytes() == want.tobytes()
+
+
+def test_torch_out_is_not_kept():
+    net = network()
+    weights, statistics = start(net)
+    workspace = net.workspace(6)
+    first = gradient(net, weights, statistics, workspace=workspace)[0]
+    kept = first.copy()
+    gradient(net, weights + 1, statistics, workspace=workspace)
+    assert first.tobytes() == kept.tobytes()
+    assert all(parameter.grad is None for parameter in workspace.module.parameters())
+
+
+def test_torch_own_loss_is_summed_and_scaled_by_the_adapter():
+    net = pairs(loss=nets.squared)
+    weights = np.array([1, 0, 0, 1, 0, 0], np.float32)  # logits are the pixels
+    out, _, loss, correct = gradient(net, weights, np.zeros(0, np.float32), PAIRS, np.array([0, 1, 1]), scale=0.5)
+    # Distances to one-hot labels: (0, 2), (3, -5), (0.5, -0.75); the gradient is their product with the pixels, halved.
+    assert loss == pytest.approx((4 + 9 + 25 + 0.25 + 0.5625) / 2)
+    assert out[:4].tolist() == [(0 + 9 + 0.25) / 2, (0 - 12 + 0.125) / 2, (2 - 15 - 0.375) / 2, (4 + 20 - 0.1875) / 2]
+    assert out[4:].tolist() == [(0 + 3 + 0.5) / 2, (2 - 5 - 0.75) / 2]
+    assert correct == 0
+
+
+def test_torch_loss_that_is_no_loss_per_image_is_refused():
+    net = pairs(loss=nets.mean_loss)
+    with pytest.raises(ConfigError, match=r'one loss per image, shape \(3,\).*reduction="none"'):
+        gradient(net, *start(net), PAIRS, np.array([0, 1, 1]))
+
+
+def test_torch_logits_of_another_shape_are_refused():
+    net = pairs(arguments={"classes": 4})
+    with pytest.raises(ConfigError, match=r"must return logits of shape \(3, 2\) \(got \(3, 4\)\)"):
+        gradient(net, *start(net), PAIRS, np.array([0, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (nets.no_module, r"no_module must return a torch.nn.Module \(got int\)"),
+        (nets.double, r"parameter 1.weight .* is torch.float64"),
+        (nets.complex_buffer, "buffer phase .* is torch.complex64"),
+        (nets.all_frozen, "no parameters that take a gradient"),
+        ("torch_networks:missing", "cannot be imported"),
+        ("no_such_module:make", "cannot be imported: No module named"),
+        ("torch_networks:IMAGES.none", "cannot be imported"),
+    ],
+)
+def test_torch_module_that_cannot_be_used_is_refused(factory, said):
+    with pytest.raises(ConfigError, match=said):
+        pairs(factory)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"last.bias": np.zeros(4, np.float32)}, r"last.bias must have shape \(3,\), got \(4,\)"),
+        ({"norm.running_mean": np.zeros(4, np.float32)}, r"norm.running_mean must have shape \(3,\), got \(4,\)"),
+        ({"more": np.zeros(1, np.float32)}, "other tensors: more"),
+    ],
+)
+def test_torch_vectors_of_other_tensors_are_refused(change, said):
+    net = network()
+    with pytest.raises(ValueError, match=said):
+        net.vectors(net.tensors(*start(net)) | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"images": IMAGES[:, :1]}, "images must be float32 of shape"),
+        ({"labels": LABELS[:2]}, "labels must be int64 of shape"),
+    ],
+)
+def test_torch_arrays_that_do_not_fit_are_refused(change, said):
+    net = network()
+    with pytest.raises(ValueError, match=said):
+        gradient(net, *start(net), **change)
+
+
+def test_torch_workspace_of_another_network_is_refused():
+    with pytest.raises(ValueError, match="belongs to another network"):
+        gradient(network(), *start(network()), workspace=network(arguments={"dropout": 0.5}).workspace(6))
+
+
+def test_torch_device_cuda_without_a_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="no GPU that PyTorch can use"):
+        build_network(TorchSpec(factory=nets.dense, input=(1, 1, 2), classes=2, device="cuda"))
+    auto = build_network(TorchSpec(factory=nets.dense, input=(1, 1, 2), classes=2))
+    assert auto.device.type == "cpu"
+
+
+def test_torch_device_auto_is_the_gpu_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert build_network(TorchSpec(factory=nets.dense, input=(1, 1, 2), classes=2)).device.type == "cuda"
+
+
+def test_torch_in_the_environment_of_a_job_process_uses_one_thread():
+    ended = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.get_num_threads())"],
+        env={**os.environ, **ONE_THREAD},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout == "1\n"

@@ -1,0 +1,86 @@
+"""Modules as users write them, for the tests of networks made by PyTorch."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Normed(nn.Module):
+    """A convolution and two kinds of batch normalisation; 2 x 4 x 4 images, 3 classes."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 3, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(3)
+        self.dense = nn.Linear(48, 5)
+        self.flat = nn.BatchNorm1d(5)
+        self.drop = nn.Dropout(dropout)
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = functional.relu(self.norm(self.conv(images)))
+        return self.last(self.drop(functional.relu(self.flat(self.dense(features.flatten(1))))))
+
+
+class Counting(nn.Module):
+    """Buffers of many kinds, some replaced by assignment; a frozen layer; a bare parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.0))
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
+        self.dense = nn.Linear(2, 2)
+        self.register_buffer("seen", torch.tensor(0))
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("mask", torch.tensor([True, False]))
+        self.register_buffer("brief", torch.tensor([0.5, -2.0], dtype=torch.bfloat16))
+        self.register_buffer("far", torch.tensor([float("-inf"), 1.0]))
+        self.register_buffer("cache", torch.zeros(4), persistent=False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        pixels = images.flatten(1)
+        if self.training:
+            self.seen = self.seen + len(images)
+            self.mean = 0.5 * self.mean + 0.5 * pixels.mean(0)
+        return self.scale * self.dense(self.frozen(pixels) + self.mean)
+
+
+def dense(classes: int = 2, bias: bool = True) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(2, classes, bias=bias))
+
+
+def paper() -> nn.Module:
+    """The MNIST network of ako.txt 5.1."""
+    return nn.Sequential(
+        nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(20, 100, 4), nn.ReLU(), nn.Flatten(),
+        nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10),
+    )  # fmt: skip
+
+
+def no_module() -> int:
+    return 7
+
+
+def double() -> nn.Module:
+    return dense().double()
+
+
+def complex_buffer() -> nn.Module:
+    module = dense()
+    module.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
+    return module
+
+
+def all_frozen() -> nn.Module:
+    return dense().requires_grad_(False)
+
+
+def squared(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Half the squared distance to the one-hot label."""
+    return 0.5 * (logits - functional.one_hot(labels, logits.shape[1])).square().sum(1)
+
+
+def mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits, labels)
