@@ -14,7 +14,7 @@ import inspect
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -25,6 +25,8 @@ from dataflow.ports import Emission, In, Out
 from dataflow.state import Access
 
 Pool = Literal["compute", "network"]
+
+_NUMBERS = (int, float, np.integer, np.floating)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Sample:
     value: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not isinstance(self.value, int | float | np.integer | np.floating):
+        if not isinstance(self.name, str) or not isinstance(self.value, _NUMBERS):
             what = f"a Sample is a name and a number, got {self.name!r} and {type(self.value).__name__}"
             raise TypeError(what)
 
@@ -136,6 +138,13 @@ class Operator(BaseModel):
     source: ClassVar[bool] = False
     sends: ClassVar[bool] = False
     receives: ClassVar[bool] = False
+
+    if not TYPE_CHECKING:  # as in pydantic: type checkers are to find misspelt attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """A private attribute, by a shorter way than pydantic's, since `process` asks for them at every message."""
+            private = self.__pydantic_private__
+            return private[name] if private and name in private else super().__getattr__(name)
 
     def open(self, node: NodeContext) -> None:
         """Prepare on `node` before the job starts: open data, compile kernels. May take long."""

@@ -13,7 +13,7 @@ from pydantic import PrivateAttr
 
 from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, Gather, Sample
+from dataflow.operators_api import Emissions, Gather, Sample, random_generator
 from dataflow.ports import In, Out
 from dataflow.state import Writes
 from operators.clocks import ClocksState
@@ -70,7 +70,7 @@ class Compute(Gather):
     local: bool = True
     emits: Literal["gradient", "update"] = "update"
     slack: int | None = None
-    batches = In(Batch)
+    batches = In(Batch, capacity=2)
     gradients = Out(Gradient)
     progress = Out(Progress)
     replica = Writes()
@@ -92,7 +92,7 @@ class Compute(Gather):
         return self.slack is None or clocks.made <= clocks.slowest() + self.slack
 
     def process(
-        self, batch: Batch, replica: Vector, statistics: Vector, clocks: ClocksState, rng: np.random.Generator
+        self, batch: Batch, replica: Vector, statistics: Vector, clocks: ClocksState, node: NodeContext
     ) -> Part:
         """The part of one shard, on the step's snapshots of replica and statistics."""
         gradient, advanced = np.empty_like(replica), statistics.copy()
@@ -105,7 +105,7 @@ class Compute(Gather):
             workspace,
             1.0 / max(1, batch.size),
             statistics=advanced,
-            seed=int(rng.integers(1 << 63)),
+            seed=self._seed(batch, node) if self._model.random else 0,
         )
         self._workspaces.append(workspace)
         return Part(gradient, advanced, len(batch.images), loss, batch.size, batch.epoch, clocks.lag())
@@ -125,7 +125,7 @@ class Compute(Gather):
             total += part.gradient
         seen = [part for part in parts if part.images]
         if seen:
-            statistics.values[:] = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
+            statistics.values = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
         size = parts[0].size
         loss = sum(part.loss for part in parts) / max(1, size)
         number = clocks.made + 1
@@ -135,17 +135,22 @@ class Compute(Gather):
                 where=f"node {node.name}, operator compute",
                 fix="lower lr or momentum, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
             )
-        self.optimizer.direct(total, replica.values, velocity.values)
+        self.optimizer.direct(total, replica.current, velocity.values)
         rate = np.float32(self.schedule.at(number, node.size))
         if self.emits == "update":
             total *= rate
         if self.local:
-            replica.values -= total if self.emits == "update" else total * rate
+            replica.subtract(total if self.emits == "update" else total * rate)
         yield Sample("staleness", float(parts[0].lag))
         clocks.made = number
         clocks.images += size
         yield self.gradients(Gradient(number, total))
         yield self.progress(Progress(number, clocks.images * node.size, parts[0].epoch, loss))
+
+    def _seed(self, batch: Batch, node: NodeContext) -> int:
+        """The seed of a shard; not asked for in vain, since a generator takes long to make beside a small step."""
+        rng = random_generator(node.seed, "compute", node.index, batch.step, batch.shard)
+        return int(rng.integers(1 << 63))
 
     def _workspace(self, images: int) -> Any:
         """A workspace that no other task uses, large enough for `images`."""

@@ -62,4 +62,6 @@ def open_data(ref: DataRef) -> Data:
 
 def pixels(images: npt.NDArray[np.uint8], scale: float) -> npt.NDArray[np.float32]:
     """Images as float32 in [0, 1]."""
-    return images.astype(np.float32) * np.float32(1.0 / scale)
+    scaled = images.astype(np.float32)
+    scaled *= np.float32(1.0 / scale)
+    return scaled

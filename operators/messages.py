@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from dataflow.message import Message, Sharded
+from dataflow.message import Message, Sharded, field_names
 
 Vector = npt.NDArray[np.float32]
 
@@ -31,7 +31,8 @@ class Batch(Sharded):
 
     def with_images(self, images: npt.NDArray[np.float32]) -> Self:
         """This shard with other images of the same number."""
-        return replace(self, images=images)
+        kind = type(self)
+        return kind(**{name: getattr(self, name) for name in field_names(kind)} | {"images": images})
 
 
 @dataclass(frozen=True, slots=True)

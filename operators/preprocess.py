@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PositiveFloat, model_validator
 
+from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
 from operators.messages import Batch
+from operators.pixels import standardised
 
 Images = npt.NDArray[np.float32]
 
@@ -34,6 +37,10 @@ class Normalise(Operator):
             raise ValueError(what)
         return self
 
+    def open(self, node: NodeContext) -> None:
+        """Compile what it calls."""
+        self.apply(np.zeros((1, len(self.mean), 1, 1), np.float32))
+
     def process(self, batch: Batch) -> Emissions:
         """The normalised batch."""
         yield self.normalised(batch.with_images(self.apply(batch.images)))
@@ -47,8 +54,12 @@ class Normalise(Operator):
         if images.shape[1] != len(self.mean):
             what = f"images have {images.shape[1]} channels, mean and std have {len(self.mean)}"
             raise ValueError(what)
-        shape = (1, -1, 1, 1)
-        return (images - np.array(self.mean, np.float32).reshape(shape)) / np.array(self.std, np.float32).reshape(shape)
+        return standardised(images, *self._by_channel)
+
+    @cached_property
+    def _by_channel(self) -> tuple[Images, Images]:
+        """Mean and std, (channels,) each."""
+        return np.array(self.mean, np.float32), np.array(self.std, np.float32)
 
 
 class Resize(Operator):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +14,60 @@ from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator
 from dataflow.ports import Out
-from operators.data import Data, DataRef, open_data, pixels
+from operators.data import DataRef, open_data
 from operators.messages import Batch
+from operators.pixels import gathered
 from operators.sampling import epoch_order, node_indices, split_validation
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Share:
+    """What a node reads of the data, and the order of the newest epoch.
+
+    Args:
+        images, labels: of the data set.
+        factor: what makes its pixels lie in [0, 1].
+        rows: of the training images that are the node's.
+        size: images that it reads in an epoch.
+        batch: images of a mini-batch.
+        per_epoch: mini-batches of an epoch.
+        steps: mini-batches in all.
+        order: the newest epoch that was read, and `rows` in its order.
+    """
+
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+    factor: np.float32
+    rows: Rows
+    size: int
+    batch: int
+    per_epoch: int
+    steps: float
+    order: tuple[int, Rows] = (-1, np.zeros(0, np.int64))
+
+    def shard(self, tick: Tick, node: NodeContext) -> Batch:
+        """The shard of the mini-batch that `tick` asks for."""
+        epoch, position = divmod(tick.step, self.per_epoch)
+        known, order = self.order
+        if known != epoch:
+            order = self.rows[epoch_order(len(self.rows), node.seed, epoch, node.rank)]
+            self.order = (epoch, order)
+        first = position * self.batch
+        seen = min(first + self.batch, self.size)
+        size = seen - first
+        begin, end = (first + size * (tick.shard + more) // tick.shards for more in (0, 1))
+        mine = order[begin:end]
+        return Batch(
+            step=tick.step,
+            shard=tick.shard,
+            shards=tick.shards,
+            images=gathered(self.images, mine, self.factor),
+            labels=self.labels[mine],
+            size=size,
+            epoch=epoch + seen / self.size,
+        )
 
 
 class Source(Operator):
@@ -40,12 +92,7 @@ class Source(Operator):
     keep_last: bool = True
     batches = Out(Batch)
 
-    _data: Data = PrivateAttr()
-    _rows: npt.NDArray[np.int64] = PrivateAttr()
-    _per_epoch: int = PrivateAttr()
-    _steps: int | None = PrivateAttr()
-    _share: int = PrivateAttr()
-    _order: tuple[int, npt.NDArray[np.int64]] = PrivateAttr(default=(-1, np.zeros(0, np.int64)))
+    _share: _Share = PrivateAttr()
 
     def open(self, node: NodeContext) -> None:
         """Open the data and find this node's share.
@@ -54,12 +101,19 @@ class Source(Operator):
             DataError: the data set cannot be opened.
             ConfigError: there are fewer training images than nodes, or `holdout` leaves a part empty.
         """
-        self._data = open_data(self.data)
-        train = self.training_rows(node.size, node.seed)
-        self._rows = train[node_indices(len(train), node.rank, node.size)]
-        self._share = len(train) // node.size
-        self._per_epoch = steps_per_epoch(len(train), node.size, self.batch, keep_last=self.keep_last)
-        self._steps = None if self.epochs is None else max(1, math.floor(self.epochs * self._per_epoch + 0.5))
+        data, train = open_data(self.data), self.training_rows(node.size, node.seed)
+        per_epoch = steps_per_epoch(len(train), node.size, self.batch, keep_last=self.keep_last)
+        self._share = _Share(
+            images=np.ascontiguousarray(data.train_images),
+            labels=data.train_labels,
+            factor=np.float32(1.0 / data.scale),
+            rows=train[node_indices(len(train), node.rank, node.size)],
+            size=min(per_epoch * self.batch, len(train) // node.size),
+            batch=self.batch,
+            per_epoch=per_epoch,
+            steps=math.inf if self.epochs is None else max(1, math.floor(self.epochs * per_epoch + 0.5)),
+        )
+        self._share.shard(Tick(0, 0, 1), node)  # compiles what it calls
 
     def training_rows(self, nodes: int, seed: int) -> npt.NDArray[np.int64]:
         """Rows of the images that so many nodes share.
@@ -76,33 +130,8 @@ class Source(Operator):
 
     def process(self, tick: Tick, node: NodeContext) -> Emissions:
         """The shard of the mini-batch that `tick` asks for, or the end."""
-        if self._steps is not None and tick.step >= self._steps:
-            yield EndOfData()
-            return
-        epoch, position = divmod(tick.step, self._per_epoch)
-        order = self._epoch_order(epoch, node)
-        seen = min((position + 1) * self.batch, self._share)
-        rows = order[position * self.batch : seen]
-        begin, end = (len(rows) * (tick.shard + more) // tick.shards for more in (0, 1))
-        mine = self._rows[rows[begin:end]]
-        yield self.batches(
-            Batch(
-                step=tick.step,
-                shard=tick.shard,
-                shards=tick.shards,
-                images=pixels(self._data.train_images[mine], self._data.scale),
-                labels=self._data.train_labels[mine],
-                size=len(rows),
-                epoch=epoch + seen / min(self._per_epoch * self.batch, self._share),
-            )
-        )
-
-    def _epoch_order(self, epoch: int, node: NodeContext) -> npt.NDArray[np.int64]:
-        known, order = self._order
-        if known != epoch:
-            order = epoch_order(len(self._rows), node.seed, epoch, node.rank)
-            self._order = (epoch, order)
-        return order
+        share = self._share
+        yield EndOfData() if tick.step >= share.steps else self.batches(share.shard(tick, node))
 
 
 def training_rows(images: int, holdout: float, seed: int) -> npt.NDArray[np.int64]:

@@ -24,20 +24,46 @@ class VectorState(State):
     """
 
     def __init__(self, values: Vector) -> None:
-        self.values = values
+        self._values, self._shared = values, False
+
+    @property
+    def values(self) -> Vector:
+        """The vector, to be written in place; no snapshot shows what is written."""
+        if self._shared:
+            self._values, self._shared = self._values.copy(), False
+        return self._values
+
+    @values.setter
+    def values(self, values: Vector) -> None:
+        self._values, self._shared = values, False
+
+    @property
+    def current(self) -> Vector:
+        """The vector, to be read by who may write it; looking makes no copy necessary."""
+        return self._values
+
+    def subtract(self, update: Vector) -> None:
+        """Subtract a whole vector; in one pass with the copy that a snapshot makes necessary."""
+        if self._shared:
+            self._values, self._shared = self._values - update, False
+        else:
+            self._values -= update
 
     def snapshot(self) -> Vector:
-        """A copy of the vector."""
-        return self.values.copy()
+        """The vector as it is now, read-only; copied only when somebody writes."""
+        self._shared = True
+        snapshot = self._values.view()
+        snapshot.flags.writeable = False
+        return snapshot
 
     def tensors(self) -> dict[str, np.ndarray]:
         """``values``."""
-        return {"values": self.values}
+        return {"values": self._values}
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over `values`."""
-        if tensors["values"].shape != self.values.shape or tensors["values"].dtype != self.values.dtype:
-            what = f"the vector is {self.values.shape} {self.values.dtype}, got {tensors['values'].shape}"
+        if tensors["values"].shape != self._values.shape or tensors["values"].dtype != self._values.dtype:
+            what = f"the vector is {self._values.shape} {self._values.dtype}, got {tensors['values'].shape}"
             raise ValueError(what)
         self.values[:] = tensors["values"]
 

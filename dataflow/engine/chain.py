@@ -5,15 +5,17 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from functools import cached_property
+from types import GeneratorType
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from dataflow.engine.blame import reraise
 from dataflow.engine.events import Outcome
 from dataflow.errors import OperatorError
-from dataflow.graph.logical import Edge, OperatorSpec
+from dataflow.graph.logical import SHARDED, Edge, LogicalGraph, OperatorSpec
 from dataflow.graph.routes import Route
 from dataflow.message import Message, Sharded, field_names
 from dataflow.node_context import NodeContext
@@ -34,7 +36,7 @@ from dataflow.reports import OperatorReport
 from dataflow.state import State
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Needs:
     """State elements that a task is given: snapshots of `reads`, the live elements of `writes`."""
 
@@ -44,17 +46,21 @@ class Needs:
     def __or__(self, other: Needs) -> Needs:
         return Needs(self.reads | other.reads, self.writes | other.writes)
 
+    @cached_property
+    def all(self) -> frozenset[str]:
+        """Both."""
+        return self.reads | self.writes
+
     def without_writes(self) -> Needs:
         """The same elements, all as snapshots."""
-        return Needs(self.reads | self.writes)
+        return Needs(self.all)
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """What a task was given when it started, by element name."""
 
-    snapshots: Mapping[str, Any] = field(default_factory=dict)
-    live: Mapping[str, State] = field(default_factory=dict)
+    snapshots: Mapping[str, Any]
+    live: Mapping[str, State]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +97,14 @@ class Member:
         self.name, self.operator, self.context = spec.id, operator, context
         self.ports = type(operator).outputs()
         self.exits = {port: [leaving for leaving in exits if leaving.edge.output == port] for port in self.ports}
-        self._elements = {use.name: use.element for use in spec.uses}
-        self._writes = {use.name for use in spec.uses if use.writes}
-        self._asks = {hook: needs(getattr(operator, hook), hook) for hook in HOOKS if hasattr(operator, hook)}
+        self.gather = isinstance(operator, Gather)
+        elements = {use.name: use.element for use in spec.uses}
+        written = {use.name for use in spec.uses if use.writes}
+        self._hooks = {hook: getattr(operator, hook) for hook in HOOKS if hasattr(operator, hook)}
+        self._asks = {
+            hook: [(name, elements.get(name), name in written) for name in needs(method, hook)]
+            for hook, method in self._hooks.items()
+        }
         if spec.gather and inspect.isgeneratorfunction(operator.process):
             self.refuse("is a Gather and yields in process", None, "return the part, and yield in merge")
 
@@ -103,10 +114,10 @@ class Member:
 
     def uses(self, hook: str) -> Needs:
         """State elements that a hook asks for."""
-        asked = [name for name in self._asks.get(hook, ()) if name in self._elements]
+        asked = [(element, writes) for _, element, writes in self._asks.get(hook, ()) if element is not None]
         return Needs(
-            frozenset(self._elements[name] for name in asked if name not in self._writes),
-            frozenset(self._elements[name] for name in asked if name in self._writes),
+            frozenset(element for element, writes in asked if not writes),
+            frozenset(element for element, writes in asked if writes),
         )
 
     def call(self, hook: str, positional: tuple[Any, ...], given: Given, rng: Callable[[], np.random.Generator]) -> Any:
@@ -116,16 +127,15 @@ class Member:
             AkoError: whatever the operator raised, with its name, node and line.
         """
         arguments: dict[str, Any] = {}
-        for name in self._asks[hook]:
-            if name in self._elements:
-                element = self._elements[name]
-                live = name in self._writes and element in given.live
-                arguments[name] = given.live[element] if live else given.snapshots[element]
-            else:
+        for name, element, writes in self._asks[hook]:
+            if element is None:
                 arguments[name] = rng() if name == "rng" else self.context
+            else:
+                live = writes and element in given.live
+                arguments[name] = given.live[element] if live else given.snapshots[element]
         try:
-            result = getattr(self.operator, hook)(*positional, **arguments)
-            return list(result) if inspect.isgenerator(result) else result
+            result = self._hooks[hook](*positional, **arguments)
+            return list(result) if isinstance(result, GeneratorType) else result
         except (Exception, SystemExit) as error:
             reraise(error, f"operator {self.name!r}", type(self.operator), self.context.name)
 
@@ -154,6 +164,8 @@ class Chain:
         specs = [graph.operator(name) for name in chain.operators]
         self.plan, self.head, self.last = chain, specs[0], specs[-1]
         self.gather = self.last.gather
+        # Operators with state see whole steps, or the order of shards would matter.
+        self.sharded = _feeds_gather(graph, self.last) and not any(spec.uses for spec in specs) and _shards(self.head)
         self.members = [
             Member(
                 spec,
@@ -167,6 +179,7 @@ class Chain:
         self.gated = bool(self._gates)
         self.gate_uses = _together(member.uses("ready") for member in self._gates)
         self.minds_leaving = any(member.has("on_left") for member in self.members)
+        self.writes = _together(member.uses(hook) for member in self.members for hook in HOOKS).writes
         self.merge_needs = Needs(writes=self.members[-1].uses("merge").writes)
         self.process_needs = self._process_needs(0)
         self.start_needs = self.process_needs | self.gate_uses.without_writes()
@@ -193,6 +206,14 @@ class Chain:
         call = _Call(self, given, step)
         call.outcome.parts += parts
         call.merge()
+        return call.outcome
+
+    def step(self, message: Message, given: Given, step: int) -> Outcome:
+        """What handling the only message of a step and merging its part gives, if it has one."""
+        call = _Call(self, given, step)
+        call.feed(0, message)
+        if call.outcome.parts:
+            call.merge()
         return call.outcome
 
     def left(self, node: int, given: Given, step: int) -> Outcome:
@@ -241,19 +262,19 @@ class _Call:
         """Let the operator at `position` handle a message."""
         member = self._chain.members[position]
         step, shard = (message.step, message.shard) if isinstance(message, Sharded) else (self._step, 0)
-        if not isinstance(member.operator, Gather):
+        if not member.gather:
             self.run(position, "process", (message,), step, shard)
             return
         # The parts of a step run at the same time, so they only ever see snapshots.
         part = member.call(
-            "process", (message,), Given(self._given.snapshots), self._rng(position, "process", step, shard)
+            "process", (message,), Given(self._given.snapshots, {}), self._rng(position, "process", step, shard)
         )
         self.outcome.parts.append((shard, part))
 
     def merge(self) -> None:
         """Merge the parts collected, in shard order."""
         parts = [part for _, part in sorted(self.outcome.parts, key=lambda numbered: numbered[0])]
-        self.outcome.parts = []
+        self.outcome.parts, self.outcome.merged = [], True
         self.run(len(self._chain.members) - 1, "merge", (parts,))
 
     def run(
@@ -263,9 +284,11 @@ class _Call:
         member = self._chain.members[position]
         step = self._step if step is None else step
         effects = member.call(hook, positional, self._given, self._rng(position, hook, step, shard))
-        if not isinstance(effects, list | tuple | None):
+        if effects is None:
+            return
+        if not isinstance(effects, (list, tuple)):
             member.refuse(f"returned from {hook} what is no effects", effects, "yield effects, or return a list")
-        for effect in effects or ():
+        for effect in effects:
             self._take(position, member, effect)
 
     def _take(self, position: int, member: Member, effect: Any) -> None:
@@ -306,6 +329,15 @@ class _Call:
             return self._rngs[key]
 
         return generator
+
+
+def _feeds_gather(graph: LogicalGraph, operator: OperatorSpec) -> bool:
+    targets = (edge.target for edge in graph.edges if edge.source == operator.id and edge.route is None)
+    return any(graph.operator(target).gather for target in targets)
+
+
+def _shards(operator: OperatorSpec) -> bool:
+    return all(SHARDED in port.types for port in operator.outputs)
 
 
 def _together(many: Iterable[Needs]) -> Needs:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from dataflow.engine.flow import Crossing
 from dataflow.engine.inbox import Delivery, Inbox
 from dataflow.message import Sharded
 
-Role = Literal["message", "shard", "merge", "end"]
+Role = Literal["message", "shard", "merge", "step", "end"]
 
 Source = tuple[int, int | None]
 """What feeds a chain: number of the edge, and of the sending node if the edge crosses nodes."""
@@ -30,7 +31,7 @@ class Step:
         started: shards that have been started.
         finished: shards whose parts have been taken in.
         parts: the parts by shard.
-        merging: the merge has been started.
+        merging: the merge has been started, perhaps in one task with the only shard.
     """
 
     number: int
@@ -48,13 +49,16 @@ class Running:
 
     task: Task
     role: Role
-    locked: frozenset[str]
+    locked: AbstractSet[str]
     delivery: Delivery | None = None
     outcome: Outcome | None = None
 
 
 class ChainState:
-    """A chain's inbox, its running tasks and its place in its own life."""
+    """A chain's inbox, its running tasks and its place in its own life.
+
+    `alone` says that no other chain that has not ended writes what this one's merge writes.
+    """
 
     def __init__(self, chain: Chain, inputs: set[Source]) -> None:
         """Nothing has arrived yet.
@@ -64,22 +68,35 @@ class ChainState:
             inputs: everything that feeds its first operator.
         """
         self.chain, self.open_inputs = chain, inputs
-        self.inbox = Inbox(chain.head.inputs, by_step=chain.gather and not chain.head.source)
+        self.pool, self.source = chain.plan.pool, chain.head.source
+        self.inbox = Inbox(chain.head.inputs, by_step=chain.gather)
         self.running: deque[Running] = deque()
         self.step: Step | None = None
-        self.next_step = 0
+        self.next_step = self.next_shard = 0
         self.exhausted = self.ending = False
         self.gate_shut = False
+        self.alone = False
         self.blocked_since: float | None = None
         self._keys = {port.key for port in chain.head.inputs}
         self._local: list[tuple[Inbox, str]] = []
         self._crossings: list[tuple[Crossing, bool]] = []
         self._steps: dict[Source, int] = {}
 
+    def look_around(self, others: Iterable[ChainState]) -> None:
+        """Find out whether the chain is alone among those that have not ended."""
+        written = self.chain.merge_needs.writes
+        self.alone = all(other is self or written.isdisjoint(other.chain.writes) for other in others)
+
     def connect(self, local: Sequence[tuple[Inbox, str]], crossings: Sequence[Crossing]) -> None:
         """Say where the chain's emissions go: inboxes with their ports, and edges that cross nodes."""
         self._local = list(local)
         self._crossings = [(crossing, crossing.goes_by(self._keys)) for crossing in crossings]
+
+    def idle(self) -> bool:
+        """Whether there is nothing to start, nor to end, until something arrives or the chain's task finishes."""
+        if self.step is not None:
+            return self.step.merging
+        return not (self.source or self.inbox.size) and (bool(self.open_inputs) or self.ending)
 
     def has_room(self) -> bool:
         """Whether every inbox downstream has room."""
@@ -87,7 +104,9 @@ class ChainState:
 
     def is_open(self, key: int | None) -> bool:
         """Whether a message made for `key` could be sent at once."""
-        return all(crossing.is_open(key if keyed else None) for crossing, keyed in self._crossings)
+        return not self._crossings or all(
+            crossing.is_open(key if keyed else None) for crossing, keyed in self._crossings
+        )
 
     def saw(self, source: Source, delivery: Delivery) -> None:
         """Note how far an input of a gathering chain has come."""
@@ -96,9 +115,11 @@ class ChainState:
 
     def through(self, *, stopping: bool) -> bool:
         """Whether nothing will come any more and nothing is under way."""
-        if self.ending or self.running or self.step is not None or len(self.inbox):
+        if self.ending or self.running or self.step is not None or self.inbox.size:
             return False
-        return stopping or self.exhausted if self.chain.head.source else not self.open_inputs
+        if self.source:
+            return self.exhausted or (stopping and not self.next_shard)
+        return not self.open_inputs
 
     def complete(self, step: Step) -> bool:
         """Whether every part of a step is there that will ever come.
@@ -108,8 +129,7 @@ class ChainState:
         """
         if step.finished < step.started or not step.started:
             return False
-        if step.started == step.shards or self.chain.head.source:
-            return step.started == step.shards
-        return self.inbox.of_step(step.number) is None and all(
-            self._steps.get(source, -1) > step.number for source in self.open_inputs
+        return step.started == step.shards or (
+            self.inbox.of_step(step.number) is None
+            and all(self._steps.get(source, -1) > step.number for source in self.open_inputs)
         )

@@ -24,6 +24,7 @@ class Outcome:
         samples: operator ids with their samples.
         artifacts: files for the job's results.
         parts: a gathering operator's parts, each with the number of its shard.
+        merged: a gathering operator's step has been merged.
         end_of_data: a source has nothing more.
     """
 
@@ -32,6 +33,7 @@ class Outcome:
     samples: list[tuple[str, Sample]] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
     parts: list[tuple[int, Any]] = field(default_factory=list)
+    merged: bool = False
     end_of_data: bool = False
 
 
@@ -41,7 +43,7 @@ class Task:
 
     Args:
         chain: id of the chain it belongs to.
-        role: what it does for the chain: ``message``, ``shard``, ``merge``, ``left`` or ``end``.
+        role: what it does for the chain: ``message``, ``shard``, ``merge``, ``step`` (both) or ``end``.
         pool: the pool that must run it.
         run: the work; raises `AkoError` and nothing else.
     """
@@ -103,7 +105,12 @@ class StopAsked:
     """Sources end after the step they are in; everything under way is finished."""
 
 
-Event = Started | MessageArrived | StreamEnded | TaskFinished | CreditGranted | NodeLeft | StopAsked
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """There is more to start that nobody waits for; as a command, it asks to be handed back as an event."""
+
+
+Event = Started | MessageArrived | StreamEnded | TaskFinished | CreditGranted | NodeLeft | StopAsked | GoOn
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,4 +163,4 @@ class Failed:
     error: AkoError
 
 
-Command = RunTask | SendMessage | SendEnd | GrantCredit | Report | Ended | Failed
+Command = RunTask | SendMessage | SendEnd | GrantCredit | Report | Ended | Failed | GoOn

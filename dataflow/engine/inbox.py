@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataflow.errors import OperatorError
 from dataflow.graph.logical import InputSpec
@@ -13,8 +12,7 @@ from dataflow.message import Message
 from dataflow.plan.physical import StreamId
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A message waiting; `stream` and `nbytes` say whose credit it holds, if it came on a stream."""
 
     port: str
@@ -24,7 +22,10 @@ class Delivery:
 
 
 class Inbox:
-    """Bounded by each port's capacity, or by the credit of streams; see `dataflow.ports.In` for `key` and `latest`."""
+    """Bounded by each port's capacity, or by the credit of streams; see `dataflow.ports.In` for `key` and `latest`.
+
+    `size` counts messages that wait and notes of nodes that have left.
+    """
 
     def __init__(self, ports: Iterable[InputSpec], *, by_step: bool = False) -> None:
         """Make an empty inbox.
@@ -39,10 +40,7 @@ class Inbox:
         self._waiting: Counter[str] = Counter()
         self._senders: Counter[int] = Counter()
         self._left: deque[int] = deque()
-        self._arrivals = self._size = 0
-
-    def __len__(self) -> int:
-        return self._size + len(self._left)
+        self._arrivals = self.size = 0
 
     def room(self, port: str) -> bool:
         """Whether another message may be sent to `port`."""
@@ -99,6 +97,7 @@ class Inbox:
     def leave(self, node: int) -> None:
         """Note that nothing more comes from a node."""
         self._left.append(node)
+        self.size += 1
 
     def first_left(self) -> int | None:
         """The first node to have left of which no message waits any more."""
@@ -107,6 +106,7 @@ class Inbox:
     def take_left(self, node: int) -> None:
         """Remove the note that a node has left."""
         self._left.remove(node)
+        self.size -= 1
 
     def _key(self, delivery: Delivery) -> Any:
         if self._by_step:
@@ -115,7 +115,7 @@ class Inbox:
         return _field(delivery, name) if name else None
 
     def _count(self, delivery: Delivery, change: int) -> None:
-        self._size += change
+        self.size += change
         self._waiting[delivery.port] += change
         if delivery.stream is not None:
             self._senders[delivery.stream.source] += change

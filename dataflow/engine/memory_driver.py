@@ -17,6 +17,7 @@ from dataflow.engine.events import (
     Ended,
     Event,
     Failed,
+    GoOn,
     GrantCredit,
     MessageArrived,
     Outcome,
@@ -141,10 +142,7 @@ class MemoryDriver:
         for command in self.engines[node].handle(event, 0.0):
             match command:
                 case RunTask(task):
-                    if task.pool == "compute":
-                        self._compute.append((node, task))
-                    else:
-                        self._run_task(node, task)
+                    self._start_task(node, task)
                 case SendMessage(stream, message, size):
                     self._put(stream, stream.target, MessageArrived(stream, message, size))
                 case SendEnd(stream):
@@ -157,10 +155,18 @@ class MemoryDriver:
                     self.run.reports.append((node, report))
                     if self._on_report:
                         self._on_report(self, node, report)
+                case GoOn():
+                    self._put(("control", node), node, command)
                 case Ended():
                     self.run.ended.add(node)
                 case Failed(error):
                     raise error
+
+    def _start_task(self, node: int, task: Task) -> None:
+        if task.pool == "compute":
+            self._compute.append((node, task))
+        else:
+            self._run_task(node, task)
 
     def _run_task(self, node: int, task: Task) -> None:
         try:

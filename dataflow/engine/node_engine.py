@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from dataflow.engine.blame import reraise
@@ -22,6 +23,7 @@ from dataflow.engine.events import (
     Ended,
     Event,
     Failed,
+    GoOn,
     GrantCredit,
     MessageArrived,
     NodeLeft,
@@ -79,7 +81,7 @@ class NodeEngine:
         graph, members = plan.graph, plan.members()
         self._chains = {chain.plan.head: ChainState(chain, _inputs(plan, chain, self._node)) for chain in chains}
         # Those that chains wait for come before sources, whose work can always wait.
-        self._turns = sorted(self._chains.values(), key=lambda state: state.chain.head.source)
+        self._turns = sorted(self._chains.values(), key=lambda state: state.source)
         self._entries = {
             number: (self._chains[edge.target], edge.input)
             for number, edge in enumerate(graph.edges)
@@ -99,6 +101,7 @@ class NodeEngine:
             local = [self._entries[number] for number in leaving if number not in self._crossings]
             crossings = [self._crossings[number] for number in leaving if number in self._crossings]
             state.connect([(target.inbox, port) for target, port in local], crossings)
+            state.look_around(self._turns)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take in an event and say what is to be done.
@@ -114,7 +117,9 @@ class NodeEngine:
             self._take(event)
             while self._to_self:
                 self._take(self._to_self.popleft())
-            if self._started:
+            if isinstance(event, TaskFinished) and self._go_on_with(self._chains[event.task.chain]):
+                self._commands.append(GoOn())
+            elif self._started:
                 self._pump()
         except AkoError as error:
             self._failed = True
@@ -145,6 +150,18 @@ class NodeEngine:
 
     # Starting tasks
 
+    def _go_on_with(self, state: ChainState) -> bool:
+        """Start the next task of a gathering chain ahead of chains that run in the other pool, whose turn comes later.
+
+        They are not overtaken for long: the shards of a step lock nothing.
+        """
+        if not state.chain.gather or state.ending or not self._slots[state.pool]:
+            return False
+        if any(other.pool == state.pool and other is not state and not other.idle() for other in self._turns):
+            return False
+        self._reserved.clear()
+        return self._start(state)
+
     def _pump(self) -> None:
         """Start every task that can start; end every chain that is through."""
         while self._serve_next():
@@ -157,7 +174,9 @@ class NodeEngine:
         """Start one task of the first chain that can; that chain goes behind the others."""
         self._reserved.clear()
         for position, state in enumerate(self._turns):
-            if self._slots[state.chain.plan.pool] and not state.ending and (self._start(state) or self._end(state)):
+            if state.idle() or not self._slots[state.pool] or state.ending:
+                continue
+            if self._start(state) or self._end(state):
                 self._turns.append(self._turns.pop(position))
                 return True
         return False
@@ -165,7 +184,7 @@ class NodeEngine:
     def _start(self, state: ChainState) -> bool:
         if state.step is not None:
             return self._continue_step(state, state.step)
-        if state.chain.head.source:
+        if state.source:
             return self._start_source(state)
         left = state.inbox.first_left()
         if left is not None:
@@ -182,13 +201,14 @@ class NodeEngine:
         return True
 
     def _start_source(self, state: ChainState) -> bool:
-        if self._stopping or state.exhausted or state.running or not state.is_open(None) or not self._may_run(state):
+        stopping = self._stopping and not state.next_shard
+        if stopping or state.exhausted or state.running or not state.is_open(None) or not self._may_run(state):
             return False
-        number = state.next_step
-        if state.chain.gather:
-            return self._open_step(state, Tick(number, 0, self._tasks))
-        self._run_message(state, Delivery("", Tick(number, 0, 1)), self._given(state.chain.process_needs), number)
-        state.next_step += 1
+        number, shard = state.next_step, state.next_shard
+        shards = self._tasks if state.chain.sharded else 1
+        tick = Tick(number, shard, shards)
+        self._run_message(state, Delivery("", tick), self._given(state.chain.process_needs), number)
+        state.next_step, state.next_shard = (number, shard + 1) if shard + 1 < shards else (number + 1, 0)
         return True
 
     def _start_left(self, state: ChainState, node: int) -> bool:
@@ -215,17 +235,22 @@ class NodeEngine:
             return self._finish_step(state, step)
         if step.started == step.shards:
             return False
-        if state.chain.head.source:
-            delivery: Delivery | None = Delivery("", Tick(step.number, step.started, step.shards))
-        else:
-            delivery = state.inbox.of_step(step.number) if step.started else state.inbox.lowest_step()
+        delivery = state.inbox.of_step(step.number) if step.started else state.inbox.lowest_step()
         if delivery is None:
             return False
-        if not state.chain.head.source:
-            state.inbox.take(delivery)
+        state.inbox.take(delivery)
         step.started += 1
-        self._run_message(state, delivery, step.given, step.number)
+        if step.shards == 1 and state.alone and self._locked.isdisjoint(state.chain.merge_needs.writes):
+            self._run_step(state, step, delivery)
+        else:
+            self._run_message(state, delivery, step.given, step.number)
         return True
+
+    def _run_step(self, state: ChainState, step: Step, delivery: Delivery) -> None:
+        """Run the only shard and the merge as one task: nobody else wants to write meanwhile what the merge writes."""
+        step.merging = True
+        chain, given = state.chain, self._given_to_merge(state, step)
+        self._run(state, "step", given, lambda: chain.step(delivery.message, given, step.number), delivery)
 
     def _finish_step(self, state: ChainState, step: Step) -> bool:
         chain = state.chain
@@ -235,7 +260,7 @@ class NodeEngine:
         if not self._free(chain.merge_needs):
             return False
         step.merging = True
-        given = Given(step.given.snapshots, {name: self._states[name] for name in chain.merge_needs.writes})
+        given = self._given_to_merge(state, step)
         self._run(state, "merge", given, lambda: chain.merge(step.parts, given, step.number))
         return True
 
@@ -262,10 +287,10 @@ class NodeEngine:
         work: Callable[[], Outcome],
         delivery: Delivery | None = None,
     ) -> None:
-        task = Task(state.chain.plan.head, role, state.chain.plan.pool, work)
+        task = Task(state.chain.plan.head, role, state.pool, work)
         self._locked.update(given.live)
         self._slots[task.pool] -= 1
-        state.running.append(Running(task, role, frozenset(given.live), delivery))
+        state.running.append(Running(task, role, given.live.keys(), delivery))
         self._commands.append(RunTask(task))
 
     # What a task needs before it may start
@@ -279,18 +304,21 @@ class NodeEngine:
 
     def _free(self, needs: Needs) -> bool:
         """Whether nobody writes these elements; if not, those that come after in this turn leave them alone."""
-        wanted = needs.reads | needs.writes
-        if self._locked.isdisjoint(wanted) and self._reserved.isdisjoint(needs.writes):
+        if self._locked.isdisjoint(needs.all) and self._reserved.isdisjoint(needs.writes):
             return True
-        self._reserved |= wanted
+        self._reserved |= needs.all
         return False
 
     def _given(self, needs: Needs) -> Given:
         """Snapshots of what is read and the live elements of what is written."""
         return Given(
-            {name: self._snapshot(name) for name in sorted(needs.reads)},
-            {name: self._states[name] for name in sorted(needs.writes)},
+            {name: self._snapshot(name) for name in needs.reads},
+            {name: self._states[name] for name in needs.writes},
         )
+
+    def _given_to_merge(self, state: ChainState, step: Step) -> Given:
+        """The snapshots that the step's shards were given, and what the merge writes."""
+        return Given(step.given.snapshots, {name: self._states[name] for name in state.chain.merge_needs.writes})
 
     def _snapshot(self, name: str) -> Any:
         state = self._states[name]
@@ -305,7 +333,7 @@ class NodeEngine:
         if state.chain.ready(self._given(uses)):
             self._unblocked(state)
             return True
-        state.gate_shut = bool(uses.reads | uses.writes)
+        state.gate_shut = bool(uses.all)
         if state.blocked_since is None:
             state.blocked_since = self._now
         return False
@@ -318,24 +346,28 @@ class NodeEngine:
     # Committing
 
     def _task_finished(self, event: TaskFinished) -> None:
-        state, pool = self._chains[event.task.chain], event.task.pool
-        running = next(run for run in state.running if run.task is event.task)
-        self._slots[pool] += 1
-        self._tally.busy_s[pool] += event.busy_s
-        self._tally.tasks += 1
+        task, tally = event.task, self._tally
+        state = self._chains[task.chain]
+        self._slots[task.pool] += 1
+        tally.busy_s[task.pool] += event.busy_s
+        tally.tasks += 1
         if event.error is not None:
             raise event.error
-        running.outcome = event.outcome
-        while state.running and state.running[0].outcome is not None:
-            run = state.running.popleft()
-            self._commit(state, run, run.outcome or Outcome())
+        for running in state.running:
+            if running.task is task:
+                running.outcome = event.outcome
+        while state.running and (outcome := state.running[0].outcome) is not None:
+            self._commit(state, state.running.popleft(), outcome)
 
     def _commit(self, state: ChainState, run: Running, outcome: Outcome) -> None:
-        self._unlock(run.locked)
+        if run.locked:
+            self._unlock(run.locked)
         for name, emission in outcome.emissions:
             self._emit(name, emission)
-        self._commands += [Report(report) for report in outcome.reports]
-        self._commands += [Report(artifact) for artifact in outcome.artifacts]
+        for report in outcome.reports:
+            self._commands.append(Report(report))
+        for artifact in outcome.artifacts:
+            self._commands.append(Report(artifact))
         for name, sample in outcome.samples:
             self._tally.sample(name, sample)
         if run.delivery is not None:
@@ -344,23 +376,23 @@ class NodeEngine:
         if run.role == "shard" and state.step is not None:
             state.step.finished += 1
             state.step.parts += outcome.parts
-        elif run.role == "merge":
+        elif run.role in ("merge", "step"):
             state.step = None
-            self._tally.steps += 1
+            self._tally.steps += outcome.merged
         elif run.role == "end":
             self._close(state)
 
-    def _unlock(self, elements: frozenset[str]) -> None:
+    def _unlock(self, elements: AbstractSet[str]) -> None:
         self._locked -= elements
         for state in self._turns:
-            uses = state.chain.gate_uses
-            if state.gate_shut and not elements.isdisjoint(uses.reads | uses.writes):
+            if state.gate_shut and not elements.isdisjoint(state.chain.gate_uses.all):
                 state.gate_shut = False
 
     def _emit(self, operator: str, emission: Emission) -> None:
         for number in self._leaving[operator, emission.port]:
-            if number in self._crossings:
-                self._send(self._crossings[number].send(emission))
+            crossing = self._crossings.get(number)
+            if crossing is not None:
+                self._send(crossing.send(emission))
             else:
                 self._deliver((number, None), Delivery(self._entries[number][1], emission.message))
 
@@ -428,6 +460,8 @@ class NodeEngine:
     def _close(self, state: ChainState) -> None:
         """Tell everybody downstream that a chain has ended."""
         self._turns.remove(state)
+        for other in self._turns:
+            other.look_around(self._turns)
         for numbers in [numbers for (name, _), numbers in self._leaving.items() if name == state.chain.last.id]:
             for number in numbers:
                 if number in self._crossings:

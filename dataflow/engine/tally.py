@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataflow.operators_api import Sample
 from dataflow.reports import NodeStatistics, SampleStatistics
 
+_NONE = SampleStatistics(0, 0.0, float("-inf"), 0.0)
+
 
 class Tally:
     """Counters of one node since the start; see `NodeStatistics`."""
@@ -19,13 +21,12 @@ class Tally:
         self.busy_s = dict.fromkeys(pools, 0.0)
         self.sent_nbytes: Counter[int] = Counter()
         self.received_nbytes: Counter[int] = Counter()
-        self._samples: dict[str, SampleStatistics] = {}
+        self._samples: dict[tuple[str, str], SampleStatistics] = {}
 
     def sample(self, operator: str, sample: Sample) -> None:
         """Count a sample."""
-        name = f"{operator}.{sample.name}"
-        known = self._samples.get(name) or SampleStatistics(0, 0.0, float("-inf"), 0.0)
-        self._samples[name] = known.plus(sample.value)
+        key = (operator, sample.name)
+        self._samples[key] = self._samples.get(key, _NONE).plus(sample.value)
 
     def statistics(self, waiting_s: float) -> NodeStatistics:
         """What has been counted, with `waiting_s` more seconds of waiting that has not ended."""
@@ -37,5 +38,5 @@ class Tally:
             waiting_s=self.waiting_s + waiting_s,
             sent_nbytes=dict(self.sent_nbytes),
             received_nbytes=dict(self.received_nbytes),
-            samples=dict(self._samples),
+            samples={f"{operator}.{name}": known for (operator, name), known in tuple(self._samples.items())},
         )

@@ -15,12 +15,9 @@ from itertools import chain, islice
 import networkx as nx
 
 from dataflow.errors import GraphError, suggest
-from dataflow.graph.logical import NAME, NAME_RULE, Edge, InputSpec, LogicalGraph, OperatorSpec, OutputSpec
+from dataflow.graph.logical import NAME, NAME_RULE, SHARDED, Edge, InputSpec, LogicalGraph, OperatorSpec, OutputSpec
 from dataflow.graph.routes import Route
-from dataflow.message import Sharded
-from dataflow.operators_api import qualified_name
 
-SHARDED = qualified_name(Sharded)
 MAX_PROBLEMS = 100
 """Problems listed at most, so that a large broken graph costs a bounded time and text."""
 

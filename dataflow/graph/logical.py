@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dataflow.errors import GraphError, suggest
 from dataflow.graph.routes import Route
-from dataflow.message import SCALARS, Message
+from dataflow.message import SCALARS, Message, Sharded
 from dataflow.operators_api import Gather, Operator, Pool, declared_at, qualified_name
 from dataflow.state import StateElement, StateKind
 
@@ -25,6 +25,8 @@ RoleSize = int | Literal["rest", "all"]
 NAME = r"[a-z][a-z0-9_]{0,63}"
 """What names of roles, state elements and operators look like."""
 NAME_RULE = "a lower-case letter followed by at most 63 lower-case letters, digits and _"
+SHARDED = qualified_name(Sharded)
+"""The type of what gathering operators take, as `OutputSpec.types` has it."""
 
 
 class _HasName(Protocol):

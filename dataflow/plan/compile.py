@@ -74,11 +74,13 @@ def chains(graph: LogicalGraph) -> tuple[ChainPlan, ...]:
     - it stays on its node;
     - it is the only edge into its target, and the only one out of its source;
     - it joins operators of one pool;
-    - its source does not gather: parts are merged before anything follows;
+    - neither end gathers: the parts of a step run at the same time, and are merged before anything follows;
     - its target does not send, and its port has neither `key` nor `latest`: those wait in queues of their own;
-    - its target does not gather, if the chain before it uses state: the parts of a step run at the same time;
     - no state element is written by one operator of the chain and read by another: a task's snapshots are taken
       when it starts.
+
+    A chain that begins with a source and leads to a gathering operator runs in the network pool: what a step needs is
+    read while the compute tasks are at the step before.
 
     Raises:
         PlanError: operators form a cycle on their node.
@@ -87,6 +89,8 @@ def chains(graph: LogicalGraph) -> tuple[ChainPlan, ...]:
     leaving = Counter(edge.source for edge in graph.edges)
     for edge in graph.edges:
         into.setdefault(edge.target, []).append(edge)
+    gathering = {operator.id for operator in graph.operators if operator.gather}
+    feeding = {edge.source for edge in graph.edges if edge.target in gathering and edge.route is None}
     runs: dict[str, _Run] = {}
     run_of: dict[str, _Run] = {}
     for operator in _upstream_first(graph):
@@ -102,7 +106,7 @@ def chains(graph: LogicalGraph) -> tuple[ChainPlan, ...]:
         ChainPlan(
             operators=tuple(member.id for member in run.operators),
             role=run.operators[0].role,
-            pool=run.operators[0].pool,
+            pool="network" if run.operators[0].source and run.operators[-1].id in feeding else run.operators[0].pool,
         )
         for run in (runs[operator.id] for operator in graph.operators if operator.id in runs)
     )
@@ -131,7 +135,7 @@ def _fusible(run: _Run, operator: OperatorSpec) -> bool:
     """Whether `operator`, alone behind the last of `run` on its node, can be run in the same task."""
     last = run.operators[-1]
     queued = operator.sends or any(port.key or port.latest for port in operator.inputs)
-    if last.gather or queued or last.pool != operator.pool or (operator.gather and run.uses):
+    if last.gather or operator.gather or queued or last.pool != operator.pool:
         return False
     return all(
         mine.writes == theirs.writes for mine in operator.uses for theirs in run.uses if mine.element == theirs.element

@@ -26,7 +26,7 @@ from dataflow.runtime.process import die_with_parent
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.grpc_connection import GrpcNetwork
 
-_SWITCH_S = 0.0005
+SWITCH_S = 0.0005
 """Seconds a thread keeps the interpreter: hand-offs between tasks wait this long at most for a busy one."""
 
 
@@ -114,7 +114,7 @@ def main() -> int:
     die_with_parent(options.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    sys.setswitchinterval(_SWITCH_S)
+    sys.setswitchinterval(SWITCH_S)
     control = socket.socket(fileno=options.control_fd)
     went_well = asyncio.run(serve(control, Progress(options.progress_fd), options.folder))
     return 0 if went_well else 1

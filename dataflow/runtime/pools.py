@@ -1,4 +1,4 @@
-"""Task pools: threads that run tasks and hand the outcome back to the event loop."""
+"""Task pools: threads that run tasks and say how they went."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class TaskPool:
         size: number of threads.
         niceness: how far the threads stand back for others where there are fewer cores than busy threads, 0 to 19.
         clock: measures how long tasks take.
-        done: called with the outcome, on the pool's thread.
+        done: called with the outcome and this pool, on the pool's thread.
     """
 
     def __init__(
-        self, name: str, size: int, clock: Clock, done: Callable[[TaskFinished], None], *, niceness: int = 0
+        self, name: str, size: int, clock: Clock, done: Callable[[TaskFinished, TaskPool], None], *, niceness: int = 0
     ) -> None:
         self._clock, self._done, self._niceness = clock, done, niceness
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
@@ -33,6 +33,11 @@ class TaskPool:
         ]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a task waits for a thread."""
+        return not self._tasks.empty()
 
     def submit(self, task: Task) -> None:
         """Have a task run."""
@@ -47,7 +52,7 @@ class TaskPool:
         if self._niceness:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)  # on Linux, of this thread
         while (task := self._tasks.get()) is not None:
-            self._done(run_task(task, self._clock))
+            self._done(run_task(task, self._clock), self)
 
 
 def run_task(task: Task, clock: Clock) -> TaskFinished:

@@ -8,12 +8,36 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.PyDLL(None)
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Environment of a job process: its task pools are its only threads that compute.
 
 The kernels start none, but NumPy's products of matrices do, which operators may use, and so does PyTorch.
 """
+
+
+class Bystander:
+    """Keeps the calling thread off the processor that another thread of the process computes on.
+
+    The kernel of a virtual machine may take a sleeping processor for a busy one. Then it wakes a thread on the
+    processor of the thread that wakes it, and there the two take turns although another processor is free.
+    """
+
+    def __init__(self) -> None:
+        self._allowed = os.sched_getaffinity(0)
+        self._avoided = -1
+
+    def avoid(self, processor: int) -> None:
+        """Run anywhere but on `processor`, unless the process may use no other."""
+        if processor != self._avoided:
+            self._avoided = processor
+            os.sched_setaffinity(0, self._allowed - {processor} or self._allowed)
+
+
+def current_processor() -> int:
+    """Number of the processor that the calling thread runs on; keeps the interpreter."""
+    return int(_LIBC.sched_getcpu())
 
 
 def die_with_parent(parent: int) -> None:

@@ -96,7 +96,7 @@ class Harness:
 
     def merge(self, parts: Sequence[Any]) -> list[Effect]:
         """End a gathering operator's step with the parts of its shards, in shard order; what it yields."""
-        step = self._step or _Step(self._count, Given(self._snapshots()))
+        step = self._step or _Step(self._count, Given(self._snapshots(), {}))
         self._step, self._count = None, step.number + 1
         return self._run("merge", (parts,), Given(step.given.snapshots, self.states), step.number)
 
@@ -155,7 +155,7 @@ class Harness:
         """The open step of a gathering operator, with its snapshots; a new one if `message` begins it."""
         if self._step is None:
             number = message.step if isinstance(message, Sharded) else self._count
-            self._step = _Step(number, Given(self._snapshots()))
+            self._step = _Step(number, Given(self._snapshots(), {}))
         return self._step
 
     def _snapshots(self) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from operators.dnn.evaluation import cross_entropy, softmax
 from operators.dnn.init import initial_statistics, initial_weights
 from operators.dnn.kernels import network
 from operators.dnn.kernels.jit import compiled_once
+from operators.dnn.layers import Dropout
 from operators.dnn.program import Program, compile_program
-from operators.dnn.spec import ModelSpec, WeightRange, statistic_ranges, weight_ranges
+from operators.dnn.spec import ModelSpec, WeightRange, statistic_ranges, steps, weight_ranges
 
 __all__ = ["Model", "ModelSpec", "WeightRange", "Workspace"]
 
@@ -53,6 +54,7 @@ class Model:
         self.statistic_ranges = statistic_ranges(spec)
         self.n_statistics = self.statistic_ranges[-1].stop if self.statistic_ranges else 0
         self.n_classes = spec.shapes()[-1][0]
+        self.random = any(isinstance(step.layer, Dropout) for step in steps(spec))
 
     def views(self, vector: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
         """View a vector (n_weights,) as named arrays, without copying: {"conv1.weight": (10, 1, 5, 5), ...}."""

@@ -49,6 +49,10 @@ class Network(Protocol):
     def n_classes(self) -> int:
         """Number of classes."""
 
+    @property
+    def random(self) -> bool:
+        """Whether gradients depend on their seed."""
+
     def initial(self, rng: np.random.Generator) -> Vector:
         """Initial weights, (n_weights,)."""
 

@@ -112,6 +112,11 @@ class TorchModel:
         self._initial_statistics = np.empty(self.n_statistics, np.float32)
         self._save(_owners(module, self._statistics), self._initial_statistics)
 
+    @property
+    def random(self) -> bool:
+        """Whether gradients depend on their seed; assumed until `compile` has seen that the module draws nothing."""
+        return self._draws[True]
+
     def initial(self, rng: np.random.Generator) -> Vector:
         """The weights of a module made with PyTorch's generator seeded from `rng`, (n_weights,)."""
         parameters = _trained(self._make(int(rng.integers(1 << 63)))).values()

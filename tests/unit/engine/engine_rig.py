@@ -12,6 +12,7 @@ from dataflow.engine.events import (
     Command,
     Event,
     Failed,
+    GoOn,
     GrantCredit,
     MessageArrived,
     RunTask,
@@ -332,6 +333,9 @@ class Rig:
 
     def give(self, event: Event, now: float = 0.0) -> list[Command]:
         commands = self.engine.handle(event, now)
+        while GoOn() in commands:
+            commands.remove(GoOn())
+            commands += self.engine.handle(GoOn(), now)
         self.commands += commands
         self.tasks += [command.task for command in commands if isinstance(command, RunTask)]
         return commands
@@ -350,6 +354,15 @@ class Rig:
     def finish_all(self) -> None:
         while self.tasks:
             self.finish(self.tasks[0])
+
+    def finish_one(self, chain: str) -> None:
+        """Finish the oldest task of a chain."""
+        self.finish(next(task for task in self.tasks if task.chain == chain))
+
+    def finish_chain(self, chain: str) -> None:
+        """Finish a chain's tasks until it has none."""
+        while chain in self.running():
+            self.finish_one(chain)
 
     def log(self, name: str = "log") -> list[Any]:
         state = self.loaded.states[name]

@@ -20,7 +20,7 @@ from engine_rig import (
     nodes_of,
 )
 
-from dataflow.engine.events import Ended, MessageArrived, NodeLeft, StopAsked, StreamEnded
+from dataflow.engine.events import Ended, GoOn, MessageArrived, NodeLeft, RunTask, StopAsked, StreamEnded, TaskFinished
 from dataflow.engine.memory_driver import MemoryDriver
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
@@ -68,7 +68,7 @@ class NoPieces(Operator):
             yield self.out(Piece(tick.step, tick.shard, tick.shards, float(tick.step)))
 
 
-def _fused(source: Operator | None = None, collect: Operator | None = None) -> LogicalGraph:
+def _fed(source: Operator | None = None, collect: Operator | None = None) -> LogicalGraph:
     return graph_of(
         {"pieces": source or Pieces(), "collect": collect or Collect()}, [("pieces", "collect")], ["log", "gate"]
     )
@@ -85,27 +85,64 @@ def _inbox_fed(cut: Cut, limit: int = 2) -> LogicalGraph:
 
 
 def test_shards_run_at_the_same_time_and_merge_in_shard_order() -> None:
-    rig = Rig(nodes_of(_fused(), compute_tasks=3))
+    rig = Rig(nodes_of(_fed(), compute_tasks=3))
     rig.start()
-    assert rig.running() == ["pieces"] * 3
-    for task in list(reversed(rig.tasks)):
+    rig.finish_chain("pieces")
+    shards = [task for task in rig.tasks if task.chain == "collect"]
+    assert [task.role for task in shards] == ["shard"] * 3
+    for task in reversed(shards):
         rig.finish(task)
-    assert rig.running() == ["pieces"]  # the merge
+    (merge,) = rig.tasks
+    assert (merge.chain, merge.role) == ("collect", "merge")
     assert rig.log() == []
-    rig.finish(rig.tasks[0])
+    rig.finish(merge)
     assert rig.log() == [((0.0, 0), (1.0, 0), (2.0, 0))]
 
 
 def test_steps_do_not_overlap_and_each_sees_the_merge_before() -> None:
-    rig = Rig(nodes_of(_fused(), compute_tasks=2))
+    rig = Rig(nodes_of(_fed(), compute_tasks=2))
     rig.start()
+    rig.finish_chain("pieces")
     rig.finish(rig.tasks[0])
-    assert len(rig.tasks) == 1  # shard 1 of step 0 is out; step 1 has not begun
+    assert [task.role for task in rig.tasks] == ["shard"]  # shard 1 of step 0 is out; step 1 has not begun
     rig.finish_all()
     assert rig.log() == [((0.0, 0), (1.0, 0)), ((10.0, 1), (11.0, 1))]
     assert rig.engine.statistics().steps == 2
     assert rig.engine.statistics().samples["collect.parts"].total == 4
     assert isinstance(rig.commands[-1], Ended)
+
+
+def test_only_shard_of_a_step_is_merged_in_the_same_task_if_no_other_chain_writes_the_state() -> None:
+    rig = Rig(nodes_of(_fed(), compute_tasks=1))
+    rig.start()
+    rig.finish_chain("pieces")
+    assert [(task.chain, task.role) for task in rig.tasks] == [("collect", "step")]
+    assert rig.log() == []
+    rig.finish(rig.tasks[0])
+    assert rig.log() == [((0.0, 0),)]
+    rig.finish_all()
+    assert rig.log() == [((0.0, 0),), ((10.0, 1),)]
+    assert rig.engine.statistics().steps == 2
+
+
+def test_only_shard_of_a_step_leaves_the_state_to_other_chains_until_the_last_of_them_has_ended() -> None:
+    graph = graph_of(
+        {"pieces": Pieces(limit=4), "collect": Collect(), "count": Count(limit=1), "note": NetNote()},
+        [("pieces", "collect"), ("count", "note")],
+        ["log"],
+    )
+    rig = Rig(nodes_of(graph, compute_tasks=1))
+    rig.start()
+    done: list[tuple[str, str]] = []
+    while rig.tasks:
+        done.append((rig.tasks[0].chain, rig.tasks[0].role))
+        rig.finish(rig.tasks[0])
+    roles = [role for chain, role in done if chain == "collect"]
+    ended = [role for chain, role in done[: done.index(("note", "end"))] if chain == "collect"]
+    assert set(ended) == {"shard", "merge"}
+    assert roles.count("merge") + roles.count("step") == 4
+    assert "step" in roles[len(ended) :]
+    assert [item[0][0] for item in rig.log() if isinstance(item[0], tuple)] == [0.0, 10.0, 20.0, 30.0]
 
 
 def test_shards_of_a_step_share_a_snapshot_although_there_is_one_slot() -> None:
@@ -114,25 +151,25 @@ def test_shards_of_a_step_share_a_snapshot_although_there_is_one_slot() -> None:
         [("pieces", "collect"), ("count", "note")],
         ["log"],
     )
-    plan = nodes_of(graph, compute_tasks=2)
-    rig = Rig(plan)
+    rig = Rig(nodes_of(graph, compute_tasks=2, network_tasks=2))
     rig.start()
-    tasks = {name: [task for task in rig.tasks if task.chain == name] for name in ("pieces", "count")}
-    assert len(tasks["pieces"]) + len(tasks["count"]) == 2
-    rig.finish(tasks["count"][0])  # note writes the log while the step is open
-    rig.finish(next(task for task in rig.tasks if task.chain == "note"))
+    rig.finish_one("pieces")
+    shard = next(task for task in rig.tasks if task.chain == "collect")
+    rig.finish_one("count")
+    rig.finish_one("note")  # writes the log while the step is open and its second shard has not begun
     assert rig.log() == [(0, 0)]
+    assert shard in rig.tasks
     rig.finish_all()
     assert ((0.0, 0), (1.0, 0)) in rig.log()
 
 
 def test_swallowed_shard_is_left_out_of_the_merge() -> None:
-    run = MemoryDriver(nodes_of(_fused(Pieces(limit=2, swallow=1)), compute_tasks=3)).execute()
+    run = MemoryDriver(nodes_of(_fed(Pieces(limit=2, swallow=1)), compute_tasks=3)).execute()
     assert run.nodes[0].states["log"].snapshot() == (((0.0, 0), (2.0, 0)), ((10.0, 1), (12.0, 1)))
 
 
 def test_step_without_any_part_is_not_merged() -> None:
-    rig = Rig(nodes_of(_fused(NoPieces()), compute_tasks=1))
+    rig = Rig(nodes_of(_fed(NoPieces()), compute_tasks=1))
     rig.start()
     for _ in range(4):
         rig.finish(rig.tasks[0])
@@ -142,12 +179,12 @@ def test_step_without_any_part_is_not_merged() -> None:
 
 
 def test_piece_of_on_end_is_merged_too() -> None:
-    run = MemoryDriver(nodes_of(_fused(LastPiece(limit=1)), compute_tasks=2)).execute()
+    run = MemoryDriver(nodes_of(_fed(LastPiece(limit=1)), compute_tasks=2)).execute()
     assert run.nodes[0].states["log"].snapshot() == (((0.0, 0), (1.0, 0)), ((99.0, 1),))
 
 
 def test_stop_finishes_the_open_step() -> None:
-    rig = Rig(nodes_of(_fused(Pieces(limit=99)), compute_tasks=2))
+    rig = Rig(nodes_of(_fed(Pieces(limit=99)), compute_tasks=2))
     rig.start()
     rig.finish(rig.tasks[0])
     rig.give(StopAsked())
@@ -176,7 +213,7 @@ def test_gather_fed_by_an_inbox_closes_a_step_that_lacks_a_shard_at_the_end() ->
     assert run.nodes[0].states["log"].snapshot() == (((0.0, 0), (1.0, 0)),)
 
 
-def test_message_that_is_cut_in_a_gathering_chain_is_a_step_of_its_own() -> None:
+def test_message_that_is_cut_in_front_of_a_gather_is_a_step_of_its_own() -> None:
     class_of = {"count": Count(limit=2), "send": Send(), "receive": Receive(), "cut": Cut(), "collect": Collect()}
     graph = graph_of(
         class_of,
@@ -184,7 +221,6 @@ def test_message_that_is_cut_in_a_gathering_chain_is_a_step_of_its_own() -> None
         ["log"],
     )
     plan = nodes_of(graph)
-    assert [chain.operators for chain in plan.chains][-1] == ("cut", "collect")
     run = MemoryDriver(plan).execute()
     assert run.nodes[0].states["log"].snapshot() == (
         ((0.0, 0), (1.0, 0), (2.0, 0)),
@@ -254,7 +290,7 @@ def test_shut_gate_holds_back_the_next_step_and_counts_as_waiting() -> None:
     rig.give(MessageArrived(StreamId(0, 1, 0), Num(1), 128), now=12.0)
     assert rig.running() == ["receive"]
     rig.finish(rig.tasks[0], now=14.0)
-    assert rig.running() == ["pieces"]
+    assert rig.running() == ["collect"]
     assert rig.engine.statistics().waiting_s == 4.0
     while rig.tasks:
         rig.finish(rig.tasks[0], now=15.0)
@@ -281,3 +317,58 @@ def test_gate_is_asked_again_only_after_its_state_has_changed(monkeypatch: pytes
     rig.finish_all()
     assert rig.log("elsewhere")[-1] == "end"
     assert asked == [0, 0]  # before step 0 and, shut, after its merge
+
+
+def test_next_step_starts_ahead_of_all_that_follows_from_the_one_before() -> None:
+    graph = graph_of(
+        {"pieces": Pieces(), "collect": Collect(), "note": NetNote()},
+        [("pieces", "collect"), ("collect", "note")],
+        ["log", "elsewhere"],
+        note={"log": "elsewhere"},
+    )
+    rig = Rig(nodes_of(graph))
+    rig.start()
+    rig.finish_chain("pieces")  # both steps are read ahead
+    (step,) = rig.tasks
+    commands = rig.engine.handle(TaskFinished(step, step.run()), 0.0)
+    assert [command.task.chain if isinstance(command, RunTask) else command for command in commands] == [
+        "collect",
+        GoOn(),
+    ]
+    started = [command.task.chain for command in rig.engine.handle(GoOn(), 0.0) if isinstance(command, RunTask)]
+    assert started == ["note"]
+
+
+def test_next_step_takes_turns_with_other_chains_of_its_pool() -> None:
+    graph = graph_of(
+        {"pieces": Pieces(limit=3), "collect": Collect(), "count": Count(limit=3), "note": NetNote()},
+        [("pieces", "collect"), ("count", "note")],
+        ["log", "elsewhere"],
+        note={"log": "elsewhere"},
+    )
+    rig = Rig(nodes_of(graph))
+    rig.start()
+    order: list[str] = []
+    while rig.tasks:
+        order += [rig.tasks[0].chain] if rig.tasks[0].pool == "compute" else []
+        rig.finish(rig.tasks[0])
+    assert order[:6] == ["count", "collect"] * 3
+
+
+def test_source_reads_ahead_of_a_gather_as_many_shards_as_its_port_has_room_for() -> None:
+    rig = Rig(nodes_of(_fed(Pieces(limit=99)), compute_tasks=2))
+    rig.start()
+    rig.finish_chain("pieces")
+    made = rig.engine.statistics().tasks
+    assert rig.running() == ["collect"] * 2
+    assert made == 2 + 8  # those of the open step have left the inbox, whose capacity is 8
+
+
+def test_stop_between_two_shards_lets_the_source_finish_the_step() -> None:
+    rig = Rig(nodes_of(_fed(Pieces(limit=99)), compute_tasks=3))
+    rig.start()
+    rig.finish_one("pieces")
+    rig.give(StopAsked())
+    rig.finish_all()
+    assert rig.log() == [((0.0, 0), (1.0, 0), (2.0, 0))]
+    assert isinstance(rig.commands[-1], Ended)

@@ -36,7 +36,7 @@ def test_unkeyed_inbox_is_first_in_first_out_over_its_ports() -> None:
     for n in range(4):
         inbox.push(_num(n, port="inp" if n % 2 else "other"))
     assert [_pop(inbox) for _ in range(5)] == [0, 1, 2, 3, None]
-    assert len(inbox) == 0
+    assert inbox.size == 0
 
 
 def test_room_is_counted_by_port() -> None:
@@ -67,7 +67,7 @@ def test_latest_takes_the_place_of_the_one_it_replaces() -> None:
     assert replaced is not None
     assert replaced.message == Num(0, to=1)
     assert inbox.push(_num(3, to=1, port="other")) is None
-    assert len(inbox) == 3
+    assert inbox.size == 3
     assert inbox.room("inp")
     assert [_pop(inbox) for _ in range(4)] == [2, 1, 3, None]
 
@@ -82,7 +82,7 @@ def test_node_has_left_only_once_none_of_its_messages_waits() -> None:
     assert inbox.first_left() == 7
     inbox.take_left(7)
     assert inbox.first_left() is None
-    assert len(inbox) == 1
+    assert inbox.size == 1
 
 
 def test_replaced_message_does_not_hold_up_the_leave_of_its_node() -> None:
@@ -107,7 +107,7 @@ def test_inbox_by_step_gives_the_lowest_step_first_in_order_of_arrival() -> None
     assert second.message is pieces[2]
     inbox.take(second)
     assert inbox.of_step(1) is None
-    assert len(inbox) == 1
+    assert inbox.size == 1
 
 
 def test_message_without_the_keys_field_is_refused() -> None:
@@ -133,6 +133,6 @@ def test_every_key_is_first_in_first_out_and_nothing_is_lost(pushes: list[tuple[
         expected[to].append(n)
         if then_pop:
             pop()
-    while len(inbox):
+    while inbox.size:
         pop()
     assert got == expected

@@ -227,12 +227,12 @@ def test_compute_part_under_threads_gives_each_its_own_workspace():
         images = rng.random((size, 1, 1, 2), np.float32)
         batches.append(Batch(0, 0, 1, images, rng.integers(0, 2, size), max(1, size), 0.0))
     clocks = ClocksState(2, {})
-    want = [operator.process(batch, IDENTITY, NONE, clocks, np.random.default_rng(0)) for batch in batches]
+    want = [operator.process(batch, IDENTITY, NONE, clocks, NodeContext()) for batch in batches]
     start = threading.Barrier(2)
 
     def work(half):
         start.wait()
-        return [operator.process(batch, IDENTITY, NONE, clocks, np.random.default_rng(0)) for batch in half]
+        return [operator.process(batch, IDENTITY, NONE, clocks, NodeContext()) for batch in half]
 
     with ThreadPoolExecutor(2) as pool:
         got = [part for half in pool.map(work, (batches[:32], batches[32:])) for part in half]
@@ -246,7 +246,7 @@ def test_compute_snapshot_is_never_written():
     compute = make()
     frozen = IDENTITY.copy()
     frozen.flags.writeable = False
-    part = compute.operator.process(shards(1)[0], frozen, NONE, ClocksState(2, {}), np.random.default_rng(0))
+    part = compute.operator.process(shards(1)[0], frozen, NONE, ClocksState(2, {}), NodeContext())
     assert not np.shares_memory(part.gradient, frozen)
 
 

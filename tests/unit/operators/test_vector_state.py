@@ -28,6 +28,36 @@ def test_snapshot_later_writes_do_not_change_it():
     assert copy.tolist() == [1, 2]
 
 
+def test_snapshots_between_two_writes_share_one_array_that_nobody_may_write():
+    state = VectorState(np.array([1, 2], np.float32))
+    first, second = state.snapshot(), state.snapshot()
+    assert np.shares_memory(first, second)
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 7
+    state.values[0] = 7
+    third = state.snapshot()
+    assert (first.tolist(), second.tolist(), third.tolist()) == ([1, 2], [1, 2], [7, 2])
+    assert not np.shares_memory(first, third)
+
+
+def test_values_without_a_snapshot_are_written_in_place():
+    state = VectorState(np.array([1, 2], np.float32))
+    live = state.values
+    state.subtract(np.array([1, 1], np.float32))
+    state.values[1] = 9
+    assert live.tolist() == [0, 9]
+
+
+def test_subtract_after_a_snapshot_leaves_the_snapshot_and_gives_the_same_bits():
+    start, update = np.float32([0.1, 3e-8, -7]), np.float32([0.3, 1e-8, 1e9])
+    state = VectorState(start.copy())
+    snapshot = state.snapshot()
+    state.subtract(update)
+    start -= update
+    assert snapshot.tolist() == np.float32([0.1, 3e-8, -7]).tolist()
+    np.testing.assert_array_equal(state.values, start)
+
+
 def test_restore_keeps_the_array_and_copies_the_values():
     state, saved = VectorState(np.zeros(2, np.float32)), np.array([3, 4], np.float32)
     live = state.values

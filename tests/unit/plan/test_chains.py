@@ -88,8 +88,8 @@ def test_chains_other_pool_is_not_fused() -> None:
 
 def test_chains_nothing_is_fused_behind_a_gather() -> None:
     graph = line(Compute()).with_operator("apply", Apply(), role="worker", bind={"model": "model"})
-    assert runs(graph.connect("a", "apply")) == ["source a", "apply"]
-    assert runs(changed(line(Blur(), Blur()), "a", gather=True)) == ["source a", "b"]
+    assert runs(graph.connect("a", "apply")) == ["source", "a", "apply"]
+    assert runs(changed(line(Blur(), Blur()), "a", gather=True)) == ["source", "a", "b"]
 
 
 def test_chains_sending_operator_is_not_fused() -> None:
@@ -111,13 +111,13 @@ def test_chains_port_with_queues_of_its_own_is_not_fused(queue: dict[str, Any]) 
     assert runs(changed(graph, "b", inputs=(port,))) == ["source a", "b"]
 
 
-def test_chains_gather_behind_stateless_operators_is_fused() -> None:
-    assert runs(line(Blur(), Compute())) == ["source a b"]
+def test_chains_gather_is_not_fused_with_what_feeds_it() -> None:
+    assert runs(line(Blur(), Compute())) == ["source a", "b"]
 
 
-@pytest.mark.parametrize("stateful", [Watch(), Change()])
-def test_chains_gather_behind_state_is_not_fused(stateful: Operator) -> None:
-    assert runs(changed(line(Blur(), stateful, Blur()), "c", gather=True)) == ["source a b", "c"]
+def test_chains_source_that_feeds_a_gather_runs_beside_the_compute_tasks() -> None:
+    assert [chain.pool for chain in chains(line(Blur(), Compute(), Blur()))] == ["network", "compute", "compute"]
+    assert [chain.pool for chain in chains(changed(line(Blur(), Blur()), "b", sends=True))] == ["compute", "compute"]
 
 
 @pytest.mark.parametrize(("first", "second"), [(Change(), Watch()), (Watch(), Change())])
@@ -141,11 +141,11 @@ def test_chains_local_cycle_is_refused() -> None:
 
 
 def test_chains_of_ako_are_these() -> None:
-    assert runs(ako()) == ["source compute", "accumulate partition", "send", "receive", "apply"]
+    assert runs(ako()) == ["source", "compute", "accumulate partition", "send", "receive", "apply"]
 
 
 def test_chains_order_is_the_graphs_order_of_heads() -> None:
     graph = line(Blur())
     reordered = graph.model_copy(update={"operators": tuple(reversed(graph.operators))})
     assert runs(reordered) == ["source a"]
-    assert [chain.head for chain in chains(ako())] == ["source", "accumulate", "send", "receive", "apply"]
+    assert [chain.head for chain in chains(ako())] == ["source", "compute", "accumulate", "send", "receive", "apply"]

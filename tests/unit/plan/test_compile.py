@@ -124,7 +124,7 @@ def test_links_from_are_the_targets_of_streams(graph: LogicalGraph) -> None:
 
 def test_chains_on_a_node_are_those_of_its_roles() -> None:
     plan = compile_graph(parameter_server(), 3)
-    assert [chain.head for chain in plan.chains_on(0)] == ["source", "partition", "send", "receive", "apply"]
+    assert [chain.head for chain in plan.chains_on(0)] == ["source", "compute", "partition", "send", "receive", "apply"]
     assert [chain.head for chain in plan.chains_on(2)] == ["serve", "update", "reply"]
 
 

@@ -14,7 +14,8 @@ AKO = """\
 ako on 8 nodes
 
 worker x 8 (node-0 .. node-7), 1 compute task, 1 network task each
-  [source + compute] -> accumulate   compute   reads & writes model (partial); reads clocks (local)
+  [source] -> compute                network
+  [compute] -> accumulate            compute   reads & writes model (partial); reads clocks (local)
   [accumulate + partition] -> send   compute
   [send]                             network
   [receive] -> apply                 network
@@ -30,10 +31,11 @@ ALL_TO_ALL = """\
 all-to-all on 2 nodes
 
 worker x 2 (node-0, node-1), 2 compute tasks, 1 network task each
-  [source + compute] -> send   compute   reads & writes model (partial); reads clocks (local)
-  [send]                       network
-  [receive] -> apply           network
-  [apply]                      compute   writes model (partial), clocks (local)
+  [source] -> compute   network
+  [compute] -> send     compute   reads & writes model (partial); reads clocks (local)
+  [send]                network
+  [receive] -> apply    network
+  [apply]               compute   writes model (partial), clocks (local)
   state model    partial   written by compute, apply; read by compute
   state clocks   local     written by apply; read by compute
 
@@ -45,11 +47,12 @@ PARAMETER_SERVER = """\
 parameter-server on 8 nodes
 
 worker x 6 (node-0 .. node-5), 1 compute task, 1 network task each
-  [source + compute] -> partition   compute   reads & writes model (partial); reads clocks (local)
-  [partition] -> send               compute
-  [send]                            network
-  [receive] -> apply                network
-  [apply]                           compute   writes model (partial), clocks (local)
+  [source] -> compute      network
+  [compute] -> partition   compute   reads & writes model (partial); reads clocks (local)
+  [partition] -> send      compute
+  [send]                   network
+  [receive] -> apply       network
+  [apply]                  compute   writes model (partial), clocks (local)
   state model    partial   written by compute, apply; read by compute
   state clocks   local     written by apply; read by compute
 
@@ -68,20 +71,22 @@ streams
 ALL_TO_ALL_MERMAID = """\
 flowchart LR
   subgraph r0["worker x 3<br/>node-0 .. node-2"]
-    t0["source + compute<br/>compute pool"]
-    t1["send<br/>network pool"]
-    t2["receive<br/>network pool"]
-    t3["apply<br/>compute pool"]
+    t0["source<br/>network pool"]
+    t1["compute<br/>compute pool"]
+    t2["send<br/>network pool"]
+    t3["receive<br/>network pool"]
+    t4["apply<br/>compute pool"]
     e0[("model<br/>partial")]
     e1[("clocks<br/>local")]
   end
-  t0 -->|"Gradient"| t1
-  t2 -->|"Gradient"| t3
-  t1 ==>|"by-destination<br/>6 streams"| t2
-  t0 <-.-> e0
-  e1 -.-> t0
-  t3 -.-> e0
-  t3 -.-> e1
+  t0 -->|"Batch"| t1
+  t1 -->|"Gradient"| t2
+  t3 -->|"Gradient"| t4
+  t2 ==>|"by-destination<br/>6 streams"| t3
+  t1 <-.-> e0
+  e1 -.-> t1
+  t4 -.-> e0
+  t4 -.-> e1
 """
 
 
@@ -110,7 +115,7 @@ def test_plan_dot_counts_streams_and_names_nodes() -> None:
     lines = plan_dot(compile_graph(all_to_all(), 3)).splitlines()
     assert lines[0] == 'digraph "all-to-all on 3 nodes" {'
     assert '    label="worker x 3\\nnode-0 .. node-2";' in lines
-    assert '  t1 -> t2 [label="by-destination\\n6 streams", penwidth=3];' in lines
+    assert '  t2 -> t3 [label="by-destination\\n6 streams", penwidth=3];' in lines
 
 
 def test_plan_text_nodes_that_differ_show_the_range() -> None:

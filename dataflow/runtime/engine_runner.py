@@ -1,0 +1,188 @@
+"""Runs an engine and its tasks: whoever brings an event has the engine take it in, and does what follows from it.
+
+Invariant: the engine is touched by one thread at a time, by one event at a time, in the order in which events came.
+
+An event is brought by the event loop or by a thread that has run a task. While somebody is at the engine, others leave
+their events and go. So a thread that has finished a task starts the next one without a detour over the loop, and the
+loop never waits for a thread. Two rules keep work where it belongs: tasks that earlier ones of their chain and role
+have shown to be short are run at once by whoever is at the engine, since to hand them to a thread and back costs more
+than they do; and a thread leaves the engine to the loop as soon as a task waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from dataflow.clock import Clock
+from dataflow.engine.events import Command, Ended, Event, Failed, GoOn, RunTask, Task, TaskFinished
+from dataflow.engine.node_engine import NodeEngine
+from dataflow.errors import OperatorError
+from dataflow.plan.physical import NodePlan
+from dataflow.runtime.pools import TaskPool, run_task
+from dataflow.runtime.process import Bystander, current_processor
+
+SHORT_S = 0.0002
+"""Tasks of a chain and role that take less than this on average are not handed to a thread, in seconds."""
+
+IN_A_ROW = 32
+"""Events and short tasks that the loop deals with before it turns to anything else."""
+
+NICENESS = 5
+"""Compute threads stand back for the event loop, or messages would wait for them where nodes share cores."""
+
+_MEMORY = 0.9
+"""Weight of the past in that average."""
+
+
+class EngineRunner:
+    """An engine, its task pools and the events that wait for it. Make it on the event loop.
+
+    Args:
+        engine: the engine; nobody else may touch it.
+        node: its node in the plan.
+        clock: for measurements.
+        carry_out: told of every command but `RunTask` and `GoOn`, on the event loop, in order.
+        progress: told of every event, on any thread.
+    """
+
+    def __init__(
+        self,
+        engine: NodeEngine,
+        node: NodePlan,
+        *,
+        clock: Clock,
+        carry_out: Callable[[Command], None],
+        progress: Callable[[], None],
+    ) -> None:
+        self._engine, self._name, self._clock = engine, node.name, clock
+        self._carry_out, self._progress = carry_out, progress
+        self._loop = asyncio.get_running_loop()
+        self._pools = {
+            "compute": TaskPool("compute", node.compute_tasks, clock, self._came_back, niceness=NICENESS),
+            "network": TaskPool("network", node.network_tasks, clock, self._came_back),
+        }
+        self._lock = threading.Lock()
+        self._waiting: deque[Event | Task] = deque()
+        self._taken = self._halted = False
+        self._commands: deque[Command] = deque()
+        self._left: SimpleQueue[int | None] = SimpleQueue()
+        threading.Thread(target=self._clear_up, name="engine", daemon=True).start()
+        self._typical_s: dict[tuple[str, str], float] = {}
+
+    def feed(self, event: Event) -> None:
+        """Have the engine take in an event, at once unless somebody is at it; call this on the event loop."""
+        self._progress()
+        if self._leave(event):
+            self._work_on_loop()
+
+    def halt(self) -> None:
+        """Take in no more events."""
+        self._halted = True
+
+    def close(self) -> None:
+        """Let the threads end after the tasks they were given; does not wait for them."""
+        self.halt()
+        for pool in self._pools.values():
+            pool.close()
+        self._left.put(None)
+
+    def _came_back(self, event: TaskFinished, pool: TaskPool) -> None:
+        """A task has run; called on the pool's thread, perhaps after the loop has ended."""
+        self._progress()
+        if self._leave(event):
+            self._work_on_thread(pool)
+
+    def _clear_up(self) -> None:
+        """Deal with what compute threads leave; on a thread of its own."""
+        bystander = Bystander()
+        while (processor := self._left.get()) is not None:
+            bystander.avoid(processor)
+            self._work_on_thread(None)
+
+    def _work_on_thread(self, pool: TaskPool | None) -> None:
+        """Deal with what waits, until a task waits for this thread of a pool."""
+        while True:
+            if pool is None and self._commands:
+                self._call_loop()
+            item = self._next()
+            if item is None:
+                break
+            self._take_in(item)
+            if pool is not None and self._waiting and pool.waiting:
+                self._left.put(current_processor())  # unlike a call of the loop, this keeps the interpreter
+                return
+        if self._commands:
+            self._call_loop()
+
+    def _work_on_loop(self) -> None:
+        """Deal with what waits, on the loop, which must come to the network and to the master's commands."""
+        self._command()
+        for _ in range(IN_A_ROW):
+            item = self._next()
+            if item is None:
+                return
+            self._take_in(item)
+            self._command()
+        self._loop.call_soon(self._work_on_loop)
+
+    def _leave(self, event: Event) -> bool:
+        """Put an event behind those that wait; whether the caller now is at the engine."""
+        with self._lock:
+            self._waiting.append(event)
+            taken, self._taken = self._taken, True
+            return not taken
+
+    def _next(self) -> Event | Task | None:
+        """What is to be dealt with next; if nothing is, the caller is no longer at the engine."""
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            self._taken = False
+            return None
+
+    def _take_in(self, item: Event | Task) -> None:
+        event = run_task(item, self._clock) if isinstance(item, Task) else item
+        if isinstance(event, TaskFinished):
+            self._measure(event)
+        if self._halted:
+            return
+        try:
+            commands = self._engine.handle(event, self._clock.now())
+        except Exception as error:  # who called this would drop it, and the job hang
+            what = f"the engine of node {self._name} broke: {error!r}"
+            failure = OperatorError(what, fix="this is a defect: please report it with the job's log")
+            failure.__cause__ = error
+            commands = [Failed(failure)]
+        for command in commands:
+            if isinstance(command, RunTask):
+                self._dispatch(command.task)
+            elif isinstance(command, GoOn):
+                self._waiting.append(command)
+            else:
+                self._halted |= isinstance(command, Ended | Failed)
+                self._commands.append(command)
+
+    def _dispatch(self, task: Task) -> None:
+        if self._typical_s.get((task.chain, task.role), SHORT_S) < SHORT_S:
+            self._waiting.append(task)
+        else:
+            self._pools[task.pool].submit(task)
+
+    def _measure(self, event: TaskFinished) -> None:
+        """Note how long a task took; one that waited long for a core counts for no more than any that is not short."""
+        key = (event.task.chain, event.task.role)
+        busy_s = min(event.busy_s, 2 * SHORT_S)
+        self._typical_s[key] = _MEMORY * self._typical_s.get(key, busy_s) + (1 - _MEMORY) * busy_s
+
+    def _command(self) -> None:
+        """Carry out commands, on the loop, oldest first."""
+        while self._commands:
+            self._carry_out(self._commands.popleft())
+
+    def _call_loop(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._command)
