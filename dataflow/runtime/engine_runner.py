@@ -6,7 +6,7 @@ An event is brought by the event loop or by a thread that has run a task. While 
 their events and go. So a thread that has finished a task starts the next one without a detour over the loop, and the
 loop never waits for a thread. Two rules keep work where it belongs: tasks that earlier ones of their chain and role
 have shown to be short are run at once by whoever is at the engine, since to hand them to a thread and back costs more
-than they do; and a thread leaves the engine to the loop as soon as a task waits for it.
+than they do; and a thread leaves the engine to a thread of its own as soon as a task waits for it.
 """
 
 from __future__ import annotations

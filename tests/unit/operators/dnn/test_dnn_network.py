@@ -5,7 +5,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from dataflow.errors import ConfigError
-from operators.dnn import BatchNorm, Dense, Model, ModelSpec, NetworkSpec, TorchSpec, build_network
+from operators.dnn import BatchNorm, Dense, Dropout, Model, ModelSpec, NetworkSpec, Residual, TorchSpec, build_network
 from operators.dnn.network import mean_statistics
 from operators.dnn.torch_spec import INSTALL_TORCH
 
@@ -144,3 +144,15 @@ def test_mean_statistics_numbers_that_agree_keep_their_bits():
 def test_mean_statistics_of_one_part_is_that_part():
     part = np.array([0.1, np.nan], np.float32)
     assert mean_statistics([part], [4]).tobytes() == part.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("layers", "random"),
+    [
+        ((LAST,), False),
+        ((Dropout(rate=0.5), LAST), True),
+        ((Residual(layers=(Dropout(rate=0.5),)), LAST), True),
+    ],
+)
+def test_model_random_is_whether_it_drops_anything(layers, random):
+    assert build_network(ModelSpec(input=(1, 1, 2), layers=layers)).random is random

@@ -183,6 +183,14 @@ def test_torch_dropout_depends_on_the_seed_alone():
 
 
 @pytest.mark.parametrize(("dropout", "draws"), [(0.0, False), (0.5, True)])
+def test_torch_random_is_known_once_compiled(dropout, draws):
+    net = network(arguments={"dropout": dropout})
+    assert net.random
+    net.compile()
+    assert net.random is draws
+
+
+@pytest.mark.parametrize(("dropout", "draws"), [(0.0, False), (0.5, True)])
 def test_torch_forward_passes_take_turns_only_if_the_module_draws(dropout, draws):
     net = network(arguments={"dropout": dropout})
     net.compile()
