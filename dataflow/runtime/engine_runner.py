@@ -15,6 +15,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from queue import SimpleQueue
 
 from dataflow.clock import Clock
@@ -104,9 +105,9 @@ class EngineRunner:
             self._work_on_thread(None)
 
     def _work_on_thread(self, pool: TaskPool | None) -> None:
-        """Deal with what waits, until a task waits for this thread of a pool."""
-        while True:
-            if pool is None and self._commands:
+        """Deal with what waits, until a task waits for this thread of a pool; the loop has its commands meanwhile."""
+        for number in count():
+            if self._commands and (pool is None or number % IN_A_ROW == IN_A_ROW - 1):
                 self._call_loop()
             item = self._next()
             if item is None:
@@ -153,10 +154,7 @@ class EngineRunner:
         try:
             commands = self._engine.handle(event, self._clock.now())
         except Exception as error:  # who called this would drop it, and the job hang
-            what = f"the engine of node {self._name} broke: {error!r}"
-            failure = OperatorError(what, fix="this is a defect: please report it with the job's log")
-            failure.__cause__ = error
-            commands = [Failed(failure)]
+            commands = [self._broken(error)]
         for command in commands:
             if isinstance(command, RunTask):
                 self._dispatch(command.task)
@@ -165,6 +163,14 @@ class EngineRunner:
             else:
                 self._halted |= isinstance(command, Ended | Failed)
                 self._commands.append(command)
+
+    def _broken(self, error: Exception) -> Failed:
+        failure = OperatorError(
+            f"the engine of node {self._name} broke: {error!r}",
+            fix="this is a defect: please report it with the job's log",
+        )
+        failure.__cause__ = error
+        return Failed(failure)
 
     def _dispatch(self, task: Task) -> None:
         if self._typical_s.get((task.chain, task.role), SHORT_S) < SHORT_S:
@@ -181,7 +187,15 @@ class EngineRunner:
     def _command(self) -> None:
         """Carry out commands, on the loop, oldest first."""
         while self._commands:
-            self._carry_out(self._commands.popleft())
+            command = self._commands.popleft()
+            try:
+                self._carry_out(command)
+            except Exception as error:  # it would end in the loop's log, and the job hang
+                if isinstance(command, Failed):
+                    raise
+                self._halted = True
+                self._commands.clear()
+                self._carry_out(self._broken(error))
 
     def _call_loop(self) -> None:
         if not self._loop.is_closed():

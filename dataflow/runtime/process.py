@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.PyDLL(None)
@@ -29,10 +30,11 @@ class Bystander:
         self._avoided = -1
 
     def avoid(self, processor: int) -> None:
-        """Run anywhere but on `processor`, unless the process may use no other."""
+        """Run anywhere but on `processor`, unless the process may use no other, or may not choose."""
         if processor != self._avoided:
             self._avoided = processor
-            os.sched_setaffinity(0, self._allowed - {processor} or self._allowed)
+            with suppress(OSError):
+                os.sched_setaffinity(0, self._allowed - {processor} or self._allowed)
 
 
 def current_processor() -> int:

@@ -9,17 +9,22 @@ An entry's cache therefore lies in a folder named after the content of every fil
 
 import fcntl
 import hashlib
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import llvmlite
 import numba
+from llvmlite import binding
 from numba import config, extending
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
+
+_ONE_THREAD = threading.RLock()
 
 FAST_MATH = {"contract", "reassoc", "nsz", "arcp"}
 
@@ -47,52 +52,53 @@ def intrinsic(function: F) -> Callable[..., Any]:
 
 
 def cached(make: Callable[[], T]) -> T:
-    """Make a compiled function whose cache lies in `cache_folder`.
+    """Make a compiled function whose cache lies in `cache_folder`, one thread at a time.
 
     What is compiled meanwhile is optimised at level 2: numba's own, 3, takes longer, and the inner loops are slower.
     """
     settings = cast("Any", config)
-    previous = settings.CACHE_DIR, settings.OPT
-    settings.CACHE_DIR, settings.OPT = str(cache_folder()), type(settings.OPT)(2)
-    try:
-        return make()
-    finally:
-        settings.CACHE_DIR, settings.OPT = previous
+    with _ONE_THREAD:
+        previous = settings.CACHE_DIR, settings.OPT
+        settings.CACHE_DIR, settings.OPT = str(cache_folder()), type(settings.OPT)(2)
+        try:
+            return make()
+        finally:
+            settings.CACHE_DIR, settings.OPT = previous
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels of this version of the sources are kept."""
+    """Where compiled kernels of this version of the sources, of numba and of this kind of processor are kept."""
     parent = cast("Any", config).CACHE_DIR or Path(__file__).parent / "__pycache__"
-    return Path(parent) / f"kernels-{_source_digest()}"
+    return Path(parent) / f"kernels-{_digest()}"
 
 
 @contextmanager
-def compiled_once(name: str) -> Iterator[None]:
-    """Let one process compile what has this name into the cache; once it has, all the others load it side by side.
+def compiled_once(name: str, variant: str = "") -> Iterator[None]:
+    """Let one process compile a variant of what has this name; once it has, all the others load it side by side.
 
-    Where the cache cannot be written, everybody compiles for himself.
+    Variants are compiled one after the other: numba's index of a function must not be written by two at a time. Where
+    the cache cannot be written or locked, everybody compiles for himself.
     """
-    folder = cache_folder()
-    complete = folder / f"{name}.complete"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = None if complete.exists() else (folder / f"{name}.lock").open("w")
-    except OSError:
-        lock = None
-    if lock is None:
+    complete = cache_folder() / f"{name}{variant}.complete"
+    with _ONE_THREAD, ExitStack() as stack:
+        with suppress(OSError):
+            complete.parent.mkdir(parents=True, exist_ok=True)
+            if not complete.exists():
+                lock = stack.enter_context((complete.parent / f"{name}.lock").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if complete.exists():
+                    fcntl.flock(lock, fcntl.LOCK_UN)
         yield
-        return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if complete.exists():
-            fcntl.flock(lock, fcntl.LOCK_UN)
-        yield
-        complete.touch()
+        with suppress(OSError):
+            complete.touch()
 
 
 @cache
-def _source_digest() -> str:
-    digest = hashlib.sha256()
+def _digest() -> str:
+    """What compiled code depends on: the sources, the compiler, and the processor with its registers."""
+    features = sorted(name for name, there in binding.get_host_cpu_features().items() if there)
+    machine = (numba.__version__, llvmlite.__version__, binding.get_host_cpu_name(), *features)
+    digest = hashlib.sha256(repr(machine).encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

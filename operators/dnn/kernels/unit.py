@@ -37,7 +37,7 @@ class Unit:
             kinds = {Floats: types.Array(element, 1, "C"), Row: types.Array(types.int64, 1, "C")}
             signature = types.void(*(kinds.get(kind, types.int64) for kind in self._kinds))
             compile_it = numba.cfunc(signature, cache=True, error_model="numpy", fastmath=FAST_MATH)
-            with compiled_once(f"{self._function.__name__}-{element}"):
+            with compiled_once(self._function.__name__, f"-{element}"):
                 self._compiled[element] = cached(lambda: compile_it(self._function))
         address: int = self._compiled[element].address
         return address
