@@ -58,6 +58,8 @@ class TrainingConfig(BaseModel):
         nesterov: whether momentum looks ahead.
         weight_decay: times the weights, added to every gradient; for all weights, biases included.
         normalise: whether pixels get zero mean and unit variance.
+        phantom: with --sim, whether network and images are replaced by some that only have a size: nothing is learnt,
+            and thousands of nodes can be studied.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -87,6 +89,7 @@ class TrainingConfig(BaseModel):
     nesterov: bool = False
     weight_decay: float = Field(default=0.0, ge=0)
     normalise: bool = True
+    phantom: bool = False
 
     @model_validator(mode="before")
     @classmethod

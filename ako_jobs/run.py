@@ -22,6 +22,7 @@ from dataflow import (
     JobEvent,
     JobState,
     LocalCluster,
+    Series,
     default_state_dir,
     find_token,
     installed_versions,
@@ -170,6 +171,7 @@ def _client(master: str, nodes: int) -> Iterator[Client]:
 
 def _run(client: Client, prepared: Prepared, on_event: OnEvent) -> Result:
     events: list[JobEvent] = []
+    series = Series()
     operation = secrets.token_hex(16)
     try:
         job = client.submit(prepared.spec, prepared.bundle, operation)
@@ -179,19 +181,27 @@ def _run(client: Client, prepared: Prepared, on_event: OnEvent) -> Result:
         raise
 
     def handle(event: JobEvent) -> None:
-        if event.statistics is None:  # the newest of each node are asked for at the end
+        if event.statistics is None:
             events.append(event)
+        else:
+            series.add(event.elapsed_s, event.statistics)
         on_event(event)
 
     interrupted = _follow(client, job, handle)
     status = client.job(job)
+    series.close()
     return Result(
         job=job,
         state=status.state,
         reason=status.reason,
         stopped_by=status.stopped_by,
         record=make_record(
-            prepared.spec, events, status.statistics, installed_versions(), node_names=status.node_names
+            prepared.spec,
+            events,
+            status.statistics,
+            installed_versions(),
+            node_names=status.node_names,
+            series=series.points,
         ),
         artifacts=dict(client.artifacts(job)),
         log=tuple(f"{line.node}: {line.text}" for line in client.logs(job)),

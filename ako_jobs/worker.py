@@ -15,7 +15,7 @@ from operators.clocks import Clocks
 from operators.compute import Compute
 from operators.data import DataRef, open_data
 from operators.divergence import Divergence, SampleReplica, Samples
-from operators.dnn import NetworkSpec, WeightRange, build_network
+from operators.dnn import NetworkSpec, PhantomSpec, WeightRange, build_network
 from operators.due import Due, Newest
 from operators.layout import Layout, Sharding
 from operators.optimizer import Sgd
@@ -60,6 +60,11 @@ class Setting:
         model = config.network()
         ref = DataRef(loader="ako_jobs.datasets:load", name=config.data, data_dir=config.data_dir)
         data = cast("DataSet", open_data(ref))
+        if config.phantom:
+            real = build_network(model)
+            model = PhantomSpec.like(real.n_weights, real.n_classes)
+            ref = DataRef(loader="ako_jobs.phantom:load", name=f"{len(data.train_images)}")
+            data = cast("DataSet", open_data(ref))
         ranges = build_network(model).ranges
         layers = _layer_starts(ranges)
         return cls(
@@ -95,7 +100,7 @@ class Setting:
     def warm_start(self) -> WarmStart | None:
         """Training before the start."""
         config = self.config
-        if not config.warm_start:
+        if not config.warm_start or config.phantom:
             return None
         return WarmStart(
             fraction=config.warm_start,
@@ -132,6 +137,8 @@ def add_worker(
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
     """
     config, data, optimizer = setting.config, setting.data, setting.optimizer
+    if isinstance(setting.model, PhantomSpec):
+        graph = graph.with_tensor_scale(setting.model.scale)
     graph = (
         graph.with_state("replica", Replica(model=setting.model, warm_start=setting.warm_start), role="worker")
         .with_state("statistics", Statistics(model=setting.model, warm_start=setting.warm_start), role="worker")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dataflow.node_context import NodeContext
     from dataflow.observe.events import JobEvent
     from dataflow.observe.record import installed_versions, make_record
+    from dataflow.observe.series import Series
     from dataflow.operators_api import Artifact, Emissions, EndOfData, Gather, Operator, Sample
     from dataflow.plan.compile import compile_graph
     from dataflow.plan.job import JobSpec, StopRules
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
     from dataflow.runtime.client import Client, JobStatus
     from dataflow.runtime.local_cluster import LocalCluster
     from dataflow.runtime.state_dir import default_state_dir
+    from dataflow.sim.costs import TaskKind
+    from dataflow.sim.faults import parse_fault
+    from dataflow.sim.model import ClusterModel
+    from dataflow.sim.profile import task_means
+    from dataflow.sim.simulator import SimRun, Simulator
     from dataflow.state import Reads, State, StateElement, StateKind, Writes
 
 __all__ = [
@@ -54,6 +60,7 @@ __all__ = [
     "BundleError",
     "Client",
     "Clock",
+    "ClusterModel",
     "ConfigError",
     "DataError",
     "Emissions",
@@ -82,12 +89,16 @@ __all__ = [
     "Reads",
     "Route",
     "Sample",
+    "Series",
     "Sharded",
+    "SimRun",
+    "Simulator",
     "State",
     "StateElement",
     "StateKind",
     "StopRules",
     "SystemClock",
+    "TaskKind",
     "Tick",
     "WireError",
     "Writes",
@@ -101,10 +112,12 @@ __all__ = [
     "installed_versions",
     "make_bundle",
     "make_record",
+    "parse_fault",
     "place",
     "plan_dot",
     "plan_mermaid",
     "plan_text",
+    "task_means",
 ]
 
 _HOMES = {
@@ -122,6 +135,7 @@ _HOMES = {
     "node_context": "NodeContext",
     "observe.events": "JobEvent",
     "observe.record": "installed_versions make_record",
+    "observe.series": "Series",
     "operators_api": "Artifact Emissions EndOfData Gather Operator Sample",
     "plan.compile": "compile_graph",
     "plan.job": "JobSpec StopRules",
@@ -134,6 +148,11 @@ _HOMES = {
     "runtime.client": "Client JobStatus",
     "runtime.local_cluster": "LocalCluster",
     "runtime.state_dir": "default_state_dir",
+    "sim.costs": "TaskKind",
+    "sim.faults": "parse_fault",
+    "sim.model": "ClusterModel",
+    "sim.profile": "task_means",
+    "sim.simulator": "SimRun Simulator",
     "state": "Reads State StateElement StateKind Writes",
 }
 _MODULES = {name: f"dataflow.{module}" for module, names in _HOMES.items() for name in names.split()}

@@ -55,11 +55,11 @@ def field_names(kind: type[Message]) -> tuple[str, ...]:
     return names
 
 
-def nbytes(message: Message) -> int:
-    """Size of a message in bytes as credit counts it: its arrays plus `HEADER_NBYTES`."""
-    total = HEADER_NBYTES
+def nbytes(message: Message, tensor_scale: int = 1) -> int:
+    """Size of a message in bytes as credit counts it: its arrays, each `tensor_scale` times, plus `HEADER_NBYTES`."""
+    total = 0
     for name in field_names(type(message)):
         value: Any = getattr(message, name)
         if isinstance(value, np.ndarray):
             total += value.nbytes
-    return total
+    return total * tensor_scale + HEADER_NBYTES

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +12,7 @@ import typer
 
 from ako_jobs.jobs import Prepared, load_job, prepare
 from ako_jobs.run import Result, execute, record_text
+from ako_jobs.simulate import execute_simulation, prepare_simulation
 from dataflow.cli.common import (
     JobArgument,
     JsonFlag,
@@ -27,9 +30,21 @@ from dataflow.cli.common import (
     verbs,
 )
 from dataflow.cli.progress import Progress
+from dataflow.cli.simulated import (
+    BandwidthOption,
+    ComputeOption,
+    FaultOption,
+    LatencyOption,
+    SimFlag,
+    SpeedOption,
+    StepTimeOption,
+    TasksOption,
+    cluster_model,
+)
 from dataflow.engine.coordinator import JobState
 from dataflow.errors import ConfigError, JobFailedError
 from dataflow.runtime.state_dir import default_state_dir
+from dataflow.sim.model import ClusterModel
 
 app = verbs()
 
@@ -42,6 +57,7 @@ app = verbs()
         "ako run parameter_server servers=all",
         "ako run all_to_all consistency=bsp epochs=5 --out results",
         "ako run my_job.py radius=2 --nodes 2",
+        "ako run ako --nodes 64 --sim --bandwidth 1gbit --compute gamma",
         "ako check ako --settings",
     )
 )
@@ -59,19 +75,42 @@ def run(
     json: Annotated[
         str, typer.Option("--json", metavar="FILE", help="Write the run's record there; - is standard output.")
     ] = "",
+    sim: SimFlag = False,
+    bandwidth: BandwidthOption = None,
+    latency: LatencyOption = "",
+    compute: ComputeOption = "",
+    step_time: StepTimeOption = "",
+    tasks: TasksOption = None,
+    speed: SpeedOption = None,
+    fault: FaultOption = None,
 ) -> None:
     """Run a job and follow it until it has ended.
 
     Without --master, processes are started on this machine for this job alone. Ctrl-C cancels the job and keeps what
     it made; a second Ctrl-C ends everything at once. Exit code 1: the job failed or was cancelled; 130: by Ctrl-C.
+
+    With --sim, all nodes live in this process and time is virtual: real gradients, modelled network and machines.
     """
-    prepared = prepare(load_job(job), parse_settings(settings), nodes)
-    address = master_address(master, default_state_dir()) if master else ""
+    model = cluster_model(bandwidth, latency, compute, step_time, tasks, speed, fault)
+    if not sim and model is not None:
+        raise ConfigError(what="options of a simulated cluster without --sim", fix="add --sim, or leave them out")
+    if sim and master:
+        raise ConfigError(
+            what="a simulation runs in this process, not at a master", got=master, fix="leave out --master"
+        )
     _check_target(json)
+    go: Callable[..., Result]
+    if sim:
+        simulation = prepare_simulation(load_job(job), parse_settings(settings), nodes, model or ClusterModel())
+        prepared, go = simulation.prepared, partial(execute_simulation, simulation)
+    else:
+        prepared = prepare(load_job(job), parse_settings(settings), nodes)
+        address = master_address(master, default_state_dir()) if master else ""
+        go = partial(execute, prepared, master=address)
     for warning in prepared.spec.warnings:
         note(warning)
     with Progress(_epochs(prepared)) as progress:
-        result = execute(prepared, out=out, master=address, on_event=progress.handle)
+        result = go(out=out, on_event=progress.handle)
     if json == "-":
         print(record_text(result), end="")
     elif result.state is not JobState.FAILED:

@@ -60,7 +60,9 @@ class Crossing:
     Owners and ranks are those of the start: a node that has left is not replaced, what is meant for it is dropped.
     """
 
-    def __init__(self, number: int, edge: Edge, node: int, members: Sequence[int], window_nbytes: int) -> None:
+    def __init__(
+        self, number: int, edge: Edge, node: int, members: Sequence[int], window_nbytes: int, tensor_scale: int = 1
+    ) -> None:
         """Open the streams.
 
         Args:
@@ -69,8 +71,9 @@ class Crossing:
             node: the sending node.
             members: nodes of the target role in rank order.
             window_nbytes: first credit of every stream.
+            tensor_scale: how many times an array in a message counts.
         """
-        self._edge = edge
+        self._edge, self._tensor_scale = edge, tensor_scale
         self._members = [member for member in members if edge.loopback or member != node]
         self._streams = {member: Outgoing(StreamId(number, node, member), window_nbytes) for member in self._members}
         self._shut: set[int] = set()
@@ -105,7 +108,7 @@ class Crossing:
 
     def send(self, emission: Emission) -> list[Sending]:
         """Commands that send an emission as far as credit allows; the rest waits."""
-        size = nbytes(emission.message)
+        size = nbytes(emission.message, self._tensor_scale)
         commands: list[Sending] = []
         for member in self._receivers(emission):
             if member not in self._left:

@@ -89,7 +89,14 @@ class NodeEngine:
         }
         sending = {chain.last.id for chain in chains}
         self._crossings = {
-            number: Crossing(number, edge, self._node, members[graph.operator(edge.target).role], plan.window_nbytes)
+            number: Crossing(
+                number,
+                edge,
+                self._node,
+                members[graph.operator(edge.target).role],
+                plan.window_nbytes,
+                graph.tensor_scale,
+            )
             for number, edge in plan.stream_edges().items()
             if edge.source in sending
         }

@@ -12,7 +12,7 @@ import re
 import sys
 from typing import Any, Literal, Protocol, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from dataflow.errors import GraphError, suggest
 from dataflow.graph.routes import Route
@@ -153,13 +153,22 @@ class Edge(_Data):
 
 
 class LogicalGraph(_Data):
-    """A dataflow graph. Start from ``LogicalGraph(name=...)`` and add to it; every method returns a new graph."""
+    """A dataflow graph. Start from ``LogicalGraph(name=...)`` and add to it; every method returns a new graph.
+
+    Args:
+        tensor_scale: every array in a message counts for one so many times as large. Only a simulation can do that.
+    """
 
     name: str
     roles: tuple[Role, ...] = ()
     elements: tuple[ElementSpec, ...] = ()
     operators: tuple[OperatorSpec, ...] = ()
     edges: tuple[Edge, ...] = ()
+    tensor_scale: int = Field(default=1, ge=1)
+
+    def with_tensor_scale(self, scale: int) -> Self:
+        """This graph, in whose messages every array counts for one `scale` times as large; for simulations."""
+        return self._with(tensor_scale=scale)
 
     def with_role(self, name: str, size: RoleSize = "all") -> Self:
         """This graph with one more role."""

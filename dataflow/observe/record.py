@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 
 from pydantic import JsonValue
 
 from dataflow.observe.events import JobEvent
+from dataflow.observe.series import Point
 from dataflow.plan.job import JobSpec
 from dataflow.reports import NodeStatistics, SampleStatistics
 
@@ -23,6 +25,9 @@ def make_record(
     statistics: Sequence[NodeStatistics],
     versions: Mapping[str, str],
     node_names: Sequence[str] = (),
+    *,
+    series: Sequence[Point] = (),
+    simulation: Mapping[str, JsonValue] | None = None,
 ) -> dict[str, JsonValue]:
     """The record of a job that has ended.
 
@@ -35,11 +40,13 @@ def make_record(
         statistics: the last statistics of every node.
         versions: versions of the programs that took part, by name; see `installed_versions`.
         node_names: names of the nodes, by number.
+        series: how it went over time.
+        simulation: what a simulation assumed; None if the job ran on a cluster.
 
     Returns:
         ``reports`` holds one entry per reported message, with the message's own fields beside ``time_s``, ``node``
         and ``port``; ``totals.images`` is the largest field ``images`` of a report; ``nodes`` has one entry per node;
-        ``links`` one per pair of nodes that exchanged messages.
+        ``links`` one per pair of nodes that exchanged messages; ``series`` one per point in time.
     """
     reports: list[dict[str, JsonValue]] = []
     last: JobEvent | None = None
@@ -68,6 +75,8 @@ def make_record(
         "totals": _totals(by_node, reports),
         "nodes": [_node(each, node_names) for each in by_node],
         "links": _links(by_node),
+        "series": [asdict(point) for point in series],
+        "simulation": None if simulation is None else dict(simulation),
     }
     return record
 

@@ -154,8 +154,11 @@ class Client:
             The job's id.
 
         Raises:
-            ConfigError: the master refuses the job, and why.
+            ConfigError: the master refuses the job, and why; or its tensors are phantoms.
         """
+        if spec.graph.tensor_scale != 1:
+            what = "the job's tensors stand for larger ones, which only a simulation can count"
+            raise ConfigError(what, got=spec.name, fix="add --sim, or leave out phantom=true")
         request = pb.SubmitRequest(
             operation_id=operation_id or secrets.token_hex(16),
             spec_json=spec.model_dump_json().encode(),

@@ -17,17 +17,24 @@ from pydantic import Discriminator, Tag
 from dataflow.errors import ConfigError
 from operators.dnn.arrays import Vector
 from operators.dnn.model import Model
+from operators.dnn.phantom import Phantom, PhantomSpec
 from operators.dnn.spec import ModelSpec, WeightRange
 from operators.dnn.torch_spec import INSTALL_TORCH, TorchSpec
 
+_SPECS = ModelSpec | TorchSpec | PhantomSpec
+_OWN_FIELDS = {"factory": "torch", "phantom_weights": "phantom"}
+
 
 def _kind(spec: Any) -> str:
-    fields = spec if isinstance(spec, dict) else vars(spec) if isinstance(spec, ModelSpec | TorchSpec) else {}
-    return "torch" if "factory" in fields else "layers"
+    fields = spec if isinstance(spec, dict) else vars(spec) if isinstance(spec, _SPECS) else {}
+    return next((kind for field, kind in _OWN_FIELDS.items() if field in fields), "layers")
 
 
-NetworkSpec = Annotated[Annotated[ModelSpec, Tag("layers")] | Annotated[TorchSpec, Tag("torch")], Discriminator(_kind)]
-"""A network as data: layers of ours, or a module of the user's."""
+NetworkSpec = Annotated[
+    Annotated[ModelSpec, Tag("layers")] | Annotated[TorchSpec, Tag("torch")] | Annotated[PhantomSpec, Tag("phantom")],
+    Discriminator(_kind),
+]
+"""A network as data: layers of ours, a module of the user's, or a phantom, which has a size and nothing else."""
 
 
 class Network(Protocol):
@@ -131,6 +138,8 @@ def build_network(spec: NetworkSpec) -> Network:
     """
     if isinstance(spec, ModelSpec):
         return Model(spec)
+    if isinstance(spec, PhantomSpec):
+        return Phantom(spec)
     try:
         torch_model = importlib.import_module("operators.dnn.torch_model")
     except ModuleNotFoundError as error:

@@ -107,6 +107,8 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
             {"source": 0, "target": 1, "sent_nbytes": 60, "received_nbytes": 50},
             {"source": 1, "target": 0, "sent_nbytes": 70, "received_nbytes": 0},
         ],
+        "series": [],
+        "simulation": None,
     }
     assert json.loads(json.dumps(record, allow_nan=False)) == record
 

@@ -1,0 +1,161 @@
+"""Simulate a job: what ``ako run --sim`` does, as a call."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pydantic import JsonValue
+
+from ako_jobs.jobs import Job, Prepared, load_job, prepare
+from ako_jobs.run import OnEvent, Result, empty_folder, keep
+from dataflow import (
+    Clock,
+    ClusterModel,
+    JobEvent,
+    Series,
+    Simulator,
+    SystemClock,
+    TaskKind,
+    installed_versions,
+    make_record,
+    task_means,
+)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A job that is ready to be simulated: on which cluster, and the mean seconds of its tasks."""
+
+    prepared: Prepared
+    model: ClusterModel
+    means: Mapping[TaskKind, float]
+
+
+def simulate(
+    job: str | Job,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    nodes: int = 4,
+    model: ClusterModel | None = None,
+    out: str | Path | None = None,
+    on_event: OnEvent | None = None,
+) -> Result:
+    """Simulate a job and return what became of it.
+
+    Args:
+        job: what `load_job` takes, or a `Job`.
+        settings: values by key.
+        nodes: how many nodes it runs on.
+        model: the cluster; by default a `ClusterModel` as it comes.
+        out: folder for what it makes; see `ako_jobs.run.keep`.
+        on_event: called with each event.
+
+    Raises:
+        AkoError: the job could not be started. One that fails later is returned, with state FAILED.
+    """
+    simulation = prepare_simulation(
+        load_job(job) if isinstance(job, str) else job, settings or {}, nodes, model or ClusterModel()
+    )
+    return execute_simulation(simulation, out=out, on_event=on_event)
+
+
+def prepare_simulation(
+    job: Job, settings: Mapping[str, Any], nodes: int, model: ClusterModel, clock: Clock | None = None
+) -> Simulation:
+    """Configure, build and check a job, and find out how long its tasks take.
+
+    A job that asks what a node can send and compute (the settings `bandwidth` and `gradients_per_s`) is told what the
+    model says, unless the user has said otherwise.
+
+    Raises:
+        AkoError: as for `prepare`, or the model is not one of so many nodes, or measuring failed.
+    """
+    model.checked(nodes)
+    prepared = prepare(job, settings, nodes)
+    means = task_means(prepared.spec, model, clock or SystemClock())
+    told = {"bandwidth": f"{model.rate * 8:.0f}bit", "gradients_per_s": 1 / _gradient_s(means, model)}
+    asked = {key: value for key, value in told.items() if key in job.config.model_fields and key not in settings}
+    if asked:
+        prepared = prepare(job, {**settings, **asked}, nodes)
+    return Simulation(prepared, model, means)
+
+
+def execute_simulation(
+    simulation: Simulation, *, out: str | Path | None = None, on_event: OnEvent | None = None
+) -> Result:
+    """Simulate a prepared job. A first Ctrl-C cancels it, and what it made until then is returned."""
+    folder = None if out is None else empty_folder(out)
+    prepared, series = simulation.prepared, Series()
+    events: list[JobEvent] = []
+
+    def handle(event: JobEvent) -> None:
+        if event.statistics is None:
+            events.append(event)
+        else:
+            series.add(event.elapsed_s, event.statistics)
+        if on_event is not None:
+            on_event(event)
+
+    simulator = Simulator(prepared.spec, simulation.model, simulation.means, handle)
+    with _on_interrupt(simulator.cancel) as interrupted:
+        run = simulator.run()
+    series.close()
+    result = Result(
+        job="simulated",
+        state=run.state,
+        reason=run.reason,
+        stopped_by=run.stopped_by,
+        record=make_record(
+            prepared.spec,
+            events,
+            run.statistics,
+            installed_versions(),
+            node_names=[node.name for node in run.plan.nodes],
+            series=series.points,
+            simulation=_assumed(simulation),
+        ),
+        artifacts=run.artifacts,
+        interrupted=bool(interrupted),
+    )
+    if folder is not None:
+        keep(result, prepared, folder)
+    return result
+
+
+def _gradient_s(means: Mapping[TaskKind, float], model: ClusterModel) -> float:
+    """Seconds of a node's gradient: those of its longest task, since that of a step is much the longest."""
+    return model.step_s or max(seconds for kind, seconds in means.items() if kind.role in ("step", "shard"))
+
+
+def _assumed(simulation: Simulation) -> dict[str, JsonValue]:
+    """What a simulation rests on, for its record: with it, the same run can be made again."""
+    model: dict[str, JsonValue] = simulation.model.model_dump(mode="json")
+    return model | {"task_s": [[*kind, seconds] for kind, seconds in sorted(simulation.means.items())]}
+
+
+@contextmanager
+def _on_interrupt(cancel: Callable[[], None]) -> Iterator[list[int]]:
+    """Let the first Ctrl-C call `cancel`, and note it; a second one is as ever."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.signal(signal.SIGINT, before)
+        cancel()
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)

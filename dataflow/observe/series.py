@@ -1,0 +1,66 @@
+"""How a job went over time, from the statistics that its nodes tell while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dataflow.reports import NodeStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What all nodes together had done by some time.
+
+    Args:
+        time_s: seconds since the job began to run.
+        gradients: finished.
+        computing_s: seconds of task time in compute pools.
+        waiting_s: seconds in which steps were held back by their `ready` predicate.
+        sent_nbytes: bytes of messages sent.
+        stale_gradients: how many gradients a staleness is known of.
+        staleness: the sum of these.
+    """
+
+    time_s: float
+    gradients: int
+    computing_s: float
+    waiting_s: float
+    sent_nbytes: int
+    stale_gradients: int
+    staleness: float
+
+
+@dataclass
+class Series:
+    """Points over time: one each time that every node may have told its statistics again."""
+
+    points: list[Point] = field(default_factory=list)
+    _newest: dict[int, NodeStatistics] = field(default_factory=dict)
+    _told: set[int] = field(default_factory=set)
+    _time_s: float = 0.0
+
+    def add(self, time_s: float, statistics: NodeStatistics) -> None:
+        """Take in what a node told."""
+        if statistics.node in self._told:
+            self.close()
+        self._newest[statistics.node], self._time_s = statistics, time_s
+        self._told.add(statistics.node)
+
+    def close(self) -> None:
+        """Make a point of what was told since the last one, if anything was."""
+        if not self._told:
+            return
+        self._told.clear()
+        nodes = self._newest.values()
+        stale = [sample for each in nodes for name, sample in each.samples.items() if name.endswith(".staleness")]
+        self.points.append(
+            Point(
+                time_s=self._time_s,
+                gradients=sum(each.steps for each in nodes),
+                computing_s=sum(each.busy_s.get("compute", 0.0) for each in nodes),
+                waiting_s=sum(each.waiting_s for each in nodes),
+                sent_nbytes=sum(sum(each.sent_nbytes.values()) for each in nodes),
+                stale_gradients=sum(sample.count for sample in stale),
+                staleness=sum(sample.total for sample in stale),
+            )
+        )

@@ -1,0 +1,143 @@
+"""How long tasks take in virtual time: a mean per kind of task, random spread, and what slows their node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from dataflow.engine.events import Task
+from dataflow.plan.physical import PhysicalPlan
+from dataflow.sim.faults import Fault, NodePauses, NodeSlows
+
+
+class TaskKind(NamedTuple):
+    """What tasks that take equally long have in common.
+
+    Args:
+        chain: their chain.
+        role: what they do for it; see `dataflow.engine.events.Task`.
+        first: whether their node is the first of the chain's role, which may have work of its own, such as validating.
+    """
+
+    chain: str
+    role: str
+    first: bool
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Gamma-distributed times (dana.txt, 5 and appendix): means by machine, and tasks around them.
+
+    Args:
+        machine: coefficient of variation of the machines' means; 0 if all machines are alike.
+        task: that of the tasks of one machine.
+    """
+
+    machine: float = 0.0
+    task: float = 0.0
+
+
+SPREADS = {
+    "constant": Spread(),
+    "gamma": Spread(task=0.1),
+    "gamma-heterogeneous": Spread(machine=0.6, task=0.1),
+}
+"""Distributions by name; those of dana.txt."""
+
+
+class TaskTimes:
+    """Draws the seconds of work that tasks are.
+
+    Args:
+        means: seconds by kind of task; a task of a kind that is not there takes no time.
+        plan: what is run.
+        spread: of the tasks in the compute pool around their means.
+        speeds: by node, how many times as fast as the mean it is; 1 if not there.
+        seed: of the draws.
+    """
+
+    def __init__(
+        self,
+        means: Mapping[TaskKind, float],
+        plan: PhysicalPlan,
+        *,
+        spread: Spread = Spread(),
+        speeds: Mapping[int, float] | None = None,
+        seed: int = 0,
+    ) -> None:
+        nodes = len(plan.nodes)
+        self._means, self._spread, self._first = dict(means), spread, first_nodes(plan)
+        roots = np.random.SeedSequence(seed, spawn_key=(2,)).spawn(nodes)
+        self._draws = [np.random.Generator(np.random.PCG64(root)) for root in roots]
+        machines = [_gamma(draw, spread.machine) for draw in self._draws]
+        self._factors = [machine / (speeds or {}).get(node, 1.0) for node, machine in enumerate(machines)]
+
+    def seconds(self, node: int, task: Task) -> float:
+        """Seconds of work that a task is, on its node."""
+        mean = self._means.get(TaskKind(task.chain, task.role, self._first[task.chain] == node), 0.0)
+        if not mean:
+            return 0.0
+        spread = self._spread.task if task.pool == "compute" else 0.0
+        return mean * self._factors[node] * _gamma(self._draws[node], spread)
+
+
+def first_nodes(plan: PhysicalPlan) -> dict[str, int]:
+    """The first node of each chain's role, by chain."""
+    members = plan.members()
+    return {chain.head: members[chain.role][0] for chain in plan.chains}
+
+
+def _gamma(draw: np.random.Generator, variation: float) -> float:
+    """A draw of mean 1 and this coefficient of variation."""
+    return float(draw.gamma(1 / variation**2, variation**2)) if variation else 1.0
+
+
+class Pace:
+    """When work is done on a node that pauses and slows at declared times.
+
+    Args:
+        faults: those of the node are picked out.
+        node: its number.
+    """
+
+    def __init__(self, faults: Iterable[Fault], node: int) -> None:
+        mine = [fault for fault in faults if isinstance(fault, NodePauses | NodeSlows) and fault.node == node]
+        edges = sorted({0.0, *(fault.at_s for fault in mine), *(fault.at_s + fault.for_s for fault in mine)})
+        self._spans = [(begin, end, _slowness(mine, begin)) for begin, end in pairwise([*edges, float("inf")])]
+        self.even = not mine
+
+    def done(self, begin_s: float, work_s: float) -> float:
+        """When `work_s` seconds of work that begin at `begin_s` are done."""
+        if self.even:
+            return begin_s + work_s
+        now = begin_s
+        for _, end, slowness in self._spans:
+            if end <= now:
+                continue
+            if slowness != float("inf"):
+                finish = now + work_s * slowness
+                if finish <= end:
+                    return finish
+                work_s -= (end - now) / slowness
+            now = end
+        return now
+
+    def awake(self, at_s: float) -> float:
+        """The first moment from `at_s` on at which the node does not pause."""
+        for begin, end, slowness in self._spans:
+            if begin <= at_s < end and slowness == float("inf"):
+                at_s = end
+        return at_s
+
+
+def _slowness(faults: Sequence[NodePauses | NodeSlows], at_s: float) -> float:
+    """How many times as long work takes at a moment; infinite while the node pauses."""
+    factor = 1.0
+    for fault in faults:
+        if fault.at_s <= at_s < fault.at_s + fault.for_s:
+            factor *= fault.factor if isinstance(fault, NodeSlows) else float("inf")
+    return factor

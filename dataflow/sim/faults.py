@@ -1,0 +1,122 @@
+"""Faults declared before a simulation begins: what happens to which node or link, and when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveFloat
+
+from dataflow.errors import ConfigError
+
+
+class _Fault(BaseModel):
+    """What all faults have: the second they begin at."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    at_s: NonNegativeFloat
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes that it is about."""
+        raise NotImplementedError
+
+
+class NodeFails(_Fault):
+    """A node does nothing more and is never heard of again."""
+
+    node: NonNegativeInt
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The node."""
+        return (self.node,)
+
+
+class NodePauses(_Fault):
+    """A node does nothing for a while, and then goes on where it was."""
+
+    node: NonNegativeInt
+    for_s: PositiveFloat
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The node."""
+        return (self.node,)
+
+
+class NodeSlows(_Fault):
+    """All that a node does for a while takes `factor` times as long."""
+
+    node: NonNegativeInt
+    for_s: PositiveFloat
+    factor: PositiveFloat
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The node."""
+        return (self.node,)
+
+
+class LinkFails(_Fault):
+    """Nothing passes between two nodes for a while; what is sent meanwhile waits."""
+
+    node: NonNegativeInt
+    other: NonNegativeInt
+    for_s: PositiveFloat
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The two nodes."""
+        return (self.node, self.other)
+
+
+Fault = NodeFails | NodePauses | NodeSlows | LinkFails
+
+_NODE, _AT, _FOR = r"(?P<node>\d+)", r"@(?P<at_s>[\d.]+)", r"\+(?P<for_s>[\d.]+)"
+_FORMS: dict[str, tuple[type[Fault], str, str]] = {
+    "fail": (NodeFails, f"{_NODE}{_AT}", "fail:2@10"),
+    "pause": (NodePauses, f"{_NODE}{_AT}{_FOR}", "pause:2@10+1.5"),
+    "slow": (NodeSlows, rf"{_NODE}{_AT}{_FOR}x(?P<factor>[\d.]+)", "slow:2@10+5x4"),
+    "cut": (LinkFails, rf"{_NODE}-(?P<other>\d+){_AT}{_FOR}", "cut:0-2@10+3"),
+}
+
+
+def parse_fault(text: str) -> Fault:
+    """A fault from its short form.
+
+    That is ``fail:2@10`` (node 2, at second 10), ``pause:2@10+1.5`` (for 1.5 s), ``slow:2@10+5x4`` (for 5 s everything
+    takes 4 times as long) or ``cut:0-2@10+3`` (between nodes 0 and 2, for 3 s).
+
+    Raises:
+        ConfigError: it is not written like one of these.
+    """
+    kind, _, rest = text.partition(":")
+    forms = ", ".join(example for _, _, example in _FORMS.values())
+    if kind not in _FORMS:
+        raise ConfigError(what="there is no such fault", got=text, fix=f"write one of: {forms}")
+    make, pattern, example = _FORMS[kind]
+    found = re.fullmatch(pattern, rest)
+    try:
+        if found:
+            return make.model_validate(found.groupdict())
+    except ValueError as error:
+        raise ConfigError(
+            what="the fault's numbers cannot be used", got=text, fix=f"write it like {example}"
+        ) from error
+    raise ConfigError(what="the fault cannot be read", got=text, fix=f"write it like {example}")
+
+
+def check_faults(faults: Sequence[Fault], nodes: int) -> None:
+    """Nothing, if the faults are about nodes that exist.
+
+    Raises:
+        ConfigError: one is not, or cuts a node off itself.
+    """
+    for fault in faults:
+        if any(node >= nodes for node in fault.nodes):
+            raise ConfigError(
+                what=f"a fault is about a node that does not exist: {fault!r}", fix=f"nodes: 0 to {nodes - 1}"
+            )
+        if len(set(fault.nodes)) < len(fault.nodes):
+            raise ConfigError(what=f"a node has no link to itself: {fault!r}", fix="name two different nodes")

@@ -1,0 +1,72 @@
+"""What a simulation assumes about machines, network and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from dataflow.errors import ConfigError
+from dataflow.sim.faults import Fault, check_faults
+
+Compute = Literal["measured", "constant", "gamma", "gamma-heterogeneous"]
+
+
+class ClusterModel(BaseModel):
+    """The cluster that a job is simulated on.
+
+    Args:
+        rate: bytes per second of every node's link, up and down alike.
+        rates: those of nodes whose links differ.
+        latency_s: seconds from one node's link to another's.
+        compute: how long tasks take: as measured on this machine, or only gradients take time: all alike
+            (``constant``), gamma-distributed, or that on machines whose means are gamma-distributed too.
+        step_s: seconds of a node's gradient on one compute task; as measured if None. Must be None if `compute` is
+            ``measured``.
+        speeds: by node, how many times as fast as the others it is.
+        tasks: compute tasks of every node.
+        faults: what happens to nodes and links.
+        detection_s: seconds from a node's failure until the coordinator knows.
+        statistics_s: seconds between two statistics of every node.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    rate: PositiveFloat = 125e6
+    rates: Mapping[NonNegativeInt, PositiveFloat] = {}
+    latency_s: NonNegativeFloat = 100e-6
+    compute: Compute = "measured"
+    step_s: PositiveFloat | None = None
+    speeds: Mapping[NonNegativeInt, PositiveFloat] = {}
+    tasks: PositiveInt = 1
+    faults: tuple[Fault, ...] = ()
+    detection_s: NonNegativeFloat = 0.5
+    statistics_s: PositiveFloat = Field(default=1.0)
+
+    def checked(self, nodes: int) -> Self:
+        """This model, if it is about that many nodes.
+
+        Raises:
+            ConfigError: it names a node that does not exist, or a step's time though steps are measured.
+        """
+        check_faults(self.faults, nodes)
+        for what, numbers in (("bandwidth", self.rates), ("speed", self.speeds)):
+            unknown = [number for number in numbers if number >= nodes]
+            if unknown:
+                raise ConfigError(
+                    what=f"a {what} is given for a node that does not exist",
+                    got=unknown[0],
+                    fix=f"nodes: 0 to {nodes - 1}",
+                )
+        if self.compute == "measured" and self.step_s is not None:
+            raise ConfigError(
+                what="the time of a step is both measured and given",
+                got=self.step_s,
+                fix="use compute=constant or gamma",
+            )
+        return self
+
+    def rates_of(self, nodes: int) -> list[float]:
+        """Bytes per second of each node's link."""
+        return [self.rates.get(node, self.rate) for node in range(nodes)]

@@ -1,0 +1,281 @@
+"""The simulator's driver: the engines of all nodes, and the job's coordinator, under one virtual clock.
+
+A task's function runs when the task starts, as its inputs are fixed then; its outcome is given to the engine when the
+task ends. Everything that happens is an event of the clock, so equal arguments give equal runs, bit for bit.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dataflow.engine import coordinator as co
+from dataflow.engine.events import (
+    CreditGranted,
+    Ended,
+    Event,
+    Failed,
+    GoOn,
+    GrantCredit,
+    MessageArrived,
+    Outcome,
+    Report,
+    RunTask,
+    SendEnd,
+    SendMessage,
+    Started,
+    StopAsked,
+    StreamEnded,
+    Task,
+    TaskFinished,
+)
+from dataflow.engine.loading import LoadedNode, load_node
+from dataflow.engine.node_engine import NodeEngine
+from dataflow.errors import AkoError
+from dataflow.observe.events import JobEvent
+from dataflow.operators_api import Artifact
+from dataflow.plan.compile import compile_graph
+from dataflow.plan.job import JobSpec
+from dataflow.plan.physical import PhysicalPlan
+from dataflow.reports import NodeStatistics, OperatorReport
+from dataflow.sim.clock import VirtualClock
+from dataflow.sim.costs import SPREADS, Pace, Spread, TaskKind, TaskTimes
+from dataflow.sim.faults import LinkFails, NodeFails
+from dataflow.sim.model import ClusterModel
+from dataflow.sim.network import SimNetwork
+
+
+@dataclass
+class SimRun:
+    """A simulated job.
+
+    Args:
+        plan: what was run.
+        nodes: the loaded nodes, with their live state.
+        state: how the job ended; RUNNING before it has.
+        reason: why, if it failed.
+        stopped_by: what made it stop.
+        elapsed_s: virtual seconds.
+        messages: how many were sent from node to node.
+        artifacts: files of the job's results by name.
+        statistics: the last ones of every node.
+    """
+
+    plan: PhysicalPlan
+    nodes: list[LoadedNode] = field(default_factory=list)
+    state: co.JobState = co.JobState.SUBMITTED
+    reason: str = ""
+    stopped_by: str = ""
+    elapsed_s: float = 0.0
+    messages: int = 0
+    artifacts: dict[str, bytes] = field(default_factory=dict)
+    statistics: list[NodeStatistics] = field(default_factory=list)
+
+
+class Simulator:
+    """Runs one job in virtual time.
+
+    Args:
+        spec: the job.
+        model: the cluster.
+        means: seconds of tasks by kind; see `dataflow.sim.profile`.
+        on_event: told of the job's events as they happen, as the watcher of a real job is.
+        perform: runs a task's function, given the number of its node.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        model: ClusterModel,
+        means: Mapping[TaskKind, float],
+        on_event: Callable[[JobEvent], None] = lambda event: None,
+        perform: Callable[[int, Task], Outcome] = lambda node, task: task.run(),
+    ) -> None:
+        model.checked(spec.nodes)
+        plan = compile_graph(spec.graph, spec.nodes, compute_tasks=model.tasks, seed=spec.seed)
+        self.run_so_far = SimRun(plan)
+        self._model, self._on_event, self._perform = model, on_event, perform
+        self._clock = VirtualClock()
+        self._coordinator = co.JobCoordinator(spec.nodes, spec.stop)
+        self._network = SimNetwork(self._clock, model.rates_of(spec.nodes), model.latency_s, self._arrived)
+        spread = SPREADS.get(model.compute, Spread())
+        self._times = TaskTimes(means, plan, spread=spread, speeds=model.speeds, seed=spec.seed)
+        self._paces = [Pace(model.faults, node) for node in range(spec.nodes)]
+        self._engines: list[NodeEngine] = []
+        self._ended: set[int] = set()
+        self._dead: set[int] = set()
+        self._events = 0
+        self._timer_at_s: float | None = None
+        self._cancelled = False
+
+    def run(self) -> SimRun:
+        """Run the job to its end, whatever that is; a job that fails is returned as such.
+
+        Raises:
+            AkoError: an operator cannot be made or opened.
+        """
+        run, clock = self.run_so_far, self._clock
+        run.nodes = [load_node(run.plan, node.index) for node in run.plan.nodes]
+        for loaded in run.nodes:
+            loaded.open()
+        self._engines = [NodeEngine(run.plan, node, loaded) for node, loaded in enumerate(run.nodes)]
+        self._declare_faults()
+        clock.at(0.0, self._coordinate, co.Placed(tuple(node.name for node in run.plan.nodes)))
+        clock.at(self._model.statistics_s, self._tell_statistics)
+        gc.collect()
+        gc.freeze()  # or every full collection would look through all nodes
+        try:
+            clock.run()
+            while run.state not in co.ENDED:
+                self._coordinate(self._what_stopped_it())
+                clock.run()
+        finally:
+            gc.unfreeze()
+        run.elapsed_s = clock.now()
+        run.statistics = [engine.statistics() for engine in self._engines]
+        return run
+
+    def cancel(self) -> None:
+        """Cancel the job, at any moment, also from a signal handler; `run` returns what there is."""
+        self._cancelled = True
+        self._clock.stop()
+
+    def _what_stopped_it(self) -> co.Event:
+        """Why the clock has stopped before the job's end."""
+        if self._cancelled:
+            self._cancelled = False
+            return co.CancelAsked()
+        waiting = [node for node in range(len(self._engines)) if node not in self._ended | self._dead]
+        self._dead.add(waiting[0])
+        names = ", ".join(self.run_so_far.plan.nodes[node].name for node in waiting)
+        return co.NodeFailed(waiting[0], f"nodes wait for each other for ever: {names}")
+
+    # The coordinator
+
+    def _coordinate(self, event: co.Event) -> None:
+        now = self._clock.now()
+        for command in self._coordinator.handle(event, now):
+            self._obey(command, now)
+
+    def _obey(self, command: co.Command, now: float) -> None:
+        run, at = self.run_so_far, self._clock.at
+        match command:
+            case co.Deploy(node):
+                at(now, self._coordinate, co.NodePrepared(node, ""))
+            case co.Connect(node):
+                at(now, self._coordinate, co.NodeReady(node))
+            case co.Start(node):
+                at(now, self._feed, (node, Started()))
+            case co.StopNodes(nodes):
+                for node in nodes:
+                    at(now + self._model.latency_s, self._feed, (node, StopAsked()))
+            case co.KillNodes(nodes):
+                self._dead.update(nodes)
+            case co.SetTimer(at_s):
+                self._timer_at_s = at_s
+                at(at_s, self._tick, at_s)
+            case co.ChangeState(state, reason):
+                run.state = state
+                self._tell(state=state, reason=reason)
+            case co.Finish(state, reason, stopped_by):
+                run.state, run.reason, run.stopped_by = state, reason, stopped_by
+                self._tell(state=state, reason=reason, stopped_by=stopped_by)
+                self._clock.stop()
+
+    def _tick(self, at_s: float) -> None:
+        if at_s == self._timer_at_s:
+            self._coordinate(co.Tick())
+
+    def _tell(self, **what: Any) -> None:
+        """Tell of an event that is kept."""
+        now = self._clock.now()
+        self._on_event(JobEvent(index=self._events, wall_s=now, elapsed_s=now, **what))
+        self._events += 1
+
+    def _tell_statistics(self, _: None) -> None:
+        """Tell what every node has counted, now and then, as long as anything goes on."""
+        now = self._clock.now()
+        for engine in self._engines:
+            self._on_event(JobEvent(index=self._events, wall_s=now, elapsed_s=now, statistics=engine.statistics()))
+        if not self._clock.empty:
+            self._clock.at(now + self._model.statistics_s, self._tell_statistics)
+
+    # Faults
+
+    def _declare_faults(self) -> None:
+        at = self._clock.at
+        for fault in self._model.faults:
+            match fault:
+                case NodeFails(at_s=at_s, node=node):
+                    at(at_s, self._die, node)
+                    reason = f"it failed at second {at_s:g}, as declared"
+                    at(at_s + self._model.detection_s, self._coordinate, co.NodeLost(node, reason))
+                case LinkFails(at_s=at_s, node=node, other=other, for_s=for_s):
+                    at(at_s, self._cut, (node, other))
+                    at(at_s + for_s, self._mend, (node, other))
+
+    def _die(self, node: int) -> None:
+        self._dead.add(node)
+        self._network.drop(node)
+
+    def _cut(self, nodes: tuple[int, int]) -> None:
+        self._network.cut(*nodes)
+
+    def _mend(self, nodes: tuple[int, int]) -> None:
+        self._network.mend(*nodes)
+
+    # The engines
+
+    def _arrived(self, source: int, target: int, event: Event) -> None:
+        self._feed((target, event))
+
+    def _feed(self, happened: tuple[int, Event]) -> None:
+        """Give an engine an event, once its node is awake, and do what it says."""
+        node, event = happened
+        if node in self._dead:
+            return
+        now, pace = self._clock.now(), self._paces[node]
+        if not pace.even and (awake_s := pace.awake(now)) > now:
+            self._clock.at(awake_s, self._feed, happened)
+            return
+        network = self._network
+        for command in self._engines[node].handle(event, now):
+            match command:
+                case RunTask(task):
+                    self._start(node, task, now)
+                case SendMessage(stream, message, nbytes):
+                    self.run_so_far.messages += 1
+                    network.send(node, stream.target, MessageArrived(stream, message, nbytes), nbytes)
+                case GrantCredit(stream, nbytes):
+                    network.signal(node, stream.source, CreditGranted(stream, nbytes))
+                case SendEnd(stream):
+                    network.send(node, stream.target, StreamEnded(stream), 0)
+                case GoOn():
+                    self._clock.at(now, self._feed, (node, command))
+                case Report(Artifact() as artifact):
+                    self.run_so_far.artifacts[artifact.name] = artifact.data
+                case Report(OperatorReport() as report):
+                    self._tell(node=node, report=report)
+                    self._inform(co.NodeReport(node, report))
+                case Ended():
+                    self._ended.add(node)
+                    self._inform(co.NodeEnded(node, self._engines[node].statistics()))
+                case Failed(error):
+                    self._inform(co.NodeFailed(node, str(error), error.where))
+
+    def _inform(self, event: co.Event) -> None:
+        """Have the coordinator hear from a node."""
+        self._clock.at(self._clock.now() + self._model.latency_s, self._coordinate, event)
+
+    def _start(self, node: int, task: Task, now: float) -> None:
+        """Run a task's function, and have it end after the time that it takes."""
+        error = None
+        try:
+            outcome = self._perform(node, task)
+        except AkoError as raised:
+            outcome, error = Outcome(), raised
+        work_s = self._times.seconds(node, task)
+        done_s = self._paces[node].done(now, work_s)
+        self._clock.at(done_s, self._feed, (node, TaskFinished(task, outcome, work_s, error)))
