@@ -16,7 +16,8 @@ from operators.messages import Progress, Vector
 class Checkpoint(Operator):
     """Keeps replica, statistics, velocity and clocks at each progress it is told, and the model at the final one.
 
-    Snapshots are always taken between two steps.
+    Snapshots are always taken between two steps; a checkpoint is named after the last gradient made before it, which
+    may be a later one than the progress tells of.
 
     Args:
         model: the network; its specification is part of the model's file.
@@ -45,8 +46,8 @@ class Checkpoint(Operator):
         if not progress.final:
             tensors = {f"clocks.{name}": tensor for name, tensor in clocks.tensors().items()}
             tensors |= {"replica": replica, "statistics": statistics, "velocity": velocity}
-            data = safetensors.numpy.save(tensors, {"step": str(progress.step)})
-            yield Artifact(f"checkpoints/{node.name}-step-{progress.step:08d}.safetensors", data)
+            data = safetensors.numpy.save(tensors, {"step": str(clocks.made)})
+            yield Artifact(f"checkpoints/{node.name}-step-{clocks.made:08d}.safetensors", data)
         elif node.rank == self.rank:
             yield Artifact("model.safetensors", model_file(self.model, replica, statistics))
 

@@ -23,7 +23,6 @@ from dataflow.operators_api import (
     HOOKS,
     Artifact,
     EndOfData,
-    Gather,
     Operator,
     Sample,
     declared_at,
@@ -97,7 +96,6 @@ class Member:
         self.name, self.operator, self.context = spec.id, operator, context
         self.ports = type(operator).outputs()
         self.exits = {port: [leaving for leaving in exits if leaving.edge.output == port] for port in self.ports}
-        self.gather = isinstance(operator, Gather)
         elements = {use.name: use.element for use in spec.uses}
         written = {use.name for use in spec.uses if use.writes}
         self._hooks = {hook: getattr(operator, hook) for hook in HOOKS if hasattr(operator, hook)}
@@ -179,9 +177,10 @@ class Chain:
         self.gated = bool(self._gates)
         self.gate_uses = _together(member.uses("ready") for member in self._gates)
         self.minds_leaving = any(member.has("on_left") for member in self.members)
-        self.writes = _together(member.uses(hook) for member in self.members for hook in HOOKS).writes
-        self.merge_needs = Needs(writes=self.members[-1].uses("merge").writes)
-        self.process_needs = self._process_needs(0)
+        self.uses = _together(member.uses(hook) for member in self.members for hook in HOOKS)
+        self.writes = self.uses.writes
+        self.merge_needs = Needs(writes=self.members[0].uses("merge").writes)
+        self.process_needs = self._process_needs()
         self.start_needs = self.process_needs | self.gate_uses.without_writes()
         self.left_needs, self.end_needs = self._hook_needs("on_left"), self._hook_needs("on_end")
 
@@ -198,7 +197,7 @@ class Chain:
             step: number of the step, or of the message in this chain.
         """
         call = _Call(self, given, step)
-        call.feed(0, message)
+        call.enter(message)
         return call.outcome
 
     def merge(self, parts: Sequence[tuple[int, Any]], given: Given, step: int) -> Outcome:
@@ -211,7 +210,7 @@ class Chain:
     def step(self, message: Message, given: Given, step: int) -> Outcome:
         """What handling the only message of a step and merging its part gives, if it has one."""
         call = _Call(self, given, step)
-        call.feed(0, message)
+        call.enter(message)
         if call.outcome.parts:
             call.merge()
         return call.outcome
@@ -227,27 +226,22 @@ class Chain:
     def _hook(self, hook: str, positional: tuple[Any, ...], given: Given, step: int) -> Outcome:
         call = _Call(self, given, step)
         for position, member in enumerate(self.members):
-            if position == len(self.members) - 1 and call.outcome.parts:
-                call.merge()
             if member.has(hook):
                 call.run(position, hook, positional)
         return call.outcome
 
-    def _process_needs(self, first: int) -> Needs:
-        """What a message needs that enters the chain at position `first`; a step's parts share snapshots."""
-        asked = _together(member.uses("process") for member in self.members[first:])
-        if not self.gather or first == len(self.members):
-            return asked
-        return asked.without_writes() | Needs(self.members[-1].uses("merge").reads)
+    def _process_needs(self) -> Needs:
+        """What a message needs; the parts of a step, and its merge, share snapshots."""
+        asked = _together(member.uses("process") for member in self.members)
+        return asked.without_writes() | Needs(self.members[0].uses("merge").reads) if self.gather else asked
 
     def _hook_needs(self, hook: str) -> Needs:
         """What a hook of every member needs, and the messages it may send down the chain."""
         having = [position for position, member in enumerate(self.members) if member.has(hook)]
         if not having:
             return Needs()
-        behind = self._process_needs(having[0] + 1)
-        merging = self.merge_needs if having[0] + 1 < len(self.members) else Needs()
-        return _together([behind, merging, *(member.uses(hook) for member in self.members)])
+        behind = (member.uses("process") for member in self.members[having[0] + 1 :])
+        return _together([*behind, *(member.uses(hook) for member in self.members)])
 
 
 class _Call:
@@ -258,24 +252,22 @@ class _Call:
         self._chain, self._given, self._step = chain, given, step
         self._rngs: dict[tuple[int, str, int, int], np.random.Generator] = {}
 
-    def feed(self, position: int, message: Message) -> None:
-        """Let the operator at `position` handle a message."""
-        member = self._chain.members[position]
-        step, shard = (message.step, message.shard) if isinstance(message, Sharded) else (self._step, 0)
-        if not member.gather:
-            self.run(position, "process", (message,), step, shard)
+    def enter(self, message: Message) -> None:
+        """Let the first operator handle a message; one that gathers makes its part."""
+        if not self._chain.gather:
+            self._feed(0, message)
             return
+        step, shard = self._numbers(message)
         # The parts of a step run at the same time, so they only ever see snapshots.
-        part = member.call(
-            "process", (message,), Given(self._given.snapshots, {}), self._rng(position, "process", step, shard)
-        )
+        given = Given(self._given.snapshots, {})
+        part = self._chain.members[0].call("process", (message,), given, self._rng(0, "process", step, shard))
         self.outcome.parts.append((shard, part))
 
     def merge(self) -> None:
         """Merge the parts collected, in shard order."""
         parts = [part for _, part in sorted(self.outcome.parts, key=lambda numbered: numbered[0])]
         self.outcome.parts, self.outcome.merged = [], True
-        self.run(len(self._chain.members) - 1, "merge", (parts,))
+        self.run(0, "merge", (parts,))
 
     def run(
         self, position: int, hook: str, positional: tuple[Any, ...], step: int | None = None, shard: int = 0
@@ -290,6 +282,13 @@ class _Call:
             member.refuse(f"returned from {hook} what is no effects", effects, "yield effects, or return a list")
         for effect in effects:
             self._take(position, member, effect)
+
+    def _feed(self, position: int, message: Message) -> None:
+        self.run(position, "process", (message,), *self._numbers(message))
+
+    def _numbers(self, message: Message) -> tuple[int, int]:
+        """Of the step and the shard that a message belongs to."""
+        return (message.step, message.shard) if isinstance(message, Sharded) else (self._step, 0)
 
     def _take(self, position: int, member: Member, effect: Any) -> None:
         if isinstance(effect, Emission) and effect.port in member.ports:
@@ -309,7 +308,7 @@ class _Call:
             self.outcome.reports.append(_report(member, emission))
         exits = member.exits[emission.port]
         if exits and position + 1 < len(self._chain.members):
-            self.feed(position + 1, emission.message)
+            self._feed(position + 1, emission.message)
             return
         for leaving in exits:
             _check_routed(member, leaving, emission)

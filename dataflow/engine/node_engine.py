@@ -160,14 +160,22 @@ class NodeEngine:
     def _go_on_with(self, state: ChainState) -> bool:
         """Start the next task of a gathering chain ahead of chains that run in the other pool, whose turn comes later.
 
-        They are not overtaken for long: the shards of a step lock nothing.
+        They are not overtaken for long: the shards of a step lock nothing, and a step of one task, which holds what it
+        writes for as long as it takes, is not started ahead of a chain that waits for that.
         """
         if not state.chain.gather or state.ending or not self._slots[state.pool]:
             return False
-        if any(other.pool == state.pool and other is not state and not other.idle() for other in self._turns):
-            return False
+        held = state.chain.merge_needs.writes if state.alone else frozenset()
+        for other in self._turns:
+            waits = other.pool == state.pool or not held.isdisjoint(other.chain.uses.all)
+            if waits and other is not state and not other.idle():
+                return False
         self._reserved.clear()
-        return self._start(state)
+        if not self._start(state):
+            return False
+        self._turns.remove(state)
+        self._turns.append(state)
+        return True
 
     def _pump(self) -> None:
         """Start every task that can start; end every chain that is through."""

@@ -77,7 +77,9 @@ def chains(graph: LogicalGraph) -> tuple[ChainPlan, ...]:
     - neither end gathers: the parts of a step run at the same time, and are merged before anything follows;
     - its target does not send, and its port has neither `key` nor `latest`: those wait in queues of their own;
     - no state element is written by one operator of the chain and read by another: a task's snapshots are taken
-      when it starts.
+      when it starts;
+    - its target reads no state element that nothing before it in the chain uses: snapshots would be taken for every
+      message, also for those that never come so far.
 
     A chain that begins with a source and leads to a gathering operator runs in the network pool: what a step needs is
     read while the compute tasks are at the step before.
@@ -137,6 +139,10 @@ def _fusible(run: _Run, operator: OperatorSpec) -> bool:
     queued = operator.sends or any(port.key or port.latest for port in operator.inputs)
     if last.gather or operator.gather or queued or last.pool != operator.pool:
         return False
-    return all(
-        mine.writes == theirs.writes for mine in operator.uses for theirs in run.uses if mine.element == theirs.element
-    )
+    return all(_shared(run, use) for use in operator.uses)
+
+
+def _shared(run: _Run, use: UseSpec) -> bool:
+    """Whether a task of `run` can serve one more use of state: as it does already, or for writing only."""
+    before = {other.writes for other in run.uses if other.element == use.element}
+    return before == {use.writes} or (use.writes and not before)

@@ -1,6 +1,7 @@
 """Runs an engine and its tasks: whoever brings an event has the engine take it in, and does what follows from it.
 
 Invariant: the engine is touched by one thread at a time, by one event at a time, in the order in which events came.
+It is read like that too: who asks for its counters leaves the question among the events.
 
 An event is brought by the event loop or by a thread that has run a task. While somebody is at the engine, others leave
 their events and go. So a thread that has finished a task starts the next one without a detour over the loop, and the
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from itertools import count
 from queue import SimpleQueue
@@ -23,6 +24,7 @@ from dataflow.engine.events import Command, Ended, Event, Failed, GoOn, RunTask,
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.errors import OperatorError
 from dataflow.plan.physical import NodePlan
+from dataflow.reports import NodeStatistics
 from dataflow.runtime.pools import TaskPool, run_task
 from dataflow.runtime.process import Bystander, current_processor
 
@@ -37,6 +39,12 @@ NICENESS = 5
 
 _MEMORY = 0.9
 """Weight of the past in that average."""
+
+_UNKNOWN_S = 2 * SHORT_S
+"""What the average begins with: the first seven tasks of a chain and role go to a thread."""
+
+_Item = Event | Task | asyncio.Future[NodeStatistics]
+"""What waits for whoever is at the engine: an event, a short task, or somebody who asks what has been counted."""
 
 
 class EngineRunner:
@@ -67,18 +75,25 @@ class EngineRunner:
             "network": TaskPool("network", node.network_tasks, clock, self._came_back),
         }
         self._lock = threading.Lock()
-        self._waiting: deque[Event | Task] = deque()
+        self._waiting: deque[_Item] = deque()
         self._taken = self._halted = False
         self._commands: deque[Command] = deque()
         self._left: SimpleQueue[int | None] = SimpleQueue()
         threading.Thread(target=self._clear_up, name="engine", daemon=True).start()
-        self._typical_s: dict[tuple[str, str], float] = {}
+        self._typical_s: defaultdict[tuple[str, str], float] = defaultdict(lambda: _UNKNOWN_S)
 
     def feed(self, event: Event) -> None:
         """Have the engine take in an event, at once unless somebody is at it; call this on the event loop."""
         self._progress()
         if self._leave(event):
             self._work_on_loop()
+
+    async def statistics(self) -> NodeStatistics:
+        """What the engine has counted up to some moment between two events; call this on the event loop."""
+        asked: asyncio.Future[NodeStatistics] = self._loop.create_future()
+        if self._leave(asked):
+            self._work_on_loop()
+        return await asked
 
     def halt(self) -> None:
         """Take in no more events."""
@@ -130,14 +145,14 @@ class EngineRunner:
             self._command()
         self._loop.call_soon(self._work_on_loop)
 
-    def _leave(self, event: Event) -> bool:
-        """Put an event behind those that wait; whether the caller now is at the engine."""
+    def _leave(self, item: _Item) -> bool:
+        """Put something behind all that waits; whether the caller now is at the engine."""
         with self._lock:
-            self._waiting.append(event)
+            self._waiting.append(item)
             taken, self._taken = self._taken, True
             return not taken
 
-    def _next(self) -> Event | Task | None:
+    def _next(self) -> _Item | None:
         """What is to be dealt with next; if nothing is, the caller is no longer at the engine."""
         with self._lock:
             if self._waiting:
@@ -145,7 +160,10 @@ class EngineRunner:
             self._taken = False
             return None
 
-    def _take_in(self, item: Event | Task) -> None:
+    def _take_in(self, item: _Item) -> None:
+        if isinstance(item, asyncio.Future):
+            self._answer(item)
+            return
         event = run_task(item, self._clock) if isinstance(item, Task) else item
         if isinstance(event, TaskFinished):
             self._measure(event)
@@ -164,6 +182,11 @@ class EngineRunner:
                 self._halted |= isinstance(command, Ended | Failed)
                 self._commands.append(command)
 
+    def _answer(self, asked: asyncio.Future[NodeStatistics]) -> None:
+        statistics = self._engine.statistics()
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_settle, asked, statistics)
+
     def _broken(self, error: Exception) -> Failed:
         failure = OperatorError(
             f"the engine of node {self._name} broke: {error!r}",
@@ -173,16 +196,14 @@ class EngineRunner:
         return Failed(failure)
 
     def _dispatch(self, task: Task) -> None:
-        if self._typical_s.get((task.chain, task.role), SHORT_S) < SHORT_S:
+        if self._typical_s[task.chain, task.role] < SHORT_S:
             self._waiting.append(task)
         else:
             self._pools[task.pool].submit(task)
 
     def _measure(self, event: TaskFinished) -> None:
-        """Note how long a task took; one that waited long for a core counts for no more than any that is not short."""
         key = (event.task.chain, event.task.role)
-        busy_s = min(event.busy_s, 2 * SHORT_S)
-        self._typical_s[key] = _MEMORY * self._typical_s.get(key, busy_s) + (1 - _MEMORY) * busy_s
+        self._typical_s[key] = _MEMORY * self._typical_s[key] + (1 - _MEMORY) * event.busy_s
 
     def _command(self) -> None:
         """Carry out commands, on the loop, oldest first."""
@@ -200,3 +221,8 @@ class EngineRunner:
     def _call_loop(self) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._command)
+
+
+def _settle(asked: asyncio.Future[NodeStatistics], statistics: NodeStatistics) -> None:
+    if not asked.done():  # nobody waits any more if it was cancelled
+        asked.set_result(statistics)

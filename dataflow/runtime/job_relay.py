@@ -39,7 +39,7 @@ class Driver(Protocol):
     async def wait(self) -> NodeStatistics:
         """Return when the node has ended; raises what failed it."""
 
-    def statistics(self) -> NodeStatistics:
+    async def statistics(self) -> NodeStatistics:
         """What was counted so far."""
 
     async def close(self) -> None:
@@ -141,7 +141,7 @@ class JobRelay:
     async def _tell_statistics(self, driver: Driver) -> None:
         while True:
             await asyncio.sleep(STATISTICS_S)
-            self._send(pb.ProcessMessage(statistics=statistics_to_wire(driver.statistics())))
+            self._send(pb.ProcessMessage(statistics=statistics_to_wire(await driver.statistics())))
 
     def _report(self, report: OperatorReport | Artifact) -> None:
         if isinstance(report, OperatorReport):

@@ -70,7 +70,6 @@ class NodeDriver:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._links: Links | None = None
-        self._engine: NodeEngine | None = None
         self._runner: EngineRunner | None = None
         self.loaded: LoadedNode | None = None
 
@@ -81,9 +80,8 @@ class NodeDriver:
             AkoError: an operator cannot be made or opened.
         """
         self.loaded = await self._loop.run_in_executor(None, self._load)
-        self._engine = NodeEngine(self._plan, self._node, self.loaded)
         self._runner = runner = EngineRunner(
-            self._engine,
+            NodeEngine(self._plan, self._node, self.loaded),
             self._plan.nodes[self._node],
             clock=self._clock,
             carry_out=self._carry_out,
@@ -138,11 +136,11 @@ class NodeDriver:
         await self._ended
         assert self._links is not None
         await self._links.drain()
-        return self.statistics()
+        return await self.statistics()
 
-    def statistics(self) -> NodeStatistics:
+    async def statistics(self) -> NodeStatistics:
         """What the engine has counted so far."""
-        return self._engine.statistics() if self._engine else NodeStatistics(self._node)
+        return await self._runner.statistics() if self._runner else NodeStatistics(self._node)
 
     async def close(self) -> None:
         """Free threads and links. The network is its owner's to close."""

@@ -17,7 +17,7 @@ from operators.barrier import BarrierState
 from operators.messages import Fragment
 from operators.serve import PullsState, Serve, ServeMean
 from operators.vector_state import VectorState
-from tests.known_answers.training import BASE, job, plain_sgd, replica, union_job
+from tests.known_answers.training import BASE, checkpoints, job, plain_sgd, plain_steps, replica, union_job
 
 
 def run(graph: LogicalGraph, nodes: int) -> MemoryRun:
@@ -91,6 +91,26 @@ def test_one_worker_with_batch_normalisation_equals_plain_sgd_bit_for_bit() -> N
     settings = {"model": "resnet20", "epochs": 0.1, "momentum": 0.5}
     one = run(job("ako", p=3, **settings), 1)
     np.testing.assert_array_equal(replica(one.nodes[0]), plain_sgd(**settings))
+
+
+@pytest.mark.parametrize("seed", [None, *range(6)])
+def test_checkpoint_in_any_order_holds_the_weights_of_the_step_in_its_name(seed: int | None) -> None:
+    order = None if seed is None else np.random.default_rng(seed)
+    plan = compile_graph(job("ako", p=1, checkpoint_every=3 * BASE["batch"]), 1, seed=BASE["seed"])
+    kept = checkpoints(MemoryDriver(plan, order=order).execute().artifacts)
+    steps = list(plain_steps())
+    assert len(kept) > 1
+    for step, tensors in kept.items():
+        np.testing.assert_array_equal(tensors["replica"], steps[step - 1])
+        assert tensors["clocks.made"].tolist() == [step, step * BASE["batch"]]
+
+
+def test_checkpoint_that_is_due_after_a_step_is_taken_before_the_next_but_one() -> None:
+    """The next step has begun before anybody has heard of the one at which a checkpoint is due."""
+    plan = compile_graph(job("ako", p=1, checkpoint_every=5 * BASE["batch"]), 1, seed=BASE["seed"])
+    kept = checkpoints(MemoryDriver(plan).execute().artifacts)
+    steps = len(list(plain_steps()))
+    assert list(kept) == [due + 1 for due in range(5, steps, 5)]
 
 
 def test_ako_with_one_partition_equals_all_to_all_bit_for_bit() -> None:

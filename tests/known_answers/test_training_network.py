@@ -12,7 +12,7 @@ from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.testing.in_process import InProcessRun, run_in_process
 from dataflow.transport.grpc_connection import GrpcNetwork
-from tests.known_answers.training import BASE, job, plain_sgd, replica
+from tests.known_answers.training import BASE, checkpoints, job, plain_sgd, plain_steps, replica
 
 
 def plan(topology: str, nodes: int, tasks: int = 1, **settings: Any) -> PhysicalPlan:
@@ -35,6 +35,14 @@ def over_grpc(physical: PhysicalPlan) -> InProcessRun:
 def test_one_worker_over_grpc_equals_plain_sgd_bit_for_bit(topology: str, nodes: int, settings: dict[str, Any]) -> None:
     run = over_grpc(plan(topology, nodes, **settings))
     np.testing.assert_array_equal(replica(run.nodes[0]), plain_sgd())
+
+
+def test_checkpoint_under_threads_holds_the_weights_of_the_step_in_its_name() -> None:
+    kept = checkpoints(over_grpc(plan("ako", 1, p=1, checkpoint_every=3 * BASE["batch"])).artifacts)
+    steps = list(plain_steps())
+    assert len(kept) > 1
+    for step, tensors in kept.items():
+        np.testing.assert_array_equal(tensors["replica"], steps[step - 1])
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from pydantic import PrivateAttr
 
 from ako_jobs import ako, all_to_all, parameter_server
@@ -38,7 +39,13 @@ def replica(node: LoadedNode) -> np.ndarray:
 
 
 def plain_sgd(workers: int = 1, **settings: Any) -> np.ndarray:
-    """What one machine without any engine computes: the weights after SGD over all mini-batches, with plain NumPy.
+    """What one machine without any engine computes: the weights after SGD over all mini-batches, with plain NumPy."""
+    *_, weights = plain_steps(workers, **settings)
+    return weights
+
+
+def plain_steps(workers: int = 1, **settings: Any) -> Iterator[np.ndarray]:
+    """The weights after each step of `plain_sgd`.
 
     The gradient is the mean of those of the mini-batches that so many workers would read in a step.
     """
@@ -69,7 +76,17 @@ def plain_sgd(workers: int = 1, **settings: Any) -> np.ndarray:
         velocity = momentum * velocity + mean
         direction = mean + momentum * velocity if config.nesterov else velocity
         weights -= np.float32(setting.schedule.at(number, workers)) * direction
-    return weights
+        yield weights.copy()
+
+
+def checkpoints(artifacts: Mapping[str, bytes], node: int = 0) -> dict[int, dict[str, np.ndarray]]:
+    """The tensors of a node's checkpoints, by the step in their names."""
+    begin, end = f"checkpoints/node-{node}-step-", ".safetensors"
+    return {
+        int(name.removeprefix(begin).removesuffix(end)): safetensors.numpy.load(data)
+        for name, data in artifacts.items()
+        if name.startswith(begin)
+    }
 
 
 def batches(setting: Setting, node: NodeContext) -> Iterator[Batch]:

@@ -244,6 +244,7 @@ def test_snapshot_that_raises_fails_the_node_naming_the_element() -> None:
     graph = graph.with_operator("read", ReadsFrozen(), role="worker").connect("count", "read")
     rig = Rig(nodes_of(graph))
     rig.start()
+    rig.finish(rig.tasks[0])  # the number goes to the reader
     assert rig.failure().what == "state element 'frozen' raised RuntimeError: too cold"
     assert rig.failure().where == f"node node-0, {_line(FrozenState.snapshot, 'too cold')}"
 

@@ -10,6 +10,7 @@ from engine_rig import (
     GatedCollect,
     LogState,
     NetNote,
+    NetRelay,
     Num,
     Piece,
     Pieces,
@@ -28,6 +29,7 @@ from dataflow.message import Tick
 from dataflow.operators_api import Emissions, Operator
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.ports import In, Out
+from dataflow.state import Reads, Writes
 
 
 class SendPiece(Operator):
@@ -66,6 +68,55 @@ class NoPieces(Operator):
     def process(self, tick: Tick) -> Emissions:
         if tick.step % 2 == 0:
             yield self.out(Piece(tick.step, tick.shard, tick.shards, float(tick.step)))
+
+
+class Watch(Operator):
+    """Notes the length of the log."""
+
+    pool = "network"
+    inp = In(Num, capacity=64)
+    log = Reads()
+    seen = Writes()
+
+    def process(self, num: Num, log: tuple[object, ...], seen: LogState) -> Emissions:
+        del num
+        seen.items.append(len(log))
+        yield from ()
+
+
+class NetCount(Count):
+    pool = "network"
+
+
+class WatchAtTheEnd(Operator):
+    """Notes the length of the log when all is over, which is at once."""
+
+    pool = "network"
+    receives = True
+    inp = In(Num)
+    log = Reads()
+    seen = Writes()
+
+    def process(self, num: Num) -> Emissions:
+        del num
+        yield from ()
+
+    def on_end(self, log: tuple[object, ...], seen: LogState) -> Emissions:
+        seen.items.append(len(log))
+        yield from ()
+
+
+def _watched() -> Rig:
+    """A step is followed by a message to a reader of what its merge writes, by way of a chain that does not read it."""
+    graph = graph_of(
+        {"pieces": Pieces(limit=8), "collect": Collect(), "relay": NetRelay(), "watch": Watch()},
+        [("pieces", "collect"), ("collect", "relay"), ("relay", "watch")],
+        ["log", "seen"],
+    )
+    rig = Rig(nodes_of(graph, network_tasks=2))
+    rig.start()
+    rig.finish_chain("pieces")  # all steps are read ahead
+    return rig
 
 
 def _fed(source: Operator | None = None, collect: Operator | None = None) -> LogicalGraph:
@@ -337,6 +388,65 @@ def test_next_step_starts_ahead_of_all_that_follows_from_the_one_before() -> Non
     ]
     started = [command.task.chain for command in rig.engine.handle(GoOn(), 0.0) if isinstance(command, RunTask)]
     assert started == ["note"]
+
+
+def test_next_step_starts_ahead_of_what_leads_to_a_reader_that_waits_for_nothing_yet() -> None:
+    rig = _watched()
+    (step,) = rig.tasks
+    commands = rig.engine.handle(TaskFinished(step, step.run()), 0.0)
+    assert [command.task.chain if isinstance(command, RunTask) else command for command in commands] == [
+        "collect",
+        GoOn(),
+    ]
+
+
+def test_next_step_stands_back_for_a_reader_that_waits_for_what_the_step_writes() -> None:
+    rig = _watched()
+    rig.finish_one("collect")  # step 0; step 1 has begun
+    rig.finish_one("relay")
+    assert rig.running() == ["collect"]  # the reader waits for the log
+    rig.finish_one("collect")
+    assert rig.running() == ["watch", "collect", "relay"]
+    rig.finish_one("watch")
+    assert rig.log("seen") == [2]
+
+
+def test_slow_reader_sees_the_log_as_it_is_one_step_after_it_has_asked() -> None:
+    """The driver goes on with the next step at once, and the reader takes as long as two steps."""
+    rig = _watched()
+
+    def step() -> None:
+        rig.finish_one("collect")
+        rig.finish_chain("relay")
+
+    step()
+    for made in (2, 5):
+        assert "watch" not in rig.running()
+        step()
+        assert len(rig.log()) == made
+        assert "watch" in rig.running()
+        step()
+        step()
+        rig.finish_one("watch")  # more messages wait for it, and so does it, since another step has begun
+    assert rig.log("seen") == [2, 5]
+
+
+def test_end_of_a_reader_comes_between_two_steps_of_one_task() -> None:
+    graph = graph_of(
+        {"pieces": Pieces(limit=5), "collect": Collect(), "count": NetCount(limit=0), "send": Send()},
+        [("pieces", "collect"), ("count", "send")],
+        ["log", "seen"],
+    ).with_operator("watch", WatchAtTheEnd(), role="worker")
+    rig = Rig(nodes_of(graph.connect("send", "watch", route=Route.ONE_TO_ALL), 2))
+    rig.start()
+    while rig.running() != ["collect"]:
+        rig.finish(rig.tasks[-1])
+    rig.give(StreamEnded(StreamId(2, 1, 0)))
+    assert rig.running() == ["collect"]  # the reader cannot end yet
+    rig.finish_one("collect")
+    assert rig.running() == ["watch", "collect"]
+    rig.finish_one("watch")
+    assert rig.log("seen") == [1]
 
 
 def test_next_step_takes_turns_with_other_chains_of_its_pool() -> None:

@@ -67,8 +67,19 @@ def test_checkpoint_end_itself_keeps_nothing():
 @pytest.mark.parametrize("index", [0, 1])
 def test_checkpoint_keeps_one_on_every_node_at_every_progress_it_is_told(index):
     harness = checkpoint(index=index)
-    names = [effect.name for step in (3, 5, 8) for effect in harness.send(progress(step))]
-    assert names == [f"checkpoints/node-{index}-step-0000000{step}.safetensors" for step in (3, 5, 8)]
+    names = []
+    for made in (3, 5, 8):
+        harness.states["clocks"].made = made
+        names += [effect.name for effect in harness.send(progress(made))]
+    assert names == [f"checkpoints/node-{index}-step-0000000{made}.safetensors" for made in (3, 5, 8)]
+
+
+def test_checkpoint_of_later_weights_than_it_was_told_of_is_named_after_the_weights():
+    harness = checkpoint()
+    harness.states["clocks"].made = 7
+    (artifact,) = harness.send(progress(6))
+    assert artifact.name == "checkpoints/node-0-step-00000007.safetensors"
+    assert safetensors.numpy.load(artifact.data)["clocks.made"].tolist() == [7, 0]
 
 
 def test_checkpoint_without_momentum_keeps_an_empty_velocity():

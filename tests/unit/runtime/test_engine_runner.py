@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import cast
+
+import pytest
 
 from dataflow.clock import SystemClock
 from dataflow.engine.events import (
@@ -24,28 +27,50 @@ from dataflow.engine.events import (
 )
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.plan.physical import NodePlan, StreamId
+from dataflow.reports import NodeStatistics
 from dataflow.runtime.engine_runner import IN_A_ROW, EngineRunner
+
+LEARNT = 7
+"""Tasks that take no time before the next of their kind is taken to be short: 2 * 0.9 ** 7 is less than 1."""
 
 NODE = NodePlan(index=0, name="node-0", roles=("worker",), compute_tasks=1, network_tasks=1)
 
 
 class Scripted:
-    """Stands in for an engine: answers events by a function, and notes the events and the threads they came on."""
+    """Stands in for an engine: answers events by a function, and notes the events and the threads they came on.
+
+    Its statistics are how many tasks have finished; `asked` are the threads that read them.
+    """
 
     def __init__(self, answer: Callable[[Event], list[Command]]) -> None:
         self._answer = answer
         self.events: list[Event] = []
         self.threads: list[str] = []
+        self.asked: list[str] = []
         self._inside = threading.Lock()
 
     def handle(self, event: Event, now: float) -> list[Command]:
         del now
+        with self._alone():
+            self.events.append(event)
+            self.threads.append(threading.current_thread().name)
+            return self._answer(event)
+
+    def statistics(self) -> NodeStatistics:
+        with self._alone():
+            self.asked.append(threading.current_thread().name)
+            return NodeStatistics(0, tasks=self.finished())
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
         assert self._inside.acquire(blocking=False), "two threads are at the engine"
-        self.events.append(event)
-        self.threads.append(threading.current_thread().name)
-        commands = self._answer(event)
-        self._inside.release()
-        return commands
+        try:
+            yield
+        finally:
+            self._inside.release()
+
+    def finished(self) -> int:
+        return sum(isinstance(event, TaskFinished) for event in self.events)
 
 
 def task(number: int, *, chain: str = "chain", work: Callable[[], None] = lambda: None) -> Task:
@@ -68,10 +93,49 @@ class Slow(SystemClock):
 
 
 class Still(SystemClock):
-    """A clock on which no task takes any time, so that all of a kind that has run before are short."""
+    """A clock on which no task takes any time, so that all of a kind but the first `LEARNT` are short."""
 
     def now(self) -> float:
         return 0.0
+
+
+class Told(SystemClock):
+    """A clock that stands still but for what it is told."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def now(self) -> float:
+        return self.now_s
+
+
+def runner_of(engine: Scripted, clock: SystemClock, carry_out: Callable[[Command], None]) -> EngineRunner:
+    return EngineRunner(cast("NodeEngine", engine), NODE, clock=clock, carry_out=carry_out, progress=lambda: None)
+
+
+async def threads_of(durations_s: Iterable[float]) -> list[str]:
+    """Threads on which tasks of one kind run that take so long; each follows from an event of the loop."""
+    clock, threads, finished = Told(), list[str](), asyncio.Event()
+    tasks = iter(durations_s)
+
+    def answer(event: Event) -> list[Command]:
+        if isinstance(event, TaskFinished):
+            return [SendEnd(StreamId(0, 0, 1))]
+        duration_s = next(tasks)
+
+        def work() -> None:
+            threads.append(threading.current_thread().name)
+            clock.now_s += duration_s
+
+        return [RunTask(task(0, work=work))]
+
+    runner = runner_of(Scripted(answer), clock, lambda _command: finished.set())
+    for _ in durations_s:
+        finished.clear()
+        runner.feed(StopAsked())
+        await asyncio.wait_for(finished.wait(), 30)
+    runner.close()
+    return threads
 
 
 async def run(engine: Scripted, clock: SystemClock, meanwhile: Callable[[EngineRunner], None]) -> list[Command]:
@@ -85,7 +149,7 @@ async def run(engine: Scripted, clock: SystemClock, meanwhile: Callable[[EngineR
         if isinstance(command, Ended | Failed):
             done.set()
 
-    runner = EngineRunner(cast("NodeEngine", engine), NODE, clock=clock, carry_out=carry_out, progress=lambda: None)
+    runner = runner_of(engine, clock, carry_out)
     runner.feed(Started())
     meanwhile(runner)
     await asyncio.wait_for(done.wait(), 30)
@@ -150,15 +214,15 @@ def test_a_thread_for_which_a_task_waits_leaves_the_engine_to_another_thread() -
         return lambda: ran.update({chain: threading.current_thread().name})
 
     def answer(event: Event) -> list[Command]:
-        if isinstance(event, Started):
+        del event
+        if engine.finished() < LEARNT:
             return [RunTask(task(0, chain="short"))]
-        assert isinstance(event, TaskFinished)
-        if (event.task.chain, event.task.role) == ("short", "0") and not ran:
+        if engine.finished() == LEARNT:
             return [
                 RunTask(task(0, chain="short", work=note("short"))),
                 RunTask(task(0, chain="long", work=note("long"))),
             ]
-        return [Ended()] if len(ran) == 2 and len(engine.events) == 4 else []
+        return [Ended()] if engine.finished() == LEARNT + 2 else []
 
     engine = Scripted(answer)
     assert asyncio.run(run(engine, Still(), lambda _runner: None)) == [Ended()]
@@ -170,28 +234,29 @@ def test_short_tasks_that_follow_from_one_another_leave_the_loop_time_for_other_
     on_loop: list[int] = []
 
     def answer(event: Event) -> list[Command]:
-        if isinstance(event, Started):
-            return [RunTask(task(0))]
-        if isinstance(event, TaskFinished) and len(engine.events) == 2:
-            return []
+        if engine.finished() == LEARNT and isinstance(event, TaskFinished):
+            return [SendEnd(StreamId(0, 0, 1))]
         return [RunTask(task(0))] if len(engine.events) < 4 * IN_A_ROW else [Ended()]
 
     engine = Scripted(answer)
 
     def turn() -> None:
-        if len(engine.events) == 2:
-            runner_of[0].feed(StopAsked())
         on_loop.append(engine.threads.count("MainThread"))
         if len(engine.events) < 4 * IN_A_ROW:
             asyncio.get_running_loop().call_soon(turn)
 
-    def begin(runner: EngineRunner) -> None:
-        runner_of.append(runner)
+    async def learn_and_go_on() -> None:
+        learnt, done = asyncio.Event(), asyncio.Event()
+        runner = runner_of(engine, Still(), lambda command: (learnt if isinstance(command, SendEnd) else done).set())
+        runner.feed(Started())
+        await asyncio.wait_for(learnt.wait(), 30)
         turn()
+        runner.feed(StopAsked())
+        await asyncio.wait_for(done.wait(), 30)
+        runner.close()
 
-    runner_of: list[EngineRunner] = []
-    asyncio.run(run(engine, Still(), begin))
-    assert engine.threads == ["MainThread", "compute-0", *["MainThread"] * (4 * IN_A_ROW - 2)]
+    asyncio.run(learn_and_go_on())
+    assert engine.threads == ["MainThread", *["compute-0"] * LEARNT, *["MainThread"] * (4 * IN_A_ROW - LEARNT - 1)]
     assert max(after - before for before, after in pairwise(on_loop)) <= IN_A_ROW
 
 
@@ -207,3 +272,150 @@ def test_an_exception_in_the_engine_fails_the_node_and_nothing_follows() -> None
     assert isinstance(failed, Failed)
     assert "the engine of node node-0 broke: RuntimeError('out of order')" in str(failed.error)
     assert [type(event) for event in engine.events] == [Started]
+
+
+@pytest.mark.parametrize("command_on", [Started, TaskFinished], ids=["loop", "thread"])
+def test_an_exception_in_carry_out_fails_the_node_and_nothing_follows(command_on: type[Event]) -> None:
+    def answer(event: Event) -> list[Command]:
+        if isinstance(event, command_on):
+            return [SendEnd(StreamId(0, 0, 1)), SendEnd(StreamId(1, 0, 1)), RunTask(task(1))]
+        return [RunTask(task(0))]
+
+    engine, carried = Scripted(answer), list[Command]()
+
+    async def go() -> None:
+        failed = asyncio.Event()
+
+        def carry_out(command: Command) -> None:
+            carried.append(command)
+            if isinstance(command, Failed):
+                failed.set()
+            else:
+                message = "no such link"
+                raise ValueError(message)
+
+        runner = runner_of(engine, Slow(), carry_out)
+        runner.feed(Started())
+        await asyncio.wait_for(failed.wait(), 30)
+        events = len(engine.events)
+        runner.feed(StopAsked())
+        assert len(engine.events) == events
+        runner.close()
+
+    asyncio.run(go())
+    sent, failed = carried
+    assert sent == SendEnd(StreamId(0, 0, 1))
+    assert isinstance(failed, Failed)
+    assert "the engine of node node-0 broke: ValueError('no such link')" in str(failed.error)
+
+
+def test_commands_of_a_thread_that_stays_at_the_engine_are_carried_out_after_as_many_items_as_on_the_loop() -> None:
+    """At any event, the thread waits for the loop to have had the commands of `IN_A_ROW` events before."""
+    carried, news = list[Command](), threading.Condition()
+
+    def answer(event: Event) -> list[Command]:
+        del event
+        with news:
+            assert news.wait_for(lambda: len(carried) >= engine.finished() - IN_A_ROW, 30)
+        if engine.finished() == 4 * IN_A_ROW:
+            return [Ended()]
+        return [SendEnd(StreamId(0, 0, 1)), RunTask(task(0))]
+
+    engine = Scripted(answer)
+
+    async def go() -> None:
+        done = asyncio.Event()
+
+        def carry_out(command: Command) -> None:
+            with news:
+                carried.append(command)
+                news.notify()
+            if isinstance(command, Ended | Failed):
+                done.set()
+
+        runner = runner_of(engine, Still(), carry_out)
+        runner.feed(Started())
+        await asyncio.wait_for(done.wait(), 60)
+        runner.close()
+
+    asyncio.run(go())
+    assert engine.threads == ["MainThread", *["compute-0"] * (4 * IN_A_ROW)]
+    assert carried == [*[SendEnd(StreamId(0, 0, 1))] * (4 * IN_A_ROW), Ended()]
+
+
+def test_tasks_that_have_shown_to_be_short_run_on_the_loop() -> None:
+    assert asyncio.run(threads_of([10e-6] * 20)) == ["compute-0"] * LEARNT + ["MainThread"] * (20 - LEARNT)
+
+
+@pytest.mark.parametrize(("long_s", "period"), [(1e-3, 4), (10e-3, 16), (100e-3, 38)])
+def test_tasks_of_which_one_in_every_few_is_long_never_run_on_the_loop(long_s: float, period: int) -> None:
+    """Just before a long task the average is 0.1 * long_s * 0.9 ** (period - 1) / (1 - 0.9 ** period), over 200 us."""
+    tasks = [10e-6 if number % period else long_s for number in range(4 * period)]
+    assert asyncio.run(threads_of(tasks)) == ["compute-0"] * len(tasks)
+
+
+def test_single_delay_keeps_the_tasks_that_follow_from_the_loop_until_it_is_made_up_for() -> None:
+    """It adds 400 us to an average of 12; eight tasks later, 10 + 401 * 0.9 ** 8 is less than 200."""
+    threads = asyncio.run(threads_of([*[10e-6] * 50, 4e-3, *[10e-6] * 20]))
+    assert threads[LEARNT:] == ["MainThread"] * (51 - LEARNT) + ["compute-0"] * 8 + ["MainThread"] * 12
+
+
+def test_statistics_while_nobody_is_at_the_engine_are_read_at_once_on_the_loop() -> None:
+    engine = Scripted(lambda _event: [])
+
+    async def go() -> NodeStatistics:
+        runner = runner_of(engine, Still(), lambda _command: None)
+        statistics = await asyncio.wait_for(runner.statistics(), 30)
+        runner.close()
+        return statistics
+
+    assert asyncio.run(go()) == NodeStatistics(0, tasks=0)
+    assert engine.asked == ["MainThread"]
+
+
+def test_statistics_while_a_thread_is_at_the_engine_are_read_by_it_between_two_events() -> None:
+    at_engine, asked = threading.Event(), threading.Event()
+
+    def answer(event: Event) -> list[Command]:
+        if isinstance(event, Started):
+            return [RunTask(task(0))]
+        at_engine.set()
+        assert asked.wait(30)
+        return []
+
+    engine, broken = Scripted(answer), list[object]()
+
+    async def go() -> NodeStatistics:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: broken.append(context))
+        runner = runner_of(engine, Slow(), lambda _command: None)
+        runner.feed(Started())
+        assert at_engine.wait(30)
+        given_up = asyncio.create_task(runner.statistics())
+        asking = asyncio.create_task(runner.statistics())
+        await asyncio.sleep(0)
+        assert not asking.done()  # the loop does not wait for the thread
+        given_up.cancel()
+        asked.set()
+        statistics = await asyncio.wait_for(asking, 30)
+        runner.close()
+        return statistics
+
+    assert asyncio.run(go()) == NodeStatistics(0, tasks=1)
+    assert engine.asked == ["compute-0"] * 2
+    assert not broken  # by the one that was given up
+
+
+def test_statistics_of_a_node_that_has_failed_are_still_told() -> None:
+    def answer(event: Event) -> list[Command]:
+        if isinstance(event, StopAsked):
+            message = "out of order"
+            raise RuntimeError(message)
+        return []
+
+    async def go() -> NodeStatistics:
+        runner = runner_of(Scripted(answer), Still(), lambda _command: None)
+        runner.feed(StopAsked())
+        runner.close()
+        return await asyncio.wait_for(runner.statistics(), 30)
+
+    assert asyncio.run(go()) == NodeStatistics(0)

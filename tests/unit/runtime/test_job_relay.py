@@ -59,7 +59,7 @@ class FakeDriver:
         self.called("wait")
         return NodeStatistics(1, steps=5)
 
-    def statistics(self) -> NodeStatistics:
+    async def statistics(self) -> NodeStatistics:
         return NodeStatistics(1)
 
     async def close(self) -> None:
