@@ -45,18 +45,20 @@ class ChainPlan(_message.Message):
     def __init__(self, operators: _Optional[_Iterable[str]] = ..., role: _Optional[str] = ..., pool: _Optional[str] = ...) -> None: ...
 
 class LogicalGraph(_message.Message):
-    __slots__ = ("name", "roles", "elements", "operators", "edges")
+    __slots__ = ("name", "roles", "elements", "operators", "edges", "tensor_scale")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     OPERATORS_FIELD_NUMBER: _ClassVar[int]
     EDGES_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_SCALE_FIELD_NUMBER: _ClassVar[int]
     name: str
     roles: _containers.RepeatedCompositeFieldContainer[Role]
     elements: _containers.RepeatedCompositeFieldContainer[ElementSpec]
     operators: _containers.RepeatedCompositeFieldContainer[OperatorSpec]
     edges: _containers.RepeatedCompositeFieldContainer[Edge]
-    def __init__(self, name: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[Role, _Mapping]]] = ..., elements: _Optional[_Iterable[_Union[ElementSpec, _Mapping]]] = ..., operators: _Optional[_Iterable[_Union[OperatorSpec, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ...) -> None: ...
+    tensor_scale: int
+    def __init__(self, name: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[Role, _Mapping]]] = ..., elements: _Optional[_Iterable[_Union[ElementSpec, _Mapping]]] = ..., operators: _Optional[_Iterable[_Union[OperatorSpec, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ..., tensor_scale: _Optional[int] = ...) -> None: ...
 
 class Role(_message.Message):
     __slots__ = ("name", "nodes", "word")

@@ -220,7 +220,7 @@ def test_canonical_json_ignores_where_and_nothing_else() -> None:
 
 def test_canonical_json_small_graph_is_this_text() -> None:
     assert canonical_json(LogicalGraph(name="g").with_role("worker", 2)) == (
-        '{"edges":[],"elements":[],"name":"g","operators":[],"roles":[{"name":"worker","size":2}]}'
+        '{"edges":[],"elements":[],"name":"g","operators":[],"roles":[{"name":"worker","size":2}],"tensor_scale":1}'
     )
 
 
