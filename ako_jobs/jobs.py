@@ -83,7 +83,9 @@ def load_job(text: str) -> Job:
     if place.endswith(".py"):
         path = Path(place).expanduser().resolve()
         if not path.is_file():
-            raise ConfigError(what="there is no such job file", got=place)
+            raise ConfigError(
+                "there is no such job file", got=place, fix=f"check its path, which begins at {Path.cwd()}"
+            )
         return _job(path.stem, _import_file(path), function or "build", path.parent)
     if not function:
         fix = suggest(text, BUILT_IN)
