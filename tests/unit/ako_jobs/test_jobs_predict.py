@@ -92,7 +92,5 @@ def test_load_model_of_a_module_that_is_not_found_says_to_name_the_job(tmp_path:
     (tmp_path / "model.safetensors").write_bytes(data)
     with pytest.raises(DataError, match=r"module_of_nobody:make, which is not found .*--job FILE"):
         load_model(tmp_path)
-    with pytest.raises(
-        ConfigError, match=r"no such job file \(got nofile.py\); check its path; a relative one begins at /"
-    ):
+    with pytest.raises(ConfigError, match=r"no such job file \(got nofile.py\); check its path; a relative one"):
         load_model(tmp_path, job="nofile.py")
