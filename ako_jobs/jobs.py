@@ -83,7 +83,8 @@ def load_job(text: str) -> Job:
     if place.endswith(".py"):
         path = Path(place).expanduser().resolve()
         if not path.is_file():
-            raise ConfigError(what="there is no such job file", got=place)
+            fix = f"check its path; a relative one begins at {Path.cwd()}"
+            raise ConfigError(what="there is no such job file", got=place, fix=fix)
         return _job(path.stem, _import_file(path), function or "build", path.parent)
     if not function:
         fix = suggest(text, BUILT_IN)

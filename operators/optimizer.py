@@ -9,6 +9,7 @@ import numba
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from operators.dnn.arrays import read_only
 from operators.messages import Vector
 
 _Accelerate = Callable[[Vector, Vector, Vector, np.float32, np.float32, bool], None]
@@ -51,7 +52,7 @@ class Sgd(BaseModel):
         """
         decay = np.float32(self.weight_decay)
         if self.momentum:
-            _accelerate(gradient, weights, velocity, np.float32(self.momentum), decay, self.nesterov)
+            _accelerate(gradient, read_only(weights), velocity, np.float32(self.momentum), decay, self.nesterov)
         elif self.weight_decay:
             gradient += decay * weights
 

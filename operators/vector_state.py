@@ -10,6 +10,7 @@ import numpy as np
 from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
 from operators.dnn import NetworkSpec
+from operators.dnn.arrays import read_only
 from operators.layout import Sharding, runs
 from operators.messages import Vector
 from operators.optimizer import Sgd
@@ -24,37 +25,35 @@ class VectorState(State):
     """
 
     def __init__(self, values: Vector) -> None:
-        self._values, self._shared = values, False
+        self._take(values)
 
     @property
     def values(self) -> Vector:
-        """The vector, to be written in place; no snapshot shows what is written."""
+        """The vector, to be written in place and at once: ask again after a snapshot, which would show the write."""
         if self._shared:
-            self._values, self._shared = self._values.copy(), False
+            self._take(self._values.copy())
         return self._values
 
     @values.setter
     def values(self, values: Vector) -> None:
-        self._values, self._shared = values, False
+        self._take(values)
 
     @property
     def current(self) -> Vector:
-        """The vector, to be read by who may write it; looking makes no copy necessary."""
-        return self._values
+        """The vector, read-only, for who may write it; looking makes no copy necessary, and later writes show."""
+        return self._view
 
     def subtract(self, update: Vector) -> None:
         """Subtract a whole vector; in one pass with the copy that a snapshot makes necessary."""
         if self._shared:
-            self._values, self._shared = self._values - update, False
+            self._take(self._values - update)
         else:
             self._values -= update
 
     def snapshot(self) -> Vector:
         """The vector as it is now, read-only; copied only when somebody writes."""
         self._shared = True
-        snapshot = self._values.view()
-        snapshot.flags.writeable = False
-        return snapshot
+        return self._view
 
     def tensors(self) -> dict[str, np.ndarray]:
         """``values``."""
@@ -66,6 +65,10 @@ class VectorState(State):
             what = f"the vector is {self._values.shape} {self._values.dtype}, got {tensors['values'].shape}"
             raise ValueError(what)
         self.values[:] = tensors["values"]
+
+    def _take(self, values: Vector) -> None:
+        """Hold another array, which no snapshot shows yet."""
+        self._values, self._view, self._shared = values, read_only(values), False
 
 
 class Replica(StateElement):

@@ -58,7 +58,7 @@ class LocalCluster:
         self.state_dir = self._given or Path(tempfile.mkdtemp(prefix="ako-cluster-"))
         try:
             self._start()
-        except BaseException:
+        except BaseException:  # Ctrl-C too must leave no process behind: there is no __exit__ after this
             self._stop()
             raise
         return self

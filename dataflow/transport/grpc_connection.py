@@ -84,7 +84,7 @@ class GrpcNetwork:
         connection = _DialledConnection(channel, call)
         try:
             await connection.established()
-        except BaseException:
+        except BaseException:  # cancellation too, as by a deadline: nobody else knows the channel yet
             await connection.close()
             raise
         return connection

@@ -192,7 +192,7 @@ class OutgoingLink:
             connection = await self._around.network.dial(self.address)
             try:
                 await self._greet(connection)
-            except BaseException:
+            except BaseException:  # cancellation too, as by the deadline above: nobody else knows the connection yet
                 await connection.close()
                 raise
         if self._settled.is_set():

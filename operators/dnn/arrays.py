@@ -34,6 +34,13 @@ def joined(tensors: Mapping[str, npt.NDArray[Any]], ranges: Sequence[WeightRange
     return vector
 
 
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A view of the array through which nobody writes; functions compiled for it take every caller's arrays."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
 def require(name: str, array: npt.NDArray[Any], dtype: type, shape: tuple[int, ...]) -> None:
     """Nothing, if the array is what a network can be given.
 

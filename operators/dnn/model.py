@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from operators.dnn.arrays import joined, require, views
+from operators.dnn.arrays import joined, read_only, require, views
 from operators.dnn.evaluation import cross_entropy, softmax
 from operators.dnn.init import initial_statistics, initial_weights
 from operators.dnn.kernels import network
@@ -238,10 +238,10 @@ def _run(
     program, rows = workspace.program, images.reshape(len(images), -1)
     return network.run(
         program.table,
-        _read(weights),
+        read_only(weights),
         statistics,
-        _read(rows),
-        _read(labels),
+        read_only(rows),
+        read_only(labels),
         out,
         logits,
         workspace.buffer,
@@ -250,10 +250,3 @@ def _run(
         seed,
         training,
     )
-
-
-def _read(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """View an array as read-only, so that every caller's arrays have the one type that is compiled."""
-    view = array.view()
-    view.flags.writeable = False
-    return view

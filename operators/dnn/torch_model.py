@@ -1,16 +1,16 @@
-"""A `torch.nn.Module` of the user's as functions on flat vectors; the only module that imports PyTorch.
+"""A `torch.nn.Module` of the user's as functions on flat vectors; only here and in `torch_random` is PyTorch imported.
 
 Parameters that take a gradient are the weights; everything else in the module's state dict (buffers, frozen
-parameters) is the statistics. Every workspace has a module of its own, into which a call loads both vectors, so that
-nothing is left of one call when the next begins. Weights are not copied on the way in, nor gradients on the way out.
+parameters) is the statistics. Every workspace has a module of its own, into which a call loads both vectors, and puts
+the other buffers as the factory made them, so that nothing is left of one call when the next begins. Gradients are
+written straight to `out`; weights are copied on the way in if they are read-only, as snapshots are, else used in place.
 """
 
 from __future__ import annotations
 
 import importlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from dataflow.errors import ConfigError
 from operators.dnn import integers
 from operators.dnn.arrays import Vector, joined, require, views
 from operators.dnn.spec import WeightRange
+from operators.dnn.torch_random import Pass, Randomness, seeded
 from operators.dnn.torch_spec import TorchSpec
 
 _WIDE = frozenset({torch.int32, torch.int64})
@@ -29,9 +30,6 @@ _WIDE = frozenset({torch.int32, torch.int64})
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16})
 """Types whose numbers are float32 numbers too."""
-
-_RANDOM = threading.Lock()
-"""Held by whoever draws from PyTorch's generators, which all threads of a process share."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,7 @@ class TorchWorkspace:
         module: on the device.
         parameters: those that are trained, in the order of the vector.
         owners: by statistic, the submodule that has it and the attribute's name there.
+        passing: buffers that are no statistics: submodule, attribute, and what the factory made of it.
     """
 
     spec: TorchSpec
@@ -87,14 +86,14 @@ class TorchWorkspace:
     module: torch.nn.Module
     parameters: tuple[torch.nn.Parameter, ...]
     owners: tuple[tuple[torch.nn.Module, str], ...]
+    passing: tuple[tuple[torch.nn.Module, str, torch.Tensor | None], ...]
 
 
 class TorchModel:
     """The functions of a user's module; the contract is `operators.dnn.network.Network`.
 
-    A module that draws random numbers (dropout) gets them from the seed of the call, and its forward passes take
-    turns, since PyTorch's generator belongs to the whole process. Whether it draws is seen at its first forward pass,
-    in training and in evaluation.
+    A module that draws random numbers (dropout) gets them from the seed of the call, and its passes that draw take
+    turns; see `operators.dnn.torch_random`.
     """
 
     def __init__(self, spec: TorchSpec) -> None:
@@ -103,7 +102,7 @@ class TorchModel:
         self.device = torch.device(_device(spec))
         self._factory = _function(spec.factory)
         self._loss = _function(spec.loss) if spec.loss else _cross_entropy
-        self._draws = {True: True, False: True}  # by whether the module is in training mode
+        self._random = Randomness(self.device)
         module = self._make(0)
         self.ranges = _weight_ranges(module, spec)
         self.n_weights = self.ranges[-1].stop
@@ -115,7 +114,7 @@ class TorchModel:
     @property
     def random(self) -> bool:
         """Whether gradients depend on their seed; assumed until `compile` has seen that the module draws nothing."""
-        return self._draws[True]
+        return self._random.draws(Pass.FORWARD, Pass.BACKWARD)
 
     def initial(self, rng: np.random.Generator) -> Vector:
         """The weights of a module made with PyTorch's generator seeded from `rng`, (n_weights,)."""
@@ -131,7 +130,7 @@ class TorchModel:
         """A module of one's own; batches of any size fit."""
         module = self._make(0).to(self.device)
         owners = _owners(module, self._statistics)
-        return TorchWorkspace(self.spec, batch, module, tuple(_trained(module).values()), owners)
+        return TorchWorkspace(self.spec, batch, module, tuple(_trained(module).values()), owners, _passing(module))
 
     def compile(self) -> None:
         """Compute once, so that PyTorch is ready and it is known whether the module draws random numbers."""
@@ -166,11 +165,16 @@ class TorchModel:
             parameter.grad = view
         workspace.module.train()
         classes = _tensor(labels).to(self.device)
-        with self._seeded(seed, training=True), _explained(self.spec, len(images)):
-            logits = self._checked(workspace.module(inputs), len(images))
-            losses = self._losses(logits, classes)
-        total = losses.sum()
-        total.backward(torch.full_like(total, scale))
+        with ExitStack() as turn:
+            turn.enter_context(self._random.turn(seed, Pass.FORWARD, Pass.BACKWARD))
+            with self._random.watched(Pass.FORWARD), _explained(self.spec, len(images)):
+                logits = self._checked(workspace.module(inputs), len(images))
+                losses = self._losses(logits, classes)
+            total = losses.sum()
+            if not self._random.draws(Pass.BACKWARD):
+                turn.close()
+            with self._random.watched(Pass.BACKWARD):
+                total.backward(torch.full_like(total, scale))
         for parameter in workspace.parameters:
             parameter.grad = None
         if self.device.type != "cpu":
@@ -234,28 +238,12 @@ class TorchModel:
         return joined(tensors, self.ranges), statistics
 
     def _make(self, seed: int) -> torch.nn.Module:
-        with _RANDOM, torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with seeded(seed, torch.device("cpu")):
             module = self._factory(**self.spec.arguments)
         if not isinstance(module, torch.nn.Module):
             what = f"{self.spec.factory} must return a torch.nn.Module"
             raise ConfigError(what, got=type(module).__name__)
         return module
-
-    @contextmanager
-    def _seeded(self, seed: int, *, training: bool) -> Iterator[None]:
-        """PyTorch's generators seeded and this thread's alone, unless the module draws nothing."""
-        if not self._draws[training]:
-            yield
-            return
-        cuda = self.device.type == "cuda"
-        with _RANDOM, torch.random.fork_rng(devices=[torch.cuda.current_device()] if cuda else []):
-            torch.default_generator.manual_seed(seed)
-            if cuda:
-                torch.cuda.manual_seed(seed)
-            before = torch.get_rng_state()
-            yield
-            self._draws[training] = cuda or not torch.equal(before, torch.get_rng_state())
 
     def _load(
         self, weights: Vector, statistics: Vector, images: npt.NDArray[np.float32], workspace: TorchWorkspace
@@ -276,6 +264,8 @@ class TorchModel:
                 owner._buffers[attribute] = tensor
             else:
                 getattr(owner, attribute).data = tensor
+        for owner, attribute, made in workspace.passing:
+            owner._buffers[attribute] = None if made is None else made.clone()
         return _tensor(images).to(self.device)
 
     def _save(self, owners: tuple[tuple[torch.nn.Module, str], ...], statistics: Vector) -> None:
@@ -290,7 +280,8 @@ class TorchModel:
     ) -> torch.Tensor:
         inputs = self._load(weights, statistics, images, workspace)
         workspace.module.eval()
-        with torch.no_grad(), self._seeded(0, training=False):
+        evaluation = Pass.EVALUATION
+        with torch.no_grad(), self._random.turn(0, evaluation), self._random.watched(evaluation):
             return self._checked(workspace.module(inputs), len(images))
 
     def _checked(self, logits: Any, images: int) -> torch.Tensor:
@@ -395,3 +386,12 @@ def _statistics(module: torch.nn.Module, spec: TorchSpec) -> tuple[_Statistic, .
 def _owners(module: torch.nn.Module, statistics: tuple[_Statistic, ...]) -> tuple[tuple[torch.nn.Module, str], ...]:
     paths = [statistic.name.rpartition(".") for statistic in statistics]
     return tuple((module.get_submodule(path), attribute) for path, _, attribute in paths)
+
+
+def _passing(module: torch.nn.Module) -> tuple[tuple[torch.nn.Module, str, torch.Tensor | None], ...]:
+    return tuple(
+        (owner, name, None if buffer is None else buffer.clone())
+        for owner in module.modules()
+        for name, buffer in owner._buffers.items()
+        if buffer is None or name in owner._non_persistent_buffers_set
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import os
@@ -80,7 +81,9 @@ def test_test_file_in_a_page_passes(block: Block, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", [block for block in PYTHON if not block.file], ids=_id)
 def test_python_without_a_file_name_compiles(block: Block) -> None:
-    compile(block.text, str(block), "exec")
+    tree = ast.parse(block.text, str(block))
+    compile(tree, str(block), "exec")  # refuses more than the parser does
+    assert tree.body
 
 
 @pytest.mark.parametrize("block", SESSIONS, ids=_id)

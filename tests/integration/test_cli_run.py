@@ -184,5 +184,8 @@ def test_run_killed_leaves_no_process(tmp_path: Path) -> None:
     started = descendants(process.pid)
     process.kill()
     process.communicate()
-    while alive(started):
-        SystemClock().sleep(0.02)
+    clock = SystemClock()
+    deadline = clock.now() + 30
+    while alive(started) and clock.now() < deadline:
+        clock.sleep(0.02)
+    assert alive(started) == set()

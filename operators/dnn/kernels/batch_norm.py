@@ -17,27 +17,17 @@ from operators.dnn.kernels.table import (
     STATISTICS,
     WEIGHTS,
     WIDTH,
-    Floats,
     Row,
     channel_stride,
     real,
 )
-from operators.dnn.kernels.unit import Unit
+from operators.dnn.kernels.unit import Chunk, Unit
 
 
 @Unit
-def batch_norm_forward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def batch_norm_forward(row: Row, chunk: Chunk) -> None:
     """Normalise by the batch's mean and variance in training, which also moves the running ones, else by these."""
+    weights, statistics, buffer, batch = chunk.weights, chunk.statistics, chunk.buffer, chunk.batch
     channels = row[CHANNELS]
     area = row[HEIGHT] * row[WIDTH] * batch
     stride = channel_stride(area)
@@ -46,7 +36,7 @@ def batch_norm_forward(
         x = buffer[row[INPUT] + c * stride : row[INPUT] + c * stride + area]
         y = buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + area]
         at = row[STATISTICS] + c
-        if training:
+        if chunk.training:
             mean = total(x) / area
             squares = x.dtype.type(0)
             for t in range(area):
@@ -68,22 +58,13 @@ def batch_norm_forward(
 
 
 @Unit
-def batch_norm_backward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def batch_norm_backward(row: Row, chunk: Chunk) -> None:
     """Add the gradient of weight and bias to `out`, and write that of the input if anything asks for it."""
+    weights, out, buffer, batch = chunk.weights, chunk.out, chunk.buffer, chunk.batch
     channels = row[CHANNELS]
     area = row[HEIGHT] * row[WIDTH] * batch
     stride = channel_stride(area)
-    if image == 0:
+    if chunk.image == 0:
         fill(out[row[WEIGHTS] : row[WEIGHTS] + 2 * channels], 0)
     for c in range(channels):
         x = buffer[row[INPUT] + c * stride : row[INPUT] + c * stride + area]

@@ -42,7 +42,7 @@ from operators.dnn.kernels.table import (
     Row,
     channel_stride,
 )
-from operators.dnn.kernels.unit import Unit, call
+from operators.dnn.kernels.unit import Chunk, Unit, call
 
 TILE_ELEMENTS = 128 * 1024
 """Elements of input, or of gradient, that are gone over again and again: they stay in the level-2 cache."""
@@ -98,19 +98,10 @@ def _pack(row: Row, weights: Floats, buffer: Floats) -> None:
 
 
 @Unit
-def conv_forward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def conv_forward(row: Row, chunk: Chunk) -> None:
     """Compute function(weight * input + bias), or the maxima of its windows."""
-    if image == 0:
+    weights, buffer, batch = chunk.weights, chunk.buffer, chunk.batch
+    if chunk.image == 0:
         _pack(row, weights, buffer)
     filters = row[OUT_CHANNELS]
     line = row[OUT_WIDTH] * batch
@@ -192,23 +183,14 @@ def _forward_taps(row: Row, x: int) -> tuple[int, int]:
 
 
 @Unit
-def conv_backward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def conv_backward(row: Row, chunk: Chunk) -> None:
     """Add the gradient of weight and bias to `out`, and write that of the input if anything asks for it."""
+    out, buffer, batch = chunk.out, chunk.buffer, chunk.batch
     filters, pooled = row[OUT_CHANNELS], row[POOL] > 0
     line = row[OUT_WIDTH] * batch
     stride = channel_stride(row[OUT_HEIGHT] * line)
     bias = row[WEIGHTS] + filters * row[CHANNELS] * row[KERNEL] * row[KERNEL]
-    if image == 0:
+    if chunk.image == 0:
         fill(out[row[WEIGHTS] : bias + filters], 0)
     given = row[POOL_HEIGHT] * row[POOL_WIDTH] * batch if pooled else row[OUT_HEIGHT] * line
     for f in range(filters):
@@ -242,32 +224,39 @@ def _weight_gradient(
 
     Rows first <= y < stop of the gradient are at delta + y * line, for each filter `step` further on.
     """
-    line = row[OUT_WIDTH] * batch
+    side, line = row[KERNEL], row[OUT_WIDTH] * batch
     # the input's lines stay in the level-2 cache for all filters, and a block of filters' gradients in the first
-    most = max(1, WEIGHT_LINES // row[KERNEL])
-    budget = max(TILE_RUN, TILE_ELEMENTS // (min(most, row[CHANNELS]) * row[KERNEL]))
+    most = min(max(1, WEIGHT_LINES // side), row[CHANNELS])
+    budget = max(TILE_RUN, TILE_ELEMENTS // (most * side))
     lines = max(1, budget // line)
     columns = row[OUT_WIDTH] if lines > 1 else max(1, min(row[OUT_WIDTH], budget // batch))
-    inside = row[STRIDE] == 1 and row[PADDING] == 0 and row[KERNEL] > 1
-    groups = np.zeros(2 * row[CHANNELS] * row[KERNEL], np.int64)
+    groups = np.zeros(2 * most * side, np.int64)
+    if _unbroken(row):
+        width = row[WIDTH] * batch
+        for c in range(most):
+            for i in range(side):
+                groups[2 * (c * side + i)] = (c * side + i) * side
+                groups[2 * (c * side + i) + 1] = c * channel_stride(row[HEIGHT] * width) + i * width
     for channel in range(0, row[CHANNELS], most):
         channels = min(most, row[CHANNELS] - channel)
         for top in range(first, stop, lines):
             bottom = min(top + lines, stop)
             for left in range(0, row[OUT_WIDTH], columns):
                 right = min(left + columns, row[OUT_WIDTH])
-                if inside:
-                    _weight_gradient_inside(
-                        row, buffer, out, batch, delta, step, channel, channels, top, bottom, left, right, groups
-                    )
-                else:
-                    _weight_gradient_at_border(
-                        row, buffer, out, batch, delta, step, channel, channels, top, bottom, left, right, groups
-                    )
+                _weight_gradient_of_tile(
+                    row, buffer, out, batch, delta, step, channel, channels, top, bottom, left, right, groups
+                )
 
 
 @kernel
-def _weight_gradient_inside(
+def _unbroken(row: Row) -> bool:
+    """Whether all weights of a kernel see neighbouring pixels at every output, none of them beyond the border."""
+    unbroken: bool = row[STRIDE] == 1 and row[PADDING] == 0 and row[KERNEL] > 1
+    return unbroken
+
+
+@kernel
+def _weight_gradient_of_tile(
     row: Row,
     buffer: Floats,
     out: Floats,
@@ -282,51 +271,23 @@ def _weight_gradient_inside(
     right: int,
     groups: Row,
 ) -> None:
-    """Add a tile's products where no kernel reaches over the border: blocks of filters by kernel columns."""
-    side, width = row[KERNEL], row[WIDTH] * batch
-    line = row[OUT_WIDTH] * batch
-    source_stride = channel_stride(row[HEIGHT] * width)
-    for c in range(channels):
-        for i in range(side):
-            groups[2 * (c * side + i)] = (c * side + i) * side
-            groups[2 * (c * side + i) + 1] = c * source_stride + i * width
-    call(row[DOT], (
-        out, row[WEIGHTS] + channel * side * side, row[CHANNELS] * side * side, 1,
-        buffer, delta + top * line + left * batch, stride, line,
-        buffer, row[INPUT] + channel * source_stride + top * width + left * batch, batch, width,
-        groups, channels * side, bottom - top, (right - left) * batch, row[OUT_CHANNELS], side,
-    ))  # fmt: skip
-
-
-@kernel
-def _weight_gradient_at_border(
-    row: Row,
-    buffer: Floats,
-    out: Floats,
-    batch: int,
-    delta: int,
-    stride: int,
-    channel: int,
-    channels: int,
-    top: int,
-    bottom: int,
-    left: int,
-    right: int,
-    groups: Row,
-) -> None:
-    """Add a tile's products for any stride and padding: blocks of filters by channels."""
+    """Add a tile's products: blocks of filters by kernel columns if it is unbroken, else by channels, tap by tap."""
     side, step, padding, width = row[KERNEL], row[STRIDE], row[PADDING], row[WIDTH] * batch
-    line = row[OUT_WIDTH] * batch
+    line, area = row[OUT_WIDTH] * batch, side * side
     source_stride = channel_stride(row[HEIGHT] * width)
-    for i in range(side):
+    unbroken = _unbroken(row)
+    target_b, b_step, n_groups, b_rows = area, source_stride, 1, channels
+    if unbroken:
+        target_b, b_step, n_groups, b_rows = 1, batch, channels * side, side
+    for i in range(0, side, side if unbroken else 1):
         y = max(top, (padding - i + step - 1) // step)
         y_stop = min(bottom, (row[HEIGHT] - 1 + padding - i) // step + 1)
-        for j in range(side):
+        for j in range(0, side, side if unbroken else 1):
             x = max(left, (padding - j + step - 1) // step)
             x_stop = min(right, (row[WIDTH] - 1 + padding - j) // step + 1)
             if y >= y_stop or x >= x_stop:
                 continue
-            target = row[WEIGHTS] + channel * side * side + i * side + j
+            target = row[WEIGHTS] + channel * area + i * side + j
             at = delta + y * line + x * batch
             source = (
                 row[INPUT]
@@ -334,20 +295,17 @@ def _weight_gradient_at_border(
                 + (y * step + i - padding) * width
                 + (x * step + j - padding) * batch
             )
-            if step == 1:
+            # pixels of a stride lie apart, so that rows are done one by one, with pixels in the place of lines
+            products, a_line, b_line, n_lines, count = 1, line, width, y_stop - y, (x_stop - x) * batch
+            if step > 1:
+                products, a_line, b_line, n_lines, count = y_stop - y, batch, step * batch, x_stop - x, batch
+            for number in range(products):
                 call(row[DOT], (
-                    out, target, row[CHANNELS] * side * side, side * side,
-                    buffer, at, stride, line, buffer, source, source_stride, width,
-                    groups, 1, y_stop - y, (x_stop - x) * batch, row[OUT_CHANNELS], channels,
+                    out, target, row[CHANNELS] * area, target_b,
+                    buffer, at + number * line, stride, a_line,
+                    buffer, source + number * step * width, b_step, b_line,
+                    groups, n_groups, n_lines, count, row[OUT_CHANNELS], b_rows,
                 ))  # fmt: skip
-            else:
-                for number in range(y_stop - y):
-                    call(row[DOT], (
-                        out, target, row[CHANNELS] * side * side, side * side,
-                        buffer, at + number * line, stride, batch,
-                        buffer, source + number * step * width, source_stride, step * batch,
-                        groups, 1, x_stop - x, batch, row[OUT_CHANNELS], channels,
-                    ))  # fmt: skip
 
 
 @kernel

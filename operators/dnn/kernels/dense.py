@@ -18,10 +18,9 @@ from operators.dnn.kernels.table import (
     OUTPUT_GRADIENT,
     SCRATCH,
     WEIGHTS,
-    Floats,
     Row,
 )
-from operators.dnn.kernels.unit import Unit, call
+from operators.dnn.kernels.unit import Chunk, Unit, call
 
 TILE_INPUTS = 1024
 """Features that a pass goes over at once: those of a block of images stay in the level-2 cache."""
@@ -31,18 +30,9 @@ TILE_UNITS = 16
 
 
 @Unit
-def dense_forward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def dense_forward(row: Row, chunk: Chunk) -> None:
     """Compute output (batch, units) = function(input @ weight.T + bias)."""
+    weights, buffer, batch = chunk.weights, chunk.buffer, chunk.batch
     inputs, units = row[CHANNELS], row[OUT_CHANNELS]
     bias = weights[row[WEIGHTS] + units * inputs : row[WEIGHTS] + units * inputs + units]
     output = buffer[row[OUTPUT] : row[OUTPUT] + batch * units]
@@ -60,24 +50,15 @@ def dense_forward(
 
 
 @Unit
-def dense_backward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def dense_backward(row: Row, chunk: Chunk) -> None:
     """Write the gradient of weight and bias to `out`, or add it, and write that of the input if anything needs it."""
+    weights, out, buffer, batch = chunk.weights, chunk.out, chunk.buffer, chunk.batch
     inputs, units = row[CHANNELS], row[OUT_CHANNELS]
     delta = buffer[row[OUTPUT_GRADIENT] : row[OUTPUT_GRADIENT] + batch * units]
     differentiate(row[FUNCTION], buffer[row[OUTPUT] : row[OUTPUT] + batch * units], delta)
     begin = row[WEIGHTS] + units * inputs
     bias = out[begin : begin + units]
-    if image == 0:
+    if chunk.image == 0:
         fill(bias, 0)
     for n in range(batch):
         add(delta[n * units : (n + 1) * units], bias)
@@ -86,7 +67,8 @@ def dense_backward(
         call(row[OUTER], (
             out, row[WEIGHTS] + begin, inputs,
             buffer, row[OUTPUT_GRADIENT], 0, units, buffer, row[INPUT] + begin, inputs,
-            taps, 1, batch, out, 0, START_TARGET if image else START_ZERO, units, min(TILE_INPUTS, inputs - begin),
+            taps, 1, batch, out, 0, START_TARGET if chunk.image else START_ZERO, units,
+            min(TILE_INPUTS, inputs - begin),
         ))  # fmt: skip
     if row[INPUT_GRADIENT] == NOWHERE:
         return

@@ -28,7 +28,7 @@ from operators.dnn.kernels.table import (
     channel_stride,
     real,
 )
-from operators.dnn.kernels.unit import Unit
+from operators.dnn.kernels.unit import Chunk, Unit
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -44,100 +44,62 @@ def runs(row: Row, batch: int) -> tuple[int, int, int]:
     return row[CHANNELS], area, channel_stride(area)
 
 
-@Unit
-def activation_forward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
-    """Apply a function that is no other operation's part."""
-    number, size, stride = runs(row, batch)
+@kernel
+def copy_to(row: Row, chunk: Chunk, source: int, target: int) -> None:
+    """Copy an array at `source`, of the shape of the row's input, to `target`."""
+    number, size, stride = runs(row, chunk.batch)
+    buffer = chunk.buffer
     for c in range(number):
-        target = buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + size]
-        copy(buffer[row[INPUT] + c * stride : row[INPUT] + c * stride + size], target)
-        activate(row[FUNCTION], target)
+        at = c * stride
+        copy(buffer[source + at : source + at + size], buffer[target + at : target + at + size])
+
+
+@kernel
+def add_to(row: Row, chunk: Chunk, source: int, target: int) -> None:
+    """Add an array at `source`, of the shape of the row's input, to that at `target`."""
+    number, size, stride = runs(row, chunk.batch)
+    buffer = chunk.buffer
+    for c in range(number):
+        at = c * stride
+        add(buffer[source + at : source + at + size], buffer[target + at : target + at + size])
 
 
 @Unit
-def activation_backward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def activation_forward(row: Row, chunk: Chunk) -> None:
+    """Apply a function that is no other operation's part."""
+    copy_to(row, chunk, row[INPUT], row[OUTPUT])
+    number, size, stride = runs(row, chunk.batch)
+    for c in range(number):
+        activate(row[FUNCTION], chunk.buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + size])
+
+
+@Unit
+def activation_backward(row: Row, chunk: Chunk) -> None:
     """Write the gradient of the input of a function."""
     if row[INPUT_GRADIENT] == NOWHERE:
         return
-    number, size, stride = runs(row, batch)
+    copy_to(row, chunk, row[OUTPUT_GRADIENT], row[INPUT_GRADIENT])
+    number, size, stride = runs(row, chunk.batch)
     for c in range(number):
-        gradient = buffer[row[INPUT_GRADIENT] + c * stride : row[INPUT_GRADIENT] + c * stride + size]
-        copy(buffer[row[OUTPUT_GRADIENT] + c * stride : row[OUTPUT_GRADIENT] + c * stride + size], gradient)
+        gradient = chunk.buffer[row[INPUT_GRADIENT] + c * stride : row[INPUT_GRADIENT] + c * stride + size]
         differentiate(
-            row[FUNCTION], buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + size], gradient
+            row[FUNCTION], chunk.buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + size], gradient
         )  # fmt: skip
 
 
 @Unit
-def add_forward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def add_forward(row: Row, chunk: Chunk) -> None:
     """Add two arrays."""
-    number, size, stride = runs(row, batch)
-    for c in range(number):
-        target = buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + size]
-        first = buffer[row[INPUT] + c * stride : row[INPUT] + c * stride + size]
-        second = buffer[row[SECOND] + c * stride : row[SECOND] + c * stride + size]
-        for t in range(size):
-            target[t] = first[t] + second[t]
+    copy_to(row, chunk, row[INPUT], row[OUTPUT])
+    add_to(row, chunk, row[SECOND], row[OUTPUT])
 
 
 @Unit
-def add_backward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def add_backward(row: Row, chunk: Chunk) -> None:
     """Hand the gradient to both summands."""
-    number, size, stride = runs(row, batch)
     for target in (row[INPUT_GRADIENT], row[SECOND_GRADIENT]):
         if target != NOWHERE:
-            for c in range(number):
-                given = buffer[row[OUTPUT_GRADIENT] + c * stride : row[OUTPUT_GRADIENT] + c * stride + size]
-                copy(given, buffer[target + c * stride : target + c * stride + size])
-
-
-@kernel
-def add_to(row: Row, buffer: Floats, batch: int, source: int, target: int) -> None:
-    """Add an array at `source`, of the shape of the row's input, to that at `target`."""
-    number, size, stride = runs(row, batch)
-    for c in range(number):
-        values = buffer[source + c * stride : source + c * stride + size]
-        add(values, buffer[target + c * stride : target + c * stride + size])
+            copy_to(row, chunk, row[OUTPUT_GRADIENT], target)
 
 
 @kernel
@@ -150,17 +112,18 @@ def _draw(key: np.uint64, number: int) -> np.uint64:
 
 
 @kernel
-def _drop(row: Row, buffer: Floats, batch: int, image: int, seed: np.uint64, source: int, target: int) -> None:
-    """Write to `target` what dropout leaves of `source`; `image` is the number of the first image."""
+def _drop(row: Row, chunk: Chunk, source: int, target: int) -> None:
+    """Write to `target` what dropout leaves of `source`."""
+    buffer, batch = chunk.buffer, chunk.batch
     rate = real(row, RATE)
     least = np.uint64(np.ceil(rate * 4294967296.0))
     factor = buffer.dtype.type(1.0 / (1.0 - rate))
     zero = buffer.dtype.type(0)
-    layer = _draw(_draw(seed, 0), row[NUMBER])
+    layer = _draw(_draw(np.uint64(chunk.seed), 0), row[NUMBER])
     pixels = row[HEIGHT] * row[WIDTH]
     stride = channel_stride(pixels * batch)
     for n in range(batch):
-        key = _draw(layer, image + n)
+        key = _draw(layer, chunk.image + n)
         for c in range(row[CHANNELS]):
             for pixel in range(pixels):
                 place = n * row[CHANNELS] + c if row[FLAT] == 1 else c * stride + pixel * batch + n
@@ -169,79 +132,37 @@ def _drop(row: Row, buffer: Floats, batch: int, image: int, seed: np.uint64, sou
 
 
 @Unit
-def dropout_forward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def dropout_forward(row: Row, chunk: Chunk) -> None:
     """In training, zero some elements and enlarge the others."""
-    if training:
-        _drop(row, buffer, batch, image, np.uint64(seed), row[INPUT], row[OUTPUT])
+    if chunk.training:
+        _drop(row, chunk, row[INPUT], row[OUTPUT])
     else:
-        number, size, stride = runs(row, batch)
-        for c in range(number):
-            source = buffer[row[INPUT] + c * stride : row[INPUT] + c * stride + size]
-            copy(source, buffer[row[OUTPUT] + c * stride : row[OUTPUT] + c * stride + size])
+        copy_to(row, chunk, row[INPUT], row[OUTPUT])
 
 
 @Unit
-def dropout_backward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def dropout_backward(row: Row, chunk: Chunk) -> None:
     """Write the gradient of the input: that of the elements which were kept, enlarged as they were."""
     if row[INPUT_GRADIENT] != NOWHERE:
-        _drop(row, buffer, batch, image, np.uint64(seed), row[OUTPUT_GRADIENT], row[INPUT_GRADIENT])
+        _drop(row, chunk, row[OUTPUT_GRADIENT], row[INPUT_GRADIENT])
 
 
 @Unit
-def transpose_forward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def transpose_forward(row: Row, chunk: Chunk) -> None:
     """Write a spatial array as a flat one (image, channel row column), or a flat one as spatial."""
-    _transpose(row, buffer, batch, row[INPUT], row[OUTPUT], row[FLAT] == 1)
+    _transpose(row, chunk, row[INPUT], row[OUTPUT], row[FLAT] == 1)
 
 
 @Unit
-def transpose_backward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def transpose_backward(row: Row, chunk: Chunk) -> None:
     """Write the gradient of the input in the input's layout."""
     if row[INPUT_GRADIENT] != NOWHERE:
-        _transpose(row, buffer, batch, row[OUTPUT_GRADIENT], row[INPUT_GRADIENT], row[FLAT] == 0)
+        _transpose(row, chunk, row[OUTPUT_GRADIENT], row[INPUT_GRADIENT], row[FLAT] == 0)
 
 
 @kernel
-def _transpose(row: Row, buffer: Floats, batch: int, source: int, target: int, from_flat: bool) -> None:
+def _transpose(row: Row, chunk: Chunk, source: int, target: int, from_flat: bool) -> None:
+    buffer, batch = chunk.buffer, chunk.batch
     pixels = row[HEIGHT] * row[WIDTH]
     features = row[CHANNELS] * pixels
     stride = channel_stride(pixels * batch)

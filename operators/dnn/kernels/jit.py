@@ -14,12 +14,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar, cast
 
 import llvmlite
 import numba
 from llvmlite import binding
 from numba import config, extending
+from numba.misc.appdirs import AppDirs
+
+from dataflow.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
@@ -39,8 +43,7 @@ def kernel(function: F) -> F:
 def entry(function: F) -> F:
     """Compile a function that Python calls, and keep the result on disk.
 
-    Compilation happens on the first call with arguments of new types. The cache is under NUMBA_CACHE_DIR
-    where that is set, else under this package's __pycache__; numba picks a user folder where it may write to neither.
+    Compilation happens on the first call with arguments of new types. The cache is in `cache_folder`.
     """
     compiled = numba.njit(nogil=True, error_model="numpy", fastmath=FAST_MATH, cache=True)
     return cast("F", cached(lambda: compiled(function)))
@@ -67,9 +70,33 @@ def cached(make: Callable[[], T]) -> T:
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels of this version of the sources, of numba and of this kind of processor are kept."""
-    parent = cast("Any", config).CACHE_DIR or Path(__file__).parent / "__pycache__"
-    return Path(parent) / f"kernels-{_digest()}"
+    """Where compiled kernels of this version of the sources, of numba and of this kind of processor are kept.
+
+    Below NUMBA_CACHE_DIR where that is set, else this package's __pycache__; below numba's folder for the user if that
+    cannot be written.
+
+    Raises:
+        ConfigError: neither can be written.
+    """
+    name = f"kernels-{_digest()}"
+    users: str = cast("Any", AppDirs)(appname="numba", appauthor=False).user_cache_dir
+    parents = [str(cast("Any", config).CACHE_DIR or Path(__file__).parent / "__pycache__"), users]
+    for parent in parents:
+        folder = Path(parent) / name
+        if _writable(folder):
+            return folder
+    what = "compiled kernels can be kept in no folder"
+    raise ConfigError(what, got=" or ".join(parents), fix="set NUMBA_CACHE_DIR to one that can be written")
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files can be made there; tried, since permissions do not tell of read-only disks."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
@@ -77,12 +104,11 @@ def compiled_once(name: str, variant: str = "") -> Iterator[None]:
     """Let one process compile a variant of what has this name; once it has, all the others load it side by side.
 
     Variants are compiled one after the other: numba's index of a function must not be written by two at a time. Where
-    the cache cannot be written or locked, everybody compiles for himself.
+    the cache cannot be locked, everybody compiles for himself.
     """
-    complete = cache_folder() / f"{name}{variant}.complete"
     with _ONE_THREAD, ExitStack() as stack:
+        complete = cache_folder() / f"{name}{variant}.complete"
         with suppress(OSError):
-            complete.parent.mkdir(parents=True, exist_ok=True)
             if not complete.exists():
                 lock = stack.enter_context((complete.parent / f"{name}.lock").open("w"))
                 fcntl.flock(lock, fcntl.LOCK_EX)

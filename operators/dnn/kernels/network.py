@@ -23,7 +23,7 @@ from operators.dnn.kernels.table import (
     Floats,
     Row,
 )
-from operators.dnn.kernels.unit import call
+from operators.dnn.kernels.unit import Chunk, call
 
 
 @entry
@@ -36,7 +36,7 @@ def run(
     out: Floats,
     logits: Floats,
     buffer: Floats,
-    chunk: int,
+    size: int,
     scale: float,
     seed: int,
     training: bool,
@@ -44,18 +44,20 @@ def run(
     """Train on images (batch, pixels), or evaluate them.
 
     In training, write scale * d loss_sum / d weights to `out`, advance the statistics in place, and return the summed
-    loss and the number of correct predictions; drop what `seed` says. Else, write the logits (batch, classes).
+    loss and the number of correct predictions; drop what `seed` says. Else, write the logits (batch, classes). `size`
+    images at most are in hand at once.
     """
     operations = program.shape[0]
     classes = program[-1, OUT_CHANNELS]
     loss_sum = 0.0
     correct = 0
-    for image in range(0, images.shape[0], chunk):
-        batch = min(chunk, images.shape[0] - image)
+    for image in range(0, images.shape[0], size):
+        batch = min(size, images.shape[0] - image)
+        chunk = Chunk(weights, statistics, out, buffer, batch, image, seed, training)
         load_images(program[0], images[image : image + batch], buffer)
         for index in range(operations):
             row = program[index]
-            call(row[FORWARD], (row, weights, statistics, out, buffer, batch, image, seed, training))
+            call(row[FORWARD], (row, chunk))
         found = buffer[program[-1, OUTPUT] : program[-1, OUTPUT] + batch * classes].reshape((batch, classes))
         if not training:
             for n in range(batch):
@@ -68,9 +70,9 @@ def run(
         correct += hits
         for index in range(operations - 1, -1, -1):
             row = program[index]
-            call(row[BACKWARD], (row, weights, statistics, out, buffer, batch, image, seed, training))
+            call(row[BACKWARD], (row, chunk))
             if row[TOTAL] != NOWHERE:
-                add_to(row, buffer, batch, row[INPUT_GRADIENT], row[TOTAL])
+                add_to(row, chunk, row[INPUT_GRADIENT], row[TOTAL])
             if row[SECOND_TOTAL] != NOWHERE:
-                add_to(row, buffer, batch, row[SECOND_GRADIENT], row[SECOND_TOTAL])
+                add_to(row, chunk, row[SECOND_GRADIENT], row[SECOND_TOTAL])
     return loss_sum, correct

@@ -35,7 +35,7 @@ from operators.dnn.kernels.table import (
     Row,
     channel_stride,
 )
-from operators.dnn.kernels.unit import Unit
+from operators.dnn.kernels.unit import Chunk, Unit
 
 _Pixel = Callable[[ir.Value, ir.Value], None]
 
@@ -175,18 +175,9 @@ def max_unpool(row: Row, buffer: Floats, batch: int, top: int, bottom: int, heig
 
 
 @Unit
-def max_pool_forward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def max_pool_forward(row: Row, chunk: Chunk) -> None:
     """Take the maximum of each window; see `max_pool_line`."""
+    buffer, batch = chunk.buffer, chunk.batch
     line, out_line = row[WIDTH] * batch, row[OUT_WIDTH] * batch
     stride, out_stride = channel_stride(row[HEIGHT] * line), channel_stride(row[OUT_HEIGHT] * out_line)
     for c in range(row[CHANNELS]):
@@ -199,18 +190,9 @@ def max_pool_forward(
 
 
 @Unit
-def max_pool_backward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def max_pool_backward(row: Row, chunk: Chunk) -> None:
     """Write the gradient of the input: those of the windows that each pixel won."""
+    buffer, batch = chunk.buffer, chunk.batch
     if row[INPUT_GRADIENT] == NOWHERE:
         return
     line, out_line = row[WIDTH] * batch, row[OUT_WIDTH] * batch
@@ -227,18 +209,9 @@ def max_pool_backward(
 
 
 @Unit
-def avg_pool_forward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def avg_pool_forward(row: Row, chunk: Chunk) -> None:
     """Take the mean of each window."""
+    buffer, batch = chunk.buffer, chunk.batch
     line, out_line = row[WIDTH] * batch, row[OUT_WIDTH] * batch
     stride, out_stride = channel_stride(row[HEIGHT] * line), channel_stride(row[OUT_HEIGHT] * out_line)
     factor = buffer.dtype.type(1) / buffer.dtype.type(row[KERNEL] * row[KERNEL_WIDTH])
@@ -259,18 +232,9 @@ def avg_pool_forward(
 
 
 @Unit
-def avg_pool_backward(
-    row: Row,
-    weights: Floats,
-    statistics: Floats,
-    out: Floats,
-    buffer: Floats,
-    batch: int,
-    image: int,
-    seed: int,
-    training: bool,
-) -> None:
+def avg_pool_backward(row: Row, chunk: Chunk) -> None:
     """Write the gradient of the input: an equal share of each window's."""
+    buffer, batch = chunk.buffer, chunk.batch
     if row[INPUT_GRADIENT] == NOWHERE:
         return
     line, out_line = row[WIDTH] * batch, row[OUT_WIDTH] * batch

@@ -6,7 +6,7 @@ loops are, that takes minutes. A unit is compiled once, when a network first nee
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numba
 import numpy as np
@@ -18,11 +18,33 @@ from operators.dnn.kernels.jit import FAST_MATH, cached, compiled_once, intrinsi
 from operators.dnn.kernels.table import Floats, Row
 
 
+class Chunk(NamedTuple):
+    """What every operation is given beside its row: the vectors, and the images in hand.
+
+    Args:
+        weights, statistics, out: flat; see `operators.dnn.kernels.network`.
+        buffer: the flat workspace.
+        batch: images in hand.
+        image: number of the first of them.
+        seed: what dropout drops.
+        training: whether a backward pass follows.
+    """
+
+    weights: Floats
+    statistics: Floats
+    out: Floats
+    buffer: Floats
+    batch: int
+    image: int
+    seed: int
+    training: bool
+
+
 class Unit:
     """A compiled function without result.
 
     Its annotations say what it takes: `Floats` an array of one dimension, of any one element type for all of them,
-    `Row` one of int64, and `int` or `bool` an int64.
+    `Row` one of int64, `int` an int64, and `Chunk` a chunk with the same element type.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:
@@ -34,13 +56,21 @@ class Unit:
         """Where the function for an element type lies; compiles it, or loads it from disk, the first time."""
         element = numba.from_dtype(np.dtype(dtype))
         if element not in self._compiled:
-            kinds = {Floats: types.Array(element, 1, "C"), Row: types.Array(types.int64, 1, "C")}
-            signature = types.void(*(kinds.get(kind, types.int64) for kind in self._kinds))
+            signature = types.void(*(_type(kind, element) for kind in self._kinds))
             compile_it = numba.cfunc(signature, cache=True, error_model="numpy", fastmath=FAST_MATH)
             with compiled_once(self._function.__name__, f"-{element}"):
                 self._compiled[element] = cached(lambda: compile_it(self._function))
         address: int = self._compiled[element].address
         return address
+
+
+def _type(kind: Any, element: Any) -> Any:
+    """The type numba gives what is annotated with `kind`, where `Floats` has this element type."""
+    if kind is Chunk:
+        fields = [_type(each, element) for each in Chunk.__annotations__.values()]
+        return cast("Any", types.NamedTuple)(fields, Chunk)
+    plain = {Row: types.Array(types.int64, 1, "C"), int: types.int64, bool: types.boolean}
+    return types.Array(element, 1, "C") if kind is Floats else plain[kind]
 
 
 @intrinsic
@@ -53,7 +83,7 @@ def call(typing, address, arguments):  # type: ignore[no-untyped-def]
         passed = []
         for number, kind in enumerate(signature.args[1].types):
             value = builder.extract_value(packed, number)
-            passed.append(value if isinstance(kind, types.Array) else context.cast(builder, value, kind, types.int64))
+            passed.append(context.cast(builder, value, kind, types.int64) if isinstance(kind, types.Number) else value)
         function = ir.FunctionType(ir.VoidType(), [value.type for value in passed])
         builder.call(builder.inttoptr(address, function.as_pointer()), passed)
         return context.get_dummy_value()

@@ -150,7 +150,10 @@ def test_load_job_functions_annotation_gives_its_config(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("akoo", "there is no such job .got akoo.; did you mean 'ako'"),
-        ("nowhere/my_job.py", "there is no such job file .got nowhere/my_job.py"),
+        (
+            "nowhere/my_job.py",
+            "there is no such job file .got nowhere/my_job.py.; check its path; a relative one",
+        ),
         ("no_such_module:build", "there is no such module .got no_such_module"),
         ("ako_jobs.ako:biuld", "no function 'biuld'"),
         ("../ako:build", "there is no such job"),

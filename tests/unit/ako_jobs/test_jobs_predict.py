@@ -10,7 +10,7 @@ import safetensors.numpy
 from ako_jobs.datasets import load
 from ako_jobs.jobs import load_job, prepare
 from ako_jobs.predict import ModelInput, load_model, predict
-from dataflow.errors import DataError
+from dataflow.errors import ConfigError, DataError
 from operators.checkpoint import model_file
 from operators.dnn import Model, ModelSpec, TorchSpec
 
@@ -92,3 +92,5 @@ def test_load_model_of_a_module_that_is_not_found_says_to_name_the_job(tmp_path:
     (tmp_path / "model.safetensors").write_bytes(data)
     with pytest.raises(DataError, match=r"module_of_nobody:make, which is not found .*--job FILE"):
         load_model(tmp_path)
+    with pytest.raises(ConfigError, match=r"no such job file \(got nofile.py\); check its path; a relative one"):
+        load_model(tmp_path, job="nofile.py")

@@ -118,7 +118,10 @@ def test_change_many_times_keeps_places_within_64_bits():
         state.change(p)
         state.next_round()
         list(state.turn(1, 256))
-        state.tensors()  # raises OverflowError if a place outgrew int64
+        saved = state.tensors()  # raises OverflowError if a place outgrew int64
+    other = rotation(1)
+    other.restore(saved)
+    assert play(other, 1, 256, 5) == play(state, 1, 256, 5)
 
 
 def test_leave_receiver_is_offered_nothing_more():

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_data import TWO, data
 
 from dataflow.node_context import NodeContext
@@ -46,6 +48,50 @@ def test_values_without_a_snapshot_are_written_in_place():
     state.subtract(np.array([1, 1], np.float32))
     state.values[1] = 9
     assert live.tolist() == [0, 9]
+
+
+def test_current_is_read_only_and_shows_later_writes_in_place():
+    state = VectorState(np.array([1, 2], np.float32))
+    current = state.current
+    with pytest.raises(ValueError, match="read-only"):
+        current[0] = 7
+    state.values[0] = 7
+    assert current.tolist() == [7, 2]
+
+
+def test_current_makes_no_copy_necessary():
+    state = VectorState(np.array([1, 2], np.float32))
+    live = state.values
+    assert np.shares_memory(state.current, live)
+    state.values[1] = 9
+    assert live.tolist() == [1, 9]
+
+
+@given(
+    st.lists(
+        st.sampled_from(["snapshot", "current", "write", "subtract", "replace", "restore"]), min_size=2, max_size=20
+    )
+)
+def test_snapshots_keep_what_they_showed_whatever_happens_later(actions):
+    state, model = VectorState(np.array([1, 2], np.float32)), [1.0, 2.0]
+    snapshots = []
+    for number, action in enumerate(actions, start=3):
+        if action == "snapshot":
+            snapshots.append((state.snapshot(), list(model)))
+        elif action == "write":
+            state.values[number % 2] = model[number % 2] = number
+        elif action == "subtract":
+            state.subtract(np.array([number, 1], np.float32))
+            model = [model[0] - number, model[1] - 1]
+        elif action == "replace":
+            state.values, model = np.array([number, 0], np.float32), [number, 0]
+        elif action == "restore":
+            state.restore({"values": np.array([0, number], np.float32)})
+            model = [0, number]
+        assert state.current.tolist() == state.tensors()["values"].tolist() == model
+        assert not state.current.flags.writeable
+    assert [snapshot.tolist() for snapshot, _ in snapshots] == [shown for _, shown in snapshots]
+    assert not any(snapshot.flags.writeable for snapshot, _ in snapshots)
 
 
 def test_subtract_after_a_snapshot_leaves_the_snapshot_and_gives_the_same_bits():

@@ -17,6 +17,8 @@ torch.set_num_threads(1)  # as in a job process
 
 import torch_networks as nets  # noqa: E402
 
+from operators.dnn.torch_random import Pass  # noqa: E402
+
 IMAGES = np.random.default_rng(1).normal(size=(6, 2, 4, 4)).astype(np.float32)
 LABELS = np.array([0, 1, 2, 0, 2, 1])
 PAIRS = np.array([[1, 2], [3, -4], [0.5, 0.25]], np.float32).reshape(3, 1, 1, 2)
@@ -42,6 +44,11 @@ def gradient(net, weights, statistics, images=IMAGES, labels=LABELS, scale=0.25,
     workspace = workspace or net.workspace(len(images))
     result = net.gradient(weights, images, labels, out, workspace, scale, statistics=advanced, seed=seed)
     return out, advanced, *result
+
+
+def drawing(net):
+    """Which passes take turns, by name."""
+    return {each.value: net._random.draws(each) for each in Pass}
 
 
 def plain(net, weights, statistics):
@@ -140,6 +147,22 @@ def test_torch_buffers_of_all_kinds_travel_and_frozen_parameters_stay():
     assert again[1].tobytes() == advanced.tobytes()
 
 
+def test_torch_buffers_that_are_not_persistent_begin_every_call_as_the_factory_made_them():
+    net = pairs(nets.Remembering)
+    weights, statistics = start(net)
+    used = net.workspace(3)
+    first = gradient(net, weights, statistics, PAIRS, np.array([0, 1, 1]), workspace=used)
+    again = gradient(net, weights, statistics, PAIRS, np.array([0, 1, 1]), workspace=used)
+    assert again[0].tobytes() == first[0].tobytes()
+    assert again[2:] == first[2:]
+    tensors = net.tensors(weights, statistics)
+    assert tensors.keys() == {"dense.weight", "dense.bias"}
+    logits = PAIRS.reshape(3, 2) @ tensors["dense.weight"].T + tensors["dense.bias"] + np.float32([0.5, -1])
+    want = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    for _ in range(2):
+        np.testing.assert_allclose(net.predict(weights, PAIRS, used, statistics=statistics), want, rtol=1e-5)
+
+
 def test_torch_evaluation_uses_the_statistics_and_leaves_them():
     net = network()
     weights, statistics = start(net)
@@ -191,10 +214,45 @@ def test_torch_random_is_known_once_compiled(dropout, draws):
 
 
 @pytest.mark.parametrize(("dropout", "draws"), [(0.0, False), (0.5, True)])
-def test_torch_forward_passes_take_turns_only_if_the_module_draws(dropout, draws):
+def test_torch_passes_take_turns_only_if_they_draw(dropout, draws):
     net = network(arguments={"dropout": dropout})
     net.compile()
-    assert net._draws == {True: draws, False: False}
+    assert drawing(net) == {"forward": draws, "backward": False, "evaluation": False}
+
+
+@pytest.mark.parametrize(
+    ("factory", "forward"), [(nets.Checkpointed, True), (nets.Jittered, False)], ids=["checkpointed", "jittered"]
+)
+def test_torch_backward_pass_that_draws_is_seen(factory, forward):
+    net = network(factory)
+    net.compile()
+    assert drawing(net) == {"forward": forward, "backward": True, "evaluation": False}
+    assert net.random
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_torch_checkpointed_dropout_draws_by_the_seed_in_both_passes(same):
+    net = network(nets.Checkpointed, {"same": same})
+    weights, statistics = start(net)
+    first, second = (gradient(net, weights, statistics, seed=seed)[0] for seed in (1, 2))
+    torch.manual_seed(77)
+    before = torch.get_rng_state()
+    assert gradient(net, weights, statistics, seed=1)[0].tobytes() == first.tobytes()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not np.allclose(first, second)
+
+
+def test_torch_gradient_scaled_at_random_is_that_of_the_seed():
+    net = network(nets.Jittered)
+    weights, statistics = start(net)
+    got = gradient(net, weights, statistics, seed=11)[0]
+    module = nets.Jittered()
+    module.load_state_dict({name: torch.tensor(each) for name, each in net.tensors(weights, statistics).items()})
+    torch.manual_seed(11)
+    logits = module(torch.tensor(IMAGES))
+    (0.25 * torch.nn.functional.cross_entropy(logits, torch.tensor(LABELS), reduction="sum")).backward()
+    want = torch.cat([parameter.grad.flatten() for parameter in module.parameters()]).numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
 
 
 def test_torch_random_numbers_of_the_process_are_left_alone():
@@ -204,9 +262,18 @@ def test_torch_random_numbers_of_the_process_are_left_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_torch_two_threads_get_what_one_gets(dropout):
-    net = network(arguments={"dropout": dropout})
+@pytest.mark.parametrize(
+    ("factory", "arguments"),
+    [
+        (nets.Normed, {"dropout": 0.0}),
+        (nets.Normed, {"dropout": 0.5}),
+        (nets.Checkpointed, {"same": True}),
+        (nets.Checkpointed, {"same": False}),
+        (nets.Jittered, {}),
+    ],
+)
+def test_torch_two_threads_get_what_one_gets(factory, arguments):
+    net = network(factory, arguments)
     net.compile()
     weights, statistics = start(net)
     want = [gradient(net, weights, statistics, seed=seed) for seed in range(16)]

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 
 class Normed(nn.Module):
@@ -43,6 +44,60 @@ class Counting(nn.Module):
             self.seen = self.seen + len(images)
             self.mean = 0.5 * self.mean + 0.5 * pixels.mean(0)
         return self.scale * self.dense(self.frozen(pixels) + self.mean)
+
+
+class Checkpointed(nn.Module):
+    """Dropout that the backward pass computes again, either with the same numbers or with new ones."""
+
+    def __init__(self, same: bool = True) -> None:
+        super().__init__()
+        self.dense, self.last, self.same = nn.Linear(32, 64), nn.Linear(64, 3), same
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = images.flatten(1)
+        return self.last(checkpoint(self._dropped, features, use_reentrant=False, preserve_rng_state=self.same))
+
+    def _dropped(self, features: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(self.dense(features), 0.5, self.training)
+
+
+class _Jitter(torch.autograd.Function):
+    """The identity, whose gradient is scaled at random."""
+
+    @staticmethod
+    def forward(_ctx: object, values: torch.Tensor) -> torch.Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(_ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * torch.rand_like(gradient)
+
+
+class Jittered(nn.Module):
+    """Draws in the backward pass alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(32, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return _Jitter.apply(self.dense(images.flatten(1)))
+
+
+class Remembering(nn.Module):
+    """Adds what two buffers that are not persistent gather over the calls; one is nothing at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(2, 2)
+        self.register_buffer("offset", torch.tensor([0.5, -1.0]), persistent=False)
+        self.register_buffer("calls", None, persistent=False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits = self.dense(images.flatten(1)) + self.offset
+        self.offset += 1
+        self.calls = torch.ones(2) if self.calls is None else self.calls + 1
+        return logits * self.calls
 
 
 def dense(classes: int = 2, bias: bool = True) -> nn.Module:
