@@ -61,8 +61,8 @@ _HEADER = struct.Struct("<8sHHIQII32s")
 _EVENT = struct.Struct("<BBxxIIIQdd")
 _LAST = 1
 
-MAX_CHUNK_NBYTES = _HEADER.size + CHUNK_EVENTS * _EVENT.size
-"""Largest chunk, in bytes."""
+EVENT_NBYTES = _EVENT.size
+"""Size of an event in a chunk, in bytes."""
 
 
 class Kind(IntEnum):
@@ -111,7 +111,7 @@ def checksum(message: Message) -> int:
     for name in field_names(type(message)):
         value = getattr(message, name)
         if isinstance(value, np.ndarray):
-            crc = zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8), crc)
+            crc = zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data, crc)
         else:
             scalars.append(value)
     return zlib.crc32(repr(scalars).encode(), crc)
@@ -141,7 +141,7 @@ class Chunk:
     packed: bytes
 
     def __len__(self) -> int:
-        return len(self.packed) // _EVENT.size
+        return len(self.packed) // EVENT_NBYTES
 
     def events(self) -> Iterator[Noted]:
         """The events, in order."""
@@ -172,8 +172,8 @@ class Chunk:
         if count > CHUNK_EVENTS:
             raise DataError(what=f"a chunk of a record has at most {CHUNK_EVENTS} events", got=count, where=where)
         packed = data[_HEADER.size :]
-        if len(packed) != count * _EVENT.size:
-            what = f"a chunk of a record is cut off: {count} events are {count * _EVENT.size} bytes"
+        if len(packed) != count * EVENT_NBYTES:
+            what = f"a chunk of a record is cut off: {count} events are {count * EVENT_NBYTES} bytes"
             raise DataError(what, got=len(packed), where=where)
         if zlib.crc32(packed) != crc:
             raise DataError(what="a chunk of a record is damaged: its checksum is wrong", where=where)
@@ -254,7 +254,7 @@ class _Notebook:
 
     def full(self, now: float) -> bool:
         """Whether a chunk is due."""
-        return len(self._packed) >= CHUNK_EVENTS * _EVENT.size or now - self._begun_s >= self._chunk_s
+        return len(self._packed) >= CHUNK_EVENTS * EVENT_NBYTES or now - self._begun_s >= self._chunk_s
 
     def chunk(self, *, last: bool = False) -> Artifact:
         """What has been noted since the chunk before, as an artifact."""

@@ -48,6 +48,8 @@ from dataflow.reports import OperatorReport
 PROGRESS_EVENTS = 1000
 """Events between two calls of `on_progress`."""
 
+_NOBODY: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+
 Read = Callable[[str], bytes | None]
 """Gives the content of an artifact of the recorded run by its name; None if there is none."""
 
@@ -57,9 +59,9 @@ class Difference:
     """Where a replay first differs from its record.
 
     Args:
-        node: number of the node; None if all events were as recorded, and what came of them was not.
-        event: number of the event of that node, from 0.
         what: what differs.
+        node: number of the node; None if all events were as recorded, and what came of them was not.
+        event: number of the event among those of its node, from 0.
     """
 
     what: str
@@ -133,12 +135,12 @@ def compare(replayed: Replayed, read: Read, reports: Sequence[Mapping[str, Any]]
             return Difference(f"{name} differs")
     for node, plan in enumerate(replayed.plan.nodes):
         ours = [_said({**report.fields, "port": report.port}) for at, report in replayed.reports if at == node]
-        theirs = [_said(report) for report in reports if report["node"] == node]
+        theirs = [_said(report) for report in reports if report.get("node") == node]
         if replayed.complete and len(ours) != len(theirs):
-            return Difference(f"{plan.name} made {len(theirs)} reports, and {len(ours)} in the replay", node)
+            return Difference(f"{plan.name} made {len(theirs)} reports, and {len(ours)} in the replay")
         for number, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
             if mine != other:
-                return Difference(f"report {number} of {plan.name} was {other}, and is {mine} in the replay", node)
+                return Difference(f"report {number} of {plan.name} was {other}, and is {mine} in the replay")
     return None
 
 
@@ -173,9 +175,9 @@ class _Replay:
         self._commanded = [0] * len(nodes)
         self._sent: defaultdict[StreamId, deque[MessageArrived | StreamEnded]] = defaultdict(deque)
         self._granted: Counter[StreamId] = Counter()
-        members, role = plan.members(), lambda operator: plan.graph.operator(operator).role
+        members, role = plan.members(), {operator.id: operator.role for operator in plan.graph.operators}
         self._ends = {
-            number: (frozenset(members[role(edge.source)]), frozenset(members[role(edge.target)]))
+            number: (frozenset(members[role[edge.source]]), frozenset(members[role[edge.target]]))
             for number, edge in plan.stream_edges().items()
         }
         self._ready = dict.fromkeys(range(len(nodes)))
@@ -197,7 +199,7 @@ class _Replay:
         if stuck and not run.broken:
             node, noted = next(iter(stuck.items()))
             name = self._plan.nodes[noted.node].name
-            what = f"{Kind(noted.kind).name}: {name} never does in the replay what this follows from"
+            what = f"{name} never does what this event ({Kind(noted.kind).name}) follows from"
             run.difference = Difference(what, node, run.events[node])
         self._on_progress(self._done)
         return run
@@ -264,7 +266,7 @@ class _Replay:
 
     def _stream(self, noted: Noted, source: int, target: int) -> StreamId:
         stream = StreamId(noted.edge, source, target)
-        sources, targets = self._ends.get(noted.edge, ((), ()))
+        sources, targets = self._ends.get(noted.edge, _NOBODY)
         if source not in sources or target not in targets or source == target:
             raise DataError(what="the record has an event of a stream that its plan does not have", got=stream)
         return stream
@@ -275,17 +277,10 @@ class _Replay:
         if not sent:
             return None
         event = sent.popleft()
-        name = self._plan.nodes[stream.source].name
-        if isinstance(event, StreamEnded):
-            if noted.kind != Kind.STREAM_ENDED:
-                raise _DiffersError(f"{name} sent a message, and sends none here")
-            return event
-        if noted.kind != Kind.MESSAGE_ARRIVED:
-            raise _DiffersError(f"{name} ended the stream, and sends a message here")
-        if event.nbytes != noted.amount:
-            raise _DiffersError(f"the message from {name} had {noted.amount} bytes, and has {event.nbytes} here")
-        if checksum(event.message) != noted.checksum:
-            raise _DiffersError(f"the message from {name} has other values")
+        unlike = _unlike(event, noted)
+        if unlike:
+            what = f"what {self._plan.nodes[stream.source].name} sends on edge {stream.edge} {unlike}"
+            raise _DiffersError(what)
         return event
 
     def _credit(self, stream: StreamId, nbytes: int) -> Event | None:
@@ -298,15 +293,16 @@ class _Replay:
     def _finished(self, node: int, noted: Noted) -> Event:
         task = self._tasks[node].pop(noted.amount, None)
         if task is None:
-            raise _DiffersError(f"task {noted.amount} finished, and is not under way here")
+            what = f"task {noted.amount} had finished, and is not under way in the replay"
+            raise _DiffersError(what)
         outcome, error = Outcome(), None
         try:
             outcome = task.run()
         except AkoError as raised:
             error = raised
         if (error is not None) != bool(noted.failed):
-            said = f"fails here: {error}" if error else "failed, and does not here"
-            raise _DiffersError(f"task {noted.amount} of {task.chain!r} {said}")
+            what = f"a task of {task.chain!r} " + (f"fails: {error}" if error else "had failed, and does not fail")
+            raise _DiffersError(what)
         return TaskFinished(task, outcome, noted.busy_s, error)
 
     def _obey(self, node: int, command: Command) -> None:
@@ -330,6 +326,17 @@ class _Replay:
                 run.reports.append((node, report))
             case Failed(error):
                 run.failures[node] = error
+
+
+def _unlike(event: MessageArrived | StreamEnded, noted: Noted) -> str:
+    """How an event differs from the arrival that was noted; empty if it does not."""
+    if isinstance(event, StreamEnded):
+        return "" if noted.kind == Kind.STREAM_ENDED else "was a message, and is the end of the stream"
+    if noted.kind == Kind.STREAM_ENDED:
+        return "was the end of the stream, and is a message"
+    if event.nbytes != noted.amount:
+        return f"had {noted.amount} bytes, and has {event.nbytes}"
+    return "" if checksum(event.message) == noted.checksum else "had other values"
 
 
 def _read_plan(read: Read) -> PhysicalPlan:

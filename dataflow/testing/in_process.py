@@ -42,9 +42,7 @@ class InProcessRun:
             self.reports.append((node, report))
 
 
-def run_in_process(
-    plan: PhysicalPlan, make_network: Callable[[int], Network], *, record: bool = False
-) -> InProcessRun:
+def run_in_process(plan: PhysicalPlan, make_network: Callable[[int], Network], *, record: bool = False) -> InProcessRun:
     """Run a plan to its end.
 
     Args:
