@@ -15,7 +15,7 @@ from rich.progress import Progress
 from ako_jobs.jobs import load_job
 from dataflow.cli.common import JsonFlag, examples, note, print_json, verbs
 from dataflow.engine.recording import EVENT_NBYTES, FOLDER
-from dataflow.errors import DataError
+from dataflow.errors import DataError, PlanError
 from dataflow.observe.record import installed_versions
 from dataflow.runtime.store import MAX_ARTIFACT_NBYTES
 from dataflow.sim.replay import Difference, Replayed, compare, replay
@@ -52,7 +52,8 @@ def replay_run(
     def read(name: str) -> bytes | None:
         return _read(folder, name)
 
-    with _progress(sum(path.stat().st_size for path in (folder / FOLDER).glob("*.bin")) // EVENT_NBYTES) as on_progress:
+    total = sum(path.stat().st_size for path in (folder / FOLDER).glob("*.bin")) // EVENT_NBYTES
+    with _progress(total) as on_progress, _code_named(job):
         replayed = replay(read, on_progress)
     difference = compare(replayed, read, record["reports"])
     if json:
@@ -95,6 +96,17 @@ def _read(folder: Path, name: str) -> bytes | None:
 
 
 @contextmanager
+def _code_named(job: str) -> Iterator[None]:
+    """Say how to name code that is not found."""
+    try:
+        yield
+    except PlanError as error:
+        if job:
+            raise
+        raise PlanError(error.what, fix="name the job whose code it is, as in --job my_job.py") from error
+
+
+@contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """A bar on standard error, if that is a terminal."""
     console = Console(stderr=True)
@@ -107,7 +119,8 @@ def _lines(replayed: Replayed, difference: Difference | None) -> Iterator[str]:
     nodes = replayed.plan.nodes
     events, files = sum(replayed.events), len(replayed.artifacts)
     if difference is None:
-        yield f"identical: {events:,} events of {len(nodes)} nodes, {files} files, {len(replayed.reports)} reports"
+        far = "" if replayed.complete else " as far as the record goes"
+        yield f"identical{far}: {events:,} events of {len(nodes)} nodes, {files} files, {len(replayed.reports)} reports"
     else:
         where = "" if difference.node is None else f"{nodes[difference.node].name}, event {difference.event}: "
         yield f"different: {where}{difference.what}"

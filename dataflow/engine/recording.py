@@ -78,7 +78,11 @@ class Kind(IntEnum):
     GO_ON = 8
 
 
-_KINDS: dict[type[Event], Kind] = {Started: Kind.STARTED, StopAsked: Kind.STOP_ASKED, GoOn: Kind.GO_ON}
+# To pack a plain number takes a third of the time that a member of an enumeration takes.
+_MESSAGE_ARRIVED, _TASK_FINISHED, _CREDIT_GRANTED = map(
+    int, (Kind.MESSAGE_ARRIVED, Kind.TASK_FINISHED, Kind.CREDIT_GRANTED)
+)
+_KINDS: dict[type[Event], int] = {Started: int(Kind.STARTED), StopAsked: int(Kind.STOP_ASKED), GoOn: int(Kind.GO_ON)}
 
 
 class Noted(NamedTuple):
@@ -243,7 +247,7 @@ class _Notebook:
         """Note an event that the engine is about to be given."""
         if not self._packed:
             self._begun_s = now
-        self._packed += pack(self._noted(event, now))
+        self._packed += self._pack(event, now)
 
     def number(self, commands: list[Command]) -> None:
         """Give the tasks that the engine has commanded their numbers."""
@@ -270,20 +274,19 @@ class _Notebook:
         """The plan as an artifact."""
         return Artifact(PLAN_FILE, self._plan.model_dump_json().encode())
 
-    def _noted(self, event: Event, now: float) -> Noted:
-        match event:
-            case TaskFinished():
-                number = self._tasks.pop(event.task)
-                failed = int(event.error is not None)
-                return Noted(Kind.TASK_FINISHED, failed, amount=number, now_s=now, busy_s=event.busy_s)
-            case MessageArrived(stream, message, nbytes):
-                crc = checksum(message)
-                return Noted(Kind.MESSAGE_ARRIVED, 0, stream.edge, stream.source, crc, nbytes, now_s=now)
-            case CreditGranted(stream, nbytes):
-                return Noted(Kind.CREDIT_GRANTED, 0, stream.edge, stream.target, amount=nbytes, now_s=now)
-            case StreamEnded(stream):
-                return Noted(Kind.STREAM_ENDED, 0, stream.edge, stream.source, now_s=now)
-            case NodeLeft(node):
-                return Noted(Kind.NODE_LEFT, node=node, now_s=now)
-            case _:
-                return Noted(_KINDS[type(event)], now_s=now)
+    def _pack(self, event: Event, now: float) -> bytes:
+        """The bytes of an event; see `Noted` for what they mean."""
+        if isinstance(event, TaskFinished):
+            number, failed = self._tasks.pop(event.task), event.error is not None
+            return _EVENT.pack(_TASK_FINISHED, failed, 0, 0, 0, number, now, event.busy_s)
+        if isinstance(event, MessageArrived):
+            edge, source, _ = event.stream
+            return _EVENT.pack(_MESSAGE_ARRIVED, 0, edge, source, checksum(event.message), event.nbytes, now, 0.0)
+        if isinstance(event, CreditGranted):
+            edge, _, target = event.stream
+            return _EVENT.pack(_CREDIT_GRANTED, 0, edge, target, 0, event.nbytes, now, 0.0)
+        if isinstance(event, StreamEnded):
+            return pack(Noted(Kind.STREAM_ENDED, edge=event.stream.edge, node=event.stream.source, now_s=now))
+        if isinstance(event, NodeLeft):
+            return pack(Noted(Kind.NODE_LEFT, node=event.node, now_s=now))
+        return _EVENT.pack(_KINDS[type(event)], 0, 0, 0, 0, 0, now, 0.0)

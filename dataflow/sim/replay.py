@@ -40,7 +40,7 @@ from dataflow.engine.events import (
 from dataflow.engine.loading import LoadedNode, load_node
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import PLAN_FILE, Chunk, Kind, Noted, checksum, chunk_name
-from dataflow.errors import AkoError, DataError, PlanError
+from dataflow.errors import AkoError, DataError
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import OperatorReport
@@ -345,5 +345,6 @@ def _read_plan(read: Read) -> PhysicalPlan:
         raise DataError(what="the run was not recorded", got=PLAN_FILE, fix="run it with --record")
     try:
         return PhysicalPlan.model_validate_json(data)
-    except (ValidationError, PlanError) as error:
-        raise DataError(what=f"the plan of the record cannot be read: {error}", where=PLAN_FILE) from error
+    except ValidationError as error:
+        why = error.errors()[0]["msg"]
+        raise DataError(what=f"the plan of the record cannot be read: {why}", where=PLAN_FILE) from error
