@@ -19,11 +19,10 @@ from tests.known_answers.training import job, replica
 
 
 def recorded(
-    topology: str, nodes: int, make_network: Callable[[], Network], *, seed: int, tasks: int = 1, **settings: Any
+    topology: str, nodes: int, make_network: Callable[[int], Network], *, seed: int, tasks: int = 1, **settings: Any
 ) -> InProcessRun:
     plan = compile_graph(job(topology, seed=seed, **settings), nodes, seed=seed, compute_tasks=tasks)
-    network = make_network()
-    return run_in_process(plan, lambda _node: network, record=True)
+    return run_in_process(plan, make_network, record=True)
 
 
 def check_replay(run: InProcessRun) -> None:
@@ -51,22 +50,27 @@ def check_replay(run: InProcessRun) -> None:
 def test_replay_of_asynchronous_training_on_threads_gives_the_same_weights(
     topology: str, settings: dict[str, Any], seed: int
 ) -> None:
-    check_replay(recorded(topology, 4, MemoryNetwork, seed=seed, epochs=1, **settings))
+    network = MemoryNetwork()
+    check_replay(recorded(topology, 4, lambda _node: network, seed=seed, epochs=1, **settings))
 
 
 @pytest.mark.parametrize(
     ("topology", "settings"),
-    [("ako", {"p": 2, "batch": 7, "momentum": 0.9}), ("parameter_server", {"servers": "all", "n_push": 2, "n_fetch": 4})],
+    [
+        ("ako", {"p": 2, "batch": 7, "momentum": 0.9}),
+        ("parameter_server", {"servers": "all", "n_push": 2, "n_fetch": 4}),
+    ],
 )
 def test_replay_of_nodes_with_two_compute_tasks_gives_the_same_weights(topology: str, settings: dict[str, Any]) -> None:
-    check_replay(recorded(topology, 3, MemoryNetwork, seed=3, tasks=2, **settings))
+    network = MemoryNetwork()
+    check_replay(recorded(topology, 3, lambda _node: network, seed=3, tasks=2, **settings))
 
 
 def test_replay_of_a_run_over_connections_that_broke_gives_the_same_weights() -> None:
     faults = tuple(CutAfter(frames) for frames in (30, 50, 20, 40, 90, 30))
-    check_replay(recorded("ako", 3, lambda: FaultyNetwork(MemoryNetwork(), faults), seed=3, p=3))
+    network = FaultyNetwork(MemoryNetwork(), faults, np.random.default_rng(0))
+    check_replay(recorded("ako", 3, network.at, seed=3, p=3))
 
 
 def test_replay_of_a_run_over_grpc_gives_the_same_weights() -> None:
-    plan = compile_graph(job("ako", p=3), 3, seed=3)
-    check_replay(run_in_process(plan, lambda _node: GrpcNetwork(token="secret"), record=True))
+    check_replay(recorded("ako", 3, lambda _node: GrpcNetwork(token="secret"), seed=3, p=3))

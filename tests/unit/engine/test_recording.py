@@ -121,7 +121,9 @@ def test_checksum_tells_scalars_and_the_last_bit_of_arrays_apart() -> None:
     weights = np.ones(1000, np.float32)
     other = weights.copy()
     other[999] = np.nextafter(np.float32(1), np.float32(2))
-    assert len({checksum(Labelled("a", weights)), checksum(Labelled("b", weights)), checksum(Labelled("a", other))}) == 3
+    assert (
+        len({checksum(Labelled("a", weights)), checksum(Labelled("b", weights)), checksum(Labelled("a", other))}) == 3
+    )
     assert checksum(Blob(np.zeros(0, np.uint8))) != checksum(Num(0))
 
 

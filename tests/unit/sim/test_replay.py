@@ -72,7 +72,12 @@ def ako() -> SimRun:
 
 
 def weights(nodes: Any) -> list[bytes]:
-    return [state.tensors()["values"].tobytes() for node in nodes for state in node.states.values() if "values" in state.tensors()]
+    return [
+        state.tensors()["values"].tobytes()
+        for node in nodes
+        for state in node.states.values()
+        if "values" in state.tensors()
+    ]
 
 
 def files(run: SimRun) -> dict[str, bytes]:
