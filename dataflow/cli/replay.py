@@ -120,7 +120,8 @@ def _lines(replayed: Replayed, difference: Difference | None) -> Iterator[str]:
     events, files = sum(replayed.events), len(replayed.artifacts)
     if difference is None:
         far = "" if replayed.complete else " as far as the record goes"
-        yield f"identical{far}: {events:,} events of {len(nodes)} nodes, {files} files, {len(replayed.reports)} reports"
+        things = (_count(files, "file"), _count(len(replayed.reports), "report"))
+        yield f"identical{far}: {_count(events, 'event')} of {_count(len(nodes), 'node')}, {', '.join(things)}"
     else:
         where = "" if difference.node is None else f"{nodes[difference.node].name}, event {difference.event}: "
         yield f"different: {where}{difference.what}"
@@ -132,6 +133,10 @@ def _lines(replayed: Replayed, difference: Difference | None) -> Iterator[str]:
         for node, other in sorted(replayed.waiting.items()):
             done, name = f"{replayed.events[node]:,} events", nodes[other].name
             yield f"{nodes[node].name} was given {done}; the next follows from what {name} did later"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
 def _as_json(replayed: Replayed, difference: Difference | None) -> dict[str, Any]:

@@ -195,20 +195,23 @@ class RecordedEngine(NodeEngine):
     Its record leaves it as artifacts, reported among its other commands. Node 0 reports the plan, too.
     """
 
-    def __init__(self, plan: PhysicalPlan, node: int, loaded: LoadedNode, *, chunk_s: float = CHUNK_S) -> None:
+    def __init__(
+        self, plan: PhysicalPlan, node: int, loaded: LoadedNode, *, digest: str, chunk_s: float = CHUNK_S
+    ) -> None:
         """Take over a loaded node; nothing runs before `Started`.
 
         Args:
             plan: the physical plan.
             node: this node's number.
             loaded: its operators and state elements.
+            digest: the plan's, which takes long to make for many nodes.
             chunk_s: seconds of events in a chunk at most, on the driver's clock.
 
         Raises:
             OperatorError: an operator cannot work as it is declared.
         """
         super().__init__(plan, node, loaded)
-        self._notebook = _Notebook(plan, node, chunk_s)
+        self._notebook = _Notebook(plan, node, digest, chunk_s)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """As `NodeEngine.handle`."""
@@ -235,9 +238,9 @@ class RecordedEngine(NodeEngine):
 class _Notebook:
     """What is noted of one engine and has not left it."""
 
-    def __init__(self, plan: PhysicalPlan, node: int, chunk_s: float) -> None:
+    def __init__(self, plan: PhysicalPlan, node: int, digest: str, chunk_s: float) -> None:
         self.node, self.closed = node, False
-        self._plan, self._digest, self._chunk_s = plan, plan.digest(), chunk_s
+        self._plan, self._digest, self._chunk_s = plan, digest, chunk_s
         self._tasks: dict[Task, int] = {}
         self._packed = bytearray()
         self._commanded = self._first = self._chunks = 0

@@ -84,8 +84,11 @@ class NodeDriver:
             AkoError: an operator cannot be made or opened.
         """
         self.loaded = await self._loop.run_in_executor(None, self._load)
-        make = RecordedEngine if self._record else NodeEngine
-        self._engine = make(self._plan, self._node, self.loaded)
+        digest = self._plan.digest()
+        if self._record:
+            self._engine = RecordedEngine(self._plan, self._node, self.loaded, digest=digest)
+        else:
+            self._engine = NodeEngine(self._plan, self._node, self.loaded)
         self._runner = runner = EngineRunner(
             self._engine,
             self._plan.nodes[self._node],
@@ -97,7 +100,7 @@ class NodeDriver:
             self._network,
             node=self._node,
             job=self._job,
-            plan_hash=f"{self._plan.digest()}+{self._bundle_digest}",
+            plan_hash=f"{digest}+{self._bundle_digest}",
             incarnation=self._incarnation,
             edge_types=message_types(self._plan),
             on_message=lambda source, edge, message, size: runner.feed(

@@ -122,7 +122,7 @@ class Simulator:
         run.nodes = [load_node(run.plan, node.index) for node in run.plan.nodes]
         for loaded in run.nodes:
             loaded.open()
-        self._engines = [self._engine(node, loaded) for node, loaded in enumerate(run.nodes)]
+        self._engines = self._make_engines()
         self._declare_faults()
         clock.at(0.0, self._coordinate, co.Placed(tuple(node.name for node in run.plan.nodes)))
         clock.at(self._model.statistics_s, self._tell_statistics)
@@ -147,9 +147,12 @@ class Simulator:
         self._cancelled = True
         self._clock.stop()
 
-    def _engine(self, node: int, loaded: LoadedNode) -> NodeEngine:
-        plan = self.run_so_far.plan
-        return RecordedEngine(plan, node, loaded, chunk_s=math.inf) if self._record else NodeEngine(plan, node, loaded)
+    def _make_engines(self) -> list[NodeEngine]:
+        plan, nodes = self.run_so_far.plan, enumerate(self.run_so_far.nodes)
+        if not self._record:
+            return [NodeEngine(plan, node, loaded) for node, loaded in nodes]
+        digest = plan.digest()
+        return [RecordedEngine(plan, node, loaded, digest=digest, chunk_s=math.inf) for node, loaded in nodes]
 
     def _what_stopped_it(self) -> co.Event:
         """Why the clock has stopped before the job's end."""

@@ -51,7 +51,7 @@ def chunk_of(*noted: Noted, last: bool = False) -> Chunk:
 
 def recorded(plan: PhysicalPlan, chunk_s: float = 1000.0) -> Rig:
     rig = Rig(plan)
-    rig.engine = RecordedEngine(plan, 0, rig.loaded, chunk_s=chunk_s)
+    rig.engine = RecordedEngine(plan, 0, rig.loaded, digest=plan.digest(), chunk_s=chunk_s)
     return rig
 
 
