@@ -14,7 +14,7 @@ import traceback
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
@@ -65,6 +65,10 @@ class Prepared:
     spec: JobSpec
     bundle: Bundle | None
     graph: LogicalGraph
+
+    def recorded(self) -> Prepared:
+        """The same job, whose run can be replayed: its record is among the artifacts."""
+        return replace(self, spec=self.spec.model_copy(update={"record": True}))
 
 
 def load_job(text: str) -> Job:

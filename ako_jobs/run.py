@@ -44,7 +44,8 @@ class Result:
         reason: what made it fail.
         stopped_by: what made it stop: target, patience, time, epochs or cancel.
         record: see `dataflow.observe.record.make_record`.
-        artifacts: the files its operators have made, by name; ``model.safetensors`` among them.
+        artifacts: the files its operators have made, by name; ``model.safetensors`` among them. Those in ``events/``
+            are the record of a run that can be replayed.
         log: what its processes printed.
         interrupted: Ctrl-C cancelled it.
     """
@@ -72,6 +73,7 @@ def run(
     nodes: int = 4,
     out: str | Path | None = None,
     master: str = "",
+    record: bool = False,
     on_event: OnEvent | None = None,
 ) -> Result:
     """Run a job and return when it has ended.
@@ -82,6 +84,7 @@ def run(
         nodes: how many nodes it runs on.
         out: folder for what it makes; see `keep`.
         master: ``host:port`` of a running master; if empty, processes are started here for this job alone.
+        record: let the run be replayed from `out`; see `dataflow.sim.replay`.
         on_event: called with each event.
 
     A first Ctrl-C cancels the job, and what it made until then is returned; a second one raises `KeyboardInterrupt`.
@@ -90,7 +93,7 @@ def run(
         AkoError: the job could not be started. One that fails later is returned, with state FAILED.
     """
     prepared = prepare(load_job(job) if isinstance(job, str) else job, settings or {}, nodes)
-    return execute(prepared, out=out, master=master, on_event=on_event)
+    return execute(prepared.recorded() if record else prepared, out=out, master=master, on_event=on_event)
 
 
 def execute(

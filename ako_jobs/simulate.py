@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,6 +37,10 @@ class Simulation:
     model: ClusterModel
     means: Mapping[TaskKind, float]
 
+    def recorded(self) -> Simulation:
+        """The same simulation, which can be replayed."""
+        return replace(self, prepared=self.prepared.recorded())
+
 
 def simulate(
     job: str | Job,
@@ -45,6 +49,7 @@ def simulate(
     nodes: int = 4,
     model: ClusterModel | None = None,
     out: str | Path | None = None,
+    record: bool = False,
     on_event: OnEvent | None = None,
 ) -> Result:
     """Simulate a job and return what became of it.
@@ -55,6 +60,7 @@ def simulate(
         nodes: how many nodes it runs on.
         model: the cluster; by default a `ClusterModel` as it comes.
         out: folder for what it makes; see `ako_jobs.run.keep`.
+        record: let the run be replayed from `out`.
         on_event: called with each event.
 
     Raises:
@@ -63,7 +69,7 @@ def simulate(
     simulation = prepare_simulation(
         load_job(job) if isinstance(job, str) else job, settings or {}, nodes, model or ClusterModel()
     )
-    return execute_simulation(simulation, out=out, on_event=on_event)
+    return execute_simulation(simulation.recorded() if record else simulation, out=out, on_event=on_event)
 
 
 def prepare_simulation(

@@ -58,6 +58,7 @@ app = verbs()
         "ako run all_to_all consistency=bsp epochs=5 --out results",
         "ako run my_job.py radius=2 --nodes 2",
         "ako run ako --nodes 64 --sim --bandwidth 1gbit --compute gamma",
+        "ako run ako --record --out results && ako replay results",
         "ako check ako --settings",
     )
 )
@@ -75,6 +76,9 @@ def run(
     json: Annotated[
         str, typer.Option("--json", metavar="FILE", help="Write the run's record there; - is standard output.")
     ] = "",
+    record: Annotated[
+        bool, typer.Option("--record", help="Keep in --out what `ako replay` needs to make the same run again.")
+    ] = False,
     sim: SimFlag = False,
     bandwidth: BandwidthOption = None,
     latency: LatencyOption = "",
@@ -98,13 +102,17 @@ def run(
         raise ConfigError(
             what="a simulation runs in this process, not at a master", got=master, fix="leave out --master"
         )
+    if record and out is None:
+        raise ConfigError(what="--record has no folder to keep the record in", fix="add --out DIR")
     _check_target(json)
     go: Callable[..., Result]
     if sim:
         simulation = prepare_simulation(load_job(job), parse_settings(settings), nodes, model or ClusterModel())
+        simulation = simulation.recorded() if record else simulation
         prepared, go = simulation.prepared, partial(execute_simulation, simulation)
     else:
         prepared = prepare(load_job(job), parse_settings(settings), nodes)
+        prepared = prepared.recorded() if record else prepared
         address = master_address(master, default_state_dir()) if master else ""
         go = partial(execute, prepared, master=address)
     for warning in prepared.spec.warnings:

@@ -44,6 +44,7 @@ class JobSpec(_Data):
         stop: when to stop.
         config: the job's configuration as the user gave it, for the record.
         warnings: what the user should know, shown when the job is submitted and kept in the record.
+        record: whether every node notes the events that its engine is given, so that the run can be replayed.
     """
 
     name: str
@@ -53,3 +54,4 @@ class JobSpec(_Data):
     stop: StopRules = StopRules()
     config: dict[str, JsonValue] = {}
     warnings: tuple[str, ...] = ()
+    record: bool = False

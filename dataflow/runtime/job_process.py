@@ -93,6 +93,7 @@ async def serve(control: socket.socket, progress: Progress, folder: Path) -> boo
             report=report,
             progress=progress.bump,
             bundle_digest=deploy.bundle_digest,
+            record=deploy.record,
         )
 
     reader, writer = await asyncio.open_connection(sock=control)

@@ -180,6 +180,7 @@ class JobRun:
             bundle=self._bundle.data,
             bundle_digest=self._bundle.digest,
             token=self._token,
+            record=self.spec.record,
         )
 
     def _set_timer(self, at_s: float) -> None:

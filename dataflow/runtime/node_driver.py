@@ -27,6 +27,7 @@ from dataflow.engine.events import (
 )
 from dataflow.engine.loading import LoadedNode, load_node, message_types
 from dataflow.engine.node_engine import NodeEngine
+from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError, WireError
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
@@ -49,6 +50,7 @@ class NodeDriver:
         report: told of reports and artifacts, on the event loop.
         progress: told whenever anything happened.
         bundle_digest: of the code that travels with the job; empty if none does.
+        record: note the events that the engine is given; see `dataflow.engine.recording`.
     """
 
     def __init__(
@@ -63,9 +65,10 @@ class NodeDriver:
         report: Callable[[OperatorReport | Artifact], None],
         progress: Callable[[], None],
         bundle_digest: str = "",
+        record: bool = False,
     ) -> None:
         self._plan, self._node, self._job, self._incarnation = plan, node, job, incarnation
-        self._bundle_digest = bundle_digest
+        self._bundle_digest, self._record = bundle_digest, record
         self._network, self._clock, self._report, self._progress = network, clock, report, progress
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -80,8 +83,14 @@ class NodeDriver:
             AkoError: an operator cannot be made or opened.
         """
         self.loaded = await self._loop.run_in_executor(None, self._load)
+        digest = self._plan.digest()
+        engine = (
+            RecordedEngine(self._plan, self._node, self.loaded, digest=digest)
+            if self._record
+            else NodeEngine(self._plan, self._node, self.loaded)
+        )
         self._runner = runner = EngineRunner(
-            NodeEngine(self._plan, self._node, self.loaded),
+            engine,
             self._plan.nodes[self._node],
             clock=self._clock,
             carry_out=self._carry_out,
@@ -91,7 +100,7 @@ class NodeDriver:
             self._network,
             node=self._node,
             job=self._job,
-            plan_hash=f"{self._plan.digest()}+{self._bundle_digest}",
+            plan_hash=f"{digest}+{self._bundle_digest}",
             incarnation=self._incarnation,
             edge_types=message_types(self._plan),
             on_message=lambda source, edge, message, size: runner.feed(

@@ -7,6 +7,7 @@ task ends. Everything that happens is an event of the clock, so equal arguments 
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ from dataflow.engine.events import (
 )
 from dataflow.engine.loading import LoadedNode, load_node
 from dataflow.engine.node_engine import NodeEngine
+from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError
 from dataflow.observe.events import JobEvent
 from dataflow.operators_api import Artifact
@@ -96,7 +98,7 @@ class Simulator:
         model.checked(spec.nodes)
         plan = compile_graph(spec.graph, spec.nodes, compute_tasks=model.tasks, seed=spec.seed)
         self.run_so_far = SimRun(plan)
-        self._model, self._on_event, self._perform = model, on_event, perform
+        self._model, self._on_event, self._perform, self._record = model, on_event, perform, spec.record
         self._clock = VirtualClock()
         self._coordinator = co.JobCoordinator(spec.nodes, spec.stop)
         self._network = SimNetwork(self._clock, model.rates_of(spec.nodes), model.latency_s, self._arrived)
@@ -120,7 +122,7 @@ class Simulator:
         run.nodes = [load_node(run.plan, node.index) for node in run.plan.nodes]
         for loaded in run.nodes:
             loaded.open()
-        self._engines = [NodeEngine(run.plan, node, loaded) for node, loaded in enumerate(run.nodes)]
+        self._engines = self._make_engines()
         self._declare_faults()
         clock.at(0.0, self._coordinate, co.Placed(tuple(node.name for node in run.plan.nodes)))
         clock.at(self._model.statistics_s, self._tell_statistics)
@@ -135,12 +137,22 @@ class Simulator:
             gc.unfreeze()
         run.elapsed_s = clock.now()
         run.statistics = [engine.statistics() for engine in self._engines]
+        for engine in self._engines:
+            if isinstance(engine, RecordedEngine) and (rest := engine.rest()):
+                run.artifacts[rest.name] = rest.data
         return run
 
     def cancel(self) -> None:
         """Cancel the job, at any moment, also from a signal handler; `run` returns what there is."""
         self._cancelled = True
         self._clock.stop()
+
+    def _make_engines(self) -> list[NodeEngine]:
+        plan, nodes = self.run_so_far.plan, enumerate(self.run_so_far.nodes)
+        if not self._record:
+            return [NodeEngine(plan, node, loaded) for node, loaded in nodes]
+        digest = plan.digest()
+        return [RecordedEngine(plan, node, loaded, digest=digest, chunk_s=math.inf) for node, loaded in nodes]
 
     def _what_stopped_it(self) -> co.Event:
         """Why the clock has stopped before the job's end."""

@@ -42,20 +42,21 @@ class InProcessRun:
             self.reports.append((node, report))
 
 
-def run_in_process(plan: PhysicalPlan, make_network: Callable[[int], Network]) -> InProcessRun:
+def run_in_process(plan: PhysicalPlan, make_network: Callable[[int], Network], *, record: bool = False) -> InProcessRun:
     """Run a plan to its end.
 
     Args:
         plan: the physical plan.
         make_network: the network as a node sees it, by the node's number; may be the same one for all.
+        record: note the events that every engine is given; the record is among the artifacts.
 
     Raises:
         AkoError: what failed a node.
     """
-    return asyncio.run(_run(plan, make_network))
+    return asyncio.run(_run(plan, make_network, record=record))
 
 
-async def _run(plan: PhysicalPlan, make_network: Callable[[int], Network]) -> InProcessRun:
+async def _run(plan: PhysicalPlan, make_network: Callable[[int], Network], *, record: bool) -> InProcessRun:
     run = InProcessRun()
     networks = [make_network(node.index) for node in plan.nodes]
     drivers = [
@@ -68,6 +69,7 @@ async def _run(plan: PhysicalPlan, make_network: Callable[[int], Network]) -> In
             clock=SystemClock(),
             report=lambda report, index=node.index: run.note(index, report),  # type: ignore[misc]
             progress=lambda: None,
+            record=record,
         )
         for node in plan.nodes
     ]
