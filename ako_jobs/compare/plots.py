@@ -95,6 +95,7 @@ def draw(comparison: Comparison, rows: Sequence[Row], outcomes: Outcomes, folder
                 path = folder / f"{name}.{kind}"
                 figure.savefig(path, dpi=150, metadata=metadata)
                 written.append(path)
+                figure.set_layout_engine("none")  # it is laid out by now, which takes as long as drawing
     return written
 
 
@@ -134,7 +135,7 @@ def _staleness(found: Rates) -> tuple[Any, Any]:
 
 def _panels(count: int, *, width: float = 4.2, height: float = 3.0, **shared: Any) -> tuple[Any, list[Any]]:
     """A figure and so many axes in it."""
-    wide = min(count, _PANELS_WIDE)
+    wide = 2 if count == 4 else min(count, _PANELS_WIDE)
     high = -(-count // wide)
     # One panel alone has room for a legend beside it.
     size = (7.0, 4.0) if count == 1 else (width * wide, height * high + 0.5)
@@ -162,7 +163,7 @@ def _over_time(
     up: str,
 ) -> Any:
     """A line for every run, a panel for every combination of swept values."""
-    figure, panels = _panels(len(pictured.points), sharey=True)
+    figure, panels = _panels(len(pictured.points), sharey=read is accuracies)
     for axes, point in zip(panels, pictured.points, strict=True):
         for (variant, at), records in pictured.records.items():
             look = pictured.look(variant)
@@ -176,6 +177,8 @@ def _over_time(
                 )
         axes.set(xlabel=across, ylabel=up, title=_words(point))
         axes.set_xlim(left=0)
+        if read is rates:
+            axes.set_ylim(bottom=0)
     if pictured.comparison.target is not None and read is accuracies:
         for axes in panels:
             axes.axhline(100 * pictured.comparison.target, color="0.4", linewidth=0.8, linestyle=(0, (1, 2)))
@@ -198,6 +201,7 @@ def _to_target(pictured: Pictured) -> Any:
             _bar(axes, place, row, spread, pictured.look(row.variant).colour)
         axes.set_xlabel(f"{unit} ({pictured.comparison.target:.4g})")
         axes.set_xlim(left=0)
+        axes.grid(axis="y", visible=False)
     _name_bars(left, rows)
     return figure
 
@@ -267,56 +271,59 @@ def _traffic(pictured: Pictured) -> Any:
 
 def _sweep(pictured: Pictured, key: str) -> Any:
     """What a swept key changes; a line for each variant and combination of the other keys' values."""
-    aimed = pictured.comparison.target is not None
-    first: tuple[str, Callable[[Row], float | None]] = (
-        ("time to target, s", lambda row: _median(row.target_s))
-        if aimed
-        else ("test accuracy, %", lambda row: _median(row.accuracy, 100))
-    )
-    measures: list[tuple[str, Callable[[Row], float | None]]] = [
-        first,
+    values = list(pictured.comparison.sweep[key])
+    places = _places(values)
+    combinations = list(dict.fromkeys(_others(row, key) for row in pictured.rows))
+    measures = _measures(aimed=pictured.comparison.target is not None)
+    figure, panels = _panels(len(measures))
+    for axes, (label, measure) in zip(panels, measures, strict=True):
+        for number, variant in enumerate(pictured.comparison.variants):
+            for turn, others in enumerate(combinations):
+                rows = [row for row in pictured.rows if row.variant == variant and _others(row, key) == others]
+                known = sorted((places[row.point[key]], y) for row in rows if (y := measure(row)) is not None)
+                look = pictured.look(variant)
+                axes.plot(
+                    [place for place, _ in known],
+                    [value for _, value in known],
+                    color=look.colour,
+                    marker=look.marker,
+                    markersize=4,
+                    # Of lines that coincide, those below show on both sides.
+                    linewidth=3.2 - 2 * number / len(pictured.comparison.variants),
+                    linestyle=_DASHES[turn % len(_DASHES)] if others else look.dashes,
+                )
+        axes.set(xlabel=key, ylabel=label)
+        if not label.endswith("%"):
+            axes.set_ylim(bottom=0)
+        axes.set_xticks(list(places.values()), values)
+    dashes = [
+        Line2D([], [], color="0.4", linestyle=_DASHES[turn % len(_DASHES)], label=_words(others))
+        for turn, others in enumerate(combinations)
+        if others
+    ]
+    _legend(figure, pictured, *dashes)
+    return figure
+
+
+def _measures(*, aimed: bool) -> list[tuple[str, Callable[[Row], float | None]]]:
+    """What is drawn of a sweep: labels, and figures of a row, None where there is none."""
+    target: list[tuple[str, Callable[[Row], float | None]]] = [
+        ("time to target, s", lambda row: _median(row.target_s)),
+    ]
+    return [
+        *(target if aimed else ()),
+        ("test accuracy, %", lambda row: _median(row.accuracy, 100)),
         ("time of an epoch, s", lambda row: _median(row.epoch_s)),
         ("a node sends, Mbit/s", lambda row: None if row.sending_rate is None else row.sending_rate * 8 / 1e6),
     ]
-    values = list(pictured.comparison.sweep[key])
-    numbers = [_number(value) for value in values]
-    numeric = all(number is not None for number in numbers)
-    places: dict[str, float] = dict(zip(values, numbers if numeric else range(len(values)), strict=True))  # type: ignore[arg-type]
-    figure, panels = _panels(len(measures))
-    for axes, (label, measure) in zip(panels, measures, strict=True):
-        for number, others in enumerate(dict.fromkeys(_others(row, key) for row in pictured.rows)):
-            for variant in pictured.comparison.variants:
-                rows = [row for row in pictured.rows if row.variant == variant and _others(row, key) == others]
-                line = sorted((places[row.point[key]], measure(row)) for row in rows if measure(row) is not None)
-                look = pictured.look(variant)
-                axes.plot(
-                    [place for place, _ in line],
-                    [value for _, value in line],
-                    color=look.colour,
-                    marker=_MARKERS[number % len(_MARKERS)],
-                    markersize=4,
-                    linewidth=1.2,
-                    linestyle=_DASHES[number % len(_DASHES)] if others else look.dashes,
-                )
-        axes.set(xlabel=key, ylabel=label)
-        axes.set_ylim(bottom=0)
-        axes.set_xticks(list(places.values()), values)
-    combinations = dict.fromkeys(_others(row, key) for row in pictured.rows)
-    more = [
-        Line2D(
-            [],
-            [],
-            color="0.4",
-            marker=_MARKERS[number % len(_MARKERS)],
-            markersize=4,
-            linestyle=_DASHES[number % 4],
-            label=_words(others),
-        )
-        for number, others in enumerate(combinations)
-        if others
-    ]
-    _legend(figure, pictured, *more)
-    return figure
+
+
+def _places(values: Sequence[str]) -> dict[str, float]:
+    """Where values stand on an axis: numbers where they belong, other words side by side."""
+    try:
+        return {value: float(value) for value in values}
+    except ValueError:
+        return {value: float(place) for place, value in enumerate(values)}
 
 
 def _median(spread: Spread | None, factor: float = 1.0) -> float | None:
@@ -326,13 +333,6 @@ def _median(spread: Spread | None, factor: float = 1.0) -> float | None:
 
 def _others(row: Row, key: str) -> Point:
     return tuple((other, value) for other, value in row.point.items() if other != key)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _words(point: Point) -> str:

@@ -95,17 +95,21 @@ def check_cases(comparison: Comparison) -> dict[str, tuple[str, ...]]:
     """Configure, build and check every case; nothing is started.
 
     Returns:
-        Warnings by the name of the case.
+        Warnings by the name of the variant, each once.
 
     Raises:
         ConfigError: a case cannot be run; it is named.
     """
-    warnings: dict[str, tuple[str, ...]] = {}
+    warnings: dict[str, tuple[str, ...]] = dict.fromkeys(comparison.variants, ())
     for case in comparison.cases():
         try:
             if case.cluster is not None:
                 case.cluster.model().checked(case.nodes)
-            warnings[case.name] = prepare(load_job(case.job), case.settings, case.nodes).spec.warnings
+            spec = prepare(load_job(case.job), case.settings, case.nodes).spec
+            if case.cluster is None and spec.graph.tensor_scale != 1:
+                what, fix = "only a simulation can count phantom tensors", "add --sim, or leave out phantom=true"
+                raise ConfigError(what, fix=fix)
+            warnings[case.variant] = tuple(dict.fromkeys((*warnings[case.variant], *spec.warnings)))
         except AkoError as error:
             what = f"{case.name}: {error.what}"
             raise ConfigError(what, got=error.got, where=error.where, fix=error.fix) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any
@@ -41,7 +41,8 @@ class Figures:
     """What is told of one run that finished. Shares are of the time of the nodes that compute gradients.
 
     Args:
-        accuracy: at the last validation; None if there was none.
+        accuracy: at the last validation, once all updates under way were applied; None if there was none.
+        best: the highest at any validation.
         target_s: seconds to the first validation that reached the target; None if none did.
         target_epochs: epochs to that.
         epoch_s: seconds of an epoch; None if no epochs were told.
@@ -53,6 +54,7 @@ class Figures:
     """
 
     accuracy: float | None
+    best: float | None
     target_s: float | None
     target_epochs: float | None
     epoch_s: float | None
@@ -84,6 +86,7 @@ class Row:
         target_epochs: epochs to the target.
         speedup: how many times as fast as the first row: to the target if there is one, else through an epoch.
         accuracy: at the last validation.
+        best: the highest of each run.
         epoch_s: seconds of an epoch.
         computing, waiting, rest: mean shares of the time of the nodes that compute gradients.
         sent_nbytes: mean bytes that all nodes together sent, of an epoch if epochs were told.
@@ -102,6 +105,7 @@ class Row:
     target_epochs: Spread | None
     speedup: float | None
     accuracy: Spread | None
+    best: Spread | None
     epoch_s: Spread | None
     computing: float | None
     waiting: float | None
@@ -127,6 +131,7 @@ def figures(record: Record, target: float | None) -> Figures:
     sent_nbytes = record["totals"]["sent_nbytes"]
     return Figures(
         accuracy=reports[-1]["accuracy"] if reports else None,
+        best=max((report["accuracy"] for report in reports), default=None),
         target_s=reached and reached["time_s"],
         target_epochs=reached and reached.get("epoch"),
         epoch_s=run_s / epochs if epochs else None,
@@ -174,6 +179,7 @@ def _row(case: Case, comparison: Comparison, outcomes: Sequence[Outcome], first:
         target_epochs=Spread.of(run.target_epochs for run in runs) if aimed else None,
         speedup=_ratio(first_s, target_s if aimed else epoch_s),
         accuracy=_spread(run.accuracy for run in runs),
+        best=_spread(run.best for run in runs),
         epoch_s=epoch_s,
         computing=_mean(run.computing for run in runs),
         waiting=_mean(run.waiting for run in runs),
@@ -205,9 +211,9 @@ def _ratio(first: Spread | None, other: Spread | None) -> float | None:
 
 def cells(comparison: Comparison, table: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Headings, and the cells of each row."""
-    target = () if comparison.target is None else (f"TIME TO {comparison.target:.4g}", "EPOCHS TO IT")
-    headings = ("VARIANT", *(key.upper() for key in comparison.sweep), "RUNS", "ACCURACY", *target)
-    headings += ("SPEED-UP", "EPOCH", "COMPUTE/WAIT/REST", "SENT/EPOCH", "NODE SENDS", "STALENESS")
+    target = () if comparison.target is None else (f"s TO {comparison.target:.4g}", "EPOCHS TO IT")
+    headings = ("VARIANT", *(key.upper() for key in comparison.sweep), "RUNS", "ACCURACY, %", "BEST, %", *target)
+    headings += ("SPEED-UP", "s/EPOCH", "COMPUTE/WAIT/REST, %", "MB/EPOCH", "Mbit/s/NODE", "STALENESS")
     return headings, [_cells(row, comparison.target is not None) for row in table]
 
 
@@ -216,24 +222,25 @@ def _cells(row: Row, aimed: bool) -> tuple[str, ...]:
     target: tuple[str, ...] = ()
     if aimed:
         missed = "" if row.reached == row.finished else f"; {row.reached} of {row.finished} reached it"
-        target = (_shown(row.target_s, _seconds) + missed, _shown(row.target_epochs, "{:.2f}".format))
+        target = (_shown(row.target_s, _number) + missed, _shown(row.target_epochs, _number))
     shares = (row.computing, row.waiting, row.rest)
     return (
         row.variant,
         *row.point.values(),
         f"{row.finished} of {row.runs}" + (f", {row.failed} failed" if row.failed else ""),
-        _shown(row.accuracy, "{:.2%}".format),
+        _shown(row.accuracy, _percent),
+        _shown(row.best, _percent),
         *target,
         "" if row.speedup is None else f"{row.speedup:.2f}",
-        _shown(row.epoch_s, _seconds),
-        " / ".join("" if share is None else f"{share:.0%}" for share in shares).strip(" /"),
-        "" if row.sent_nbytes is None else f"{row.sent_nbytes / 1e6:,.1f} MB",
-        "" if row.sending_rate is None else f"{row.sending_rate * 8 / 1e6:,.1f} Mbit/s",
+        _shown(row.epoch_s, _number),
+        "/".join(f"{100 * share:.0f}" for share in shares if share is not None),
+        "" if row.sent_nbytes is None else f"{row.sent_nbytes / 1e6:,.1f}",
+        "" if row.sending_rate is None else f"{row.sending_rate * 8 / 1e6:,.1f}",
         "" if row.staleness is None else f"{row.staleness:.1f}",
     )
 
 
-def _shown(spread: Spread | None, number: Any) -> str:
+def _shown(spread: Spread | None, number: Callable[[float], str]) -> str:
     """The median, and the smallest and largest in brackets where they differ."""
     if spread is None:
         return ""
@@ -243,8 +250,13 @@ def _shown(spread: Spread | None, number: Any) -> str:
     return middle if least == most else f"{middle} ({least} to {most})"
 
 
-def _seconds(duration_s: float) -> str:
-    return f"{duration_s:.3g} s" if duration_s < 1000 else f"{duration_s:,.0f} s"
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}"
+
+
+def _number(value: float) -> str:
+    """With three digits, or as many as stand before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def markdown(comparison: Comparison, table: Sequence[Row], outcomes: Outcomes) -> str:
@@ -260,7 +272,7 @@ def remarks(comparison: Comparison, outcomes: Outcomes) -> tuple[str, ...]:
     planned, ended, failed = len(comparison.cases()) * comparison.seeds, len(outcomes.ended), outcomes.failed
     found = []
     if ended < planned:
-        found.append(f"{planned - ended} of {planned} runs are missing: the same command goes on with them.")
+        found.append(f"missing: {planned - ended} of {planned} runs; the same command goes on with them")
     if failed:
         reasons = "\n".join(f"- {outcome.run.name}: {outcome.reason}" for outcome in failed)
         found.append(f"{len(failed)} of {planned} runs failed:\n\n{reasons}")

@@ -105,14 +105,14 @@ def compare(
     if sim or cluster is not None:
         given = (cluster or ClusterOptions()).model_dump(exclude_defaults=True)
         said["cluster"] = {**(said.get("cluster") or {}), **given}
-    options = {"nodes": nodes, "seeds": seeds, "target": target}
+    options = {"nodes": nodes, "master": master or None, "seeds": seeds, "target": target}
     said |= {key: value for key, value in options.items() if value is not None}
-    if master:
-        said["master"] = master_address(master, default_state_dir())
     comparison = Comparison.parse(said)
-    for case, warnings in check_cases(comparison).items():
+    if comparison.master:
+        master_address(comparison.master, default_state_dir())
+    for variant, warnings in check_cases(comparison).items():
         for warning in warnings:
-            note(f"{case}: {warning}")
+            note(f"{variant}: {warning}")
     claim(out, comparison)
     with CompareProgress(len(runs(comparison))) as progress:
         outcomes = run_comparison(comparison, out, progress)

@@ -59,7 +59,7 @@ class CompareProgress:
         epoch, accuracy = fields.get("epoch"), fields.get("accuracy")
         if isinstance(epoch, int | float):
             said = f"{accuracy:.2%} after {seconds(event.elapsed_s)}" if isinstance(accuracy, float) else ""
-            self._bars.update(self._one, completed=epoch, said=said)
+            self._bars.update(self._one, completed=epoch, said=said, refresh=True)
 
     def end(self, outcome: Outcome) -> None:
         """Show what became of a run."""
