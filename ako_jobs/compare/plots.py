@@ -41,11 +41,12 @@ Point = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Look:
-    """How a variant is drawn."""
+    """How a variant is drawn; the first with the widest lines, so that of lines that coincide those below show."""
 
     colour: str
     dashes: str
     marker: str
+    width: float
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Pictured:
         """How a variant is drawn."""
         number = list(self.comparison.variants).index(variant)
         turn = number // len(_COLOURS) % len(_DASHES)
-        return Look(_COLOURS[number % len(_COLOURS)], _DASHES[turn], _MARKERS[number % len(_MARKERS)])
+        width = 2.8 - 1.6 * number / len(self.comparison.variants)
+        return Look(_COLOURS[number % len(_COLOURS)], _DASHES[turn], _MARKERS[number % len(_MARKERS)], width)
 
 
 def draw(comparison: Comparison, rows: Sequence[Row], outcomes: Outcomes, folder: Path) -> list[Path]:
@@ -172,7 +174,7 @@ def _over_time(
                     *line(read(record)),
                     color=look.colour,
                     linestyle=look.dashes,
-                    linewidth=1.2,
+                    linewidth=look.width if len(records) == 1 else look.width / 1.5,
                     alpha=1.0 if len(records) == 1 else 0.65,
                 )
         axes.set(xlabel=across, ylabel=up, title=_words(point))
@@ -277,7 +279,7 @@ def _sweep(pictured: Pictured, key: str) -> Any:
     measures = _measures(aimed=pictured.comparison.target is not None)
     figure, panels = _panels(len(measures))
     for axes, (label, measure) in zip(panels, measures, strict=True):
-        for number, variant in enumerate(pictured.comparison.variants):
+        for variant in pictured.comparison.variants:
             for turn, others in enumerate(combinations):
                 rows = [row for row in pictured.rows if row.variant == variant and _others(row, key) == others]
                 known = sorted((places[row.point[key]], y) for row in rows if (y := measure(row)) is not None)
@@ -288,8 +290,7 @@ def _sweep(pictured: Pictured, key: str) -> Any:
                     color=look.colour,
                     marker=look.marker,
                     markersize=4,
-                    # Of lines that coincide, those below show on both sides.
-                    linewidth=3.2 - 2 * number / len(pictured.comparison.variants),
+                    linewidth=look.width,
                     linestyle=_DASHES[turn % len(_DASHES)] if others else look.dashes,
                 )
         axes.set(xlabel=key, ylabel=label)

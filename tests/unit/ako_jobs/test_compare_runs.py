@@ -108,6 +108,21 @@ def test_run_comparison_tasks_are_measured_once_for_all_seeds_and_bandwidths(tmp
     assert two.record["simulation"]["task_s"] != three.record["simulation"]["task_s"]
 
 
+def test_run_comparison_record_of_a_short_run_tells_how_it_went(tmp_path: Path) -> None:
+    """180 steps of 1 ms on two nodes at once: statistics each 16 ms make six points and one at the end."""
+    compared = quick(seeds=1, settings={**QUICK, "epochs": 1, "holdout": 0}, variants={"a": {"job": "ako"}})
+    claim(tmp_path / "out", compared)
+    (outcome,) = run_comparison(compared, tmp_path / "out", Watch()).ended
+    assert outcome.record is not None
+    series = outcome.record["series"]
+    assert [point["time_s"] for point in series[:-1]] == pytest.approx(
+        [0.016 * number for number in range(1, len(series))]
+    )
+    assert 6 <= len(series) <= 8
+    assert series[-1]["gradients"] == outcome.record["totals"]["gradients"]
+    assert series[-1]["sent_nbytes"] == outcome.record["totals"]["sent_nbytes"]
+
+
 def test_run_comparison_same_seed_gives_the_same_record(tmp_path: Path) -> None:
     compared = quick(seeds=1, settings={"epochs": 0.1})
     records = []

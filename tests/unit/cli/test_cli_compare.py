@@ -63,7 +63,7 @@ def test_compare_file_with_options_beside_it_is_the_file_but_for_these(
     assert list(asked["variants"]) == ["Ako", "PS[3+1]", "all-to-all", "ako p=2"]
     assert asked["variants"]["ako p=2"] == {"job": "ako", "settings": {"p": "2"}}
     assert asked["settings"]["epochs"] == "0.5"
-    assert (asked["nodes"], asked["seeds"], asked["target"], asked["sweep"]) == (2, 1, 0.95, {"bandwidth": ["1gbit"]})
+    assert (asked["nodes"], asked["seeds"], asked["target"], asked["sweep"]) == (2, 1, 0.9, {"bandwidth": ["1gbit"]})
     cluster = asked["cluster"]
     assert (cluster["compute"], cluster["step_time"], cluster["latency"]) == ("gamma", "2ms", "1ms")
 
