@@ -28,6 +28,9 @@ from dataflow import (
     task_means,
 )
 
+_STATISTICS_GRADIENTS = 16
+"""Gradients of a node between two statistics: enough to see how a short run goes, and little of its work."""
+
 
 @dataclass(frozen=True)
 class Simulation:
@@ -73,20 +76,37 @@ def simulate(
 
 
 def prepare_simulation(
-    job: Job, settings: Mapping[str, Any], nodes: int, model: ClusterModel, clock: Clock | None = None
+    job: Job,
+    settings: Mapping[str, Any],
+    nodes: int,
+    model: ClusterModel,
+    clock: Clock | None = None,
+    means: Mapping[TaskKind, float] | None = None,
 ) -> Simulation:
     """Configure, build and check a job, and find out how long its tasks take.
 
     A job that asks what a node can send and compute (the settings `bandwidth` and `gradients_per_s`) is told what the
-    model says, unless the user has said otherwise.
+    model says, unless the user has said otherwise. Nodes tell their statistics each time that they have had time for
+    some gradients, unless the model says when.
+
+    Args:
+        job: the job.
+        settings: values by key.
+        nodes: how many nodes it runs on.
+        model: the cluster.
+        clock: what tasks are measured with.
+        means: seconds of tasks, where they are known from a simulation of the same job; else they are measured.
 
     Raises:
         AkoError: as for `prepare`, or the model is not one of so many nodes, or measuring failed.
     """
     model.checked(nodes)
     prepared = prepare(job, settings, nodes)
-    means = task_means(prepared.spec, model, clock or SystemClock())
-    told = {"bandwidth": f"{model.rate * 8:.0f}bit", "gradients_per_s": 1 / _gradient_s(means, model)}
+    means = means or task_means(prepared.spec, model, clock or SystemClock())
+    gradient_s = _gradient_s(means, model)
+    if "statistics_s" not in model.model_fields_set:
+        model = model.model_copy(update={"statistics_s": _STATISTICS_GRADIENTS * gradient_s})
+    told = {"bandwidth": f"{model.rate * 8:.0f}bit", "gradients_per_s": 1 / gradient_s}
     asked = {key: value for key, value in told.items() if key in job.config.model_fields and key not in settings}
     if asked:
         prepared = prepare(job, {**settings, **asked}, nodes)
@@ -112,6 +132,8 @@ def execute_simulation(
     simulator = Simulator(prepared.spec, simulation.model, simulation.means, handle)
     with _on_interrupt(simulator.cancel) as interrupted:
         run = simulator.run()
+    for each in run.statistics:
+        series.add(run.elapsed_s, each)
     series.close()
     result = Result(
         job="simulated",

@@ -36,7 +36,12 @@ ALLOWED: dict[str, set[str]] = {
 }
 """Layers that the modules of a layer may import. `public` is the package `dataflow` itself, its public API."""
 
-ONLY_IN = {"grpc": {"transport", "runtime"}, "grpc_health": {"transport", "runtime"}, "torch": {"operators"}}
+ONLY_IN = {
+    "grpc": {"transport", "runtime"},
+    "grpc_health": {"transport", "runtime"},
+    "torch": {"operators"},
+    "matplotlib": {"ako_jobs"},
+}
 """Other packages that only some layers may import."""
 
 FORBIDDEN = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill"}
@@ -48,6 +53,7 @@ NEVER_REACHED = {
     "operators.dnn": {"torch"},
     "ako_jobs.jobs": {"torch"},
     "ako_jobs.predict": {"torch"},
+    "dataflow.cli.compare": {"torch", "matplotlib"},
 }
 """Packages that a module must not import, not even through others."""
 

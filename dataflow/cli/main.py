@@ -21,6 +21,7 @@ TRACEBACK_VARIABLE = "AKO_TRACEBACK"
 
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("train", "run a job here, or at a master, and follow it"),
+    "compare": ("compare", "run several jobs and put what came out side by side"),
     "replay": ("replay", "make a recorded run again, and compare"),
     "submit": ("train", "put a job into a master's queue"),
     "check": ("graphs", "check a job without running it; list its settings"),

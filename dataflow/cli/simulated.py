@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
-from ako_jobs.config import bytes_per_second
-from dataflow.errors import ConfigError
-from dataflow.sim.faults import parse_fault
+from ako_jobs.cluster_options import ClusterOptions
 from dataflow.sim.model import ClusterModel
 
 _PANEL = "Simulated cluster (with --sim)"
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 SimFlag = Annotated[bool, typer.Option("--sim", help="Simulate the job in this process, in virtual time.")]
 BandwidthOption = Annotated[
@@ -67,6 +62,28 @@ FaultOption = Annotated[
 ]
 
 
+def cluster_options(
+    bandwidth: list[str] | None,
+    latency: str,
+    compute: str,
+    step_time: str,
+    tasks: int | None,
+    speed: list[str] | None,
+    fault: list[str] | None,
+) -> ClusterOptions | None:
+    """The options that were given; None if none of them was."""
+    given = ClusterOptions(
+        bandwidth=tuple(bandwidth or ()),
+        latency=latency,
+        compute=compute,
+        step_time=step_time,
+        tasks=tasks,
+        speed=tuple(speed or ()),
+        fault=tuple(fault or ()),
+    )
+    return None if given == ClusterOptions() else given
+
+
 def cluster_model(
     bandwidth: list[str] | None,
     latency: str,
@@ -81,49 +98,5 @@ def cluster_model(
     Raises:
         ConfigError: one of them cannot be used.
     """
-    if not any((bandwidth, latency, compute, step_time, tasks, speed, fault)):
-        return None
-    said: dict[str, Any] = {"rates": {}, "speeds": {}}
-    for text in bandwidth or ():
-        node, equals, rate = text.rpartition("=")
-        if equals:
-            said["rates"][_node(node, text, "3=10mbit")] = bytes_per_second(rate)
-        else:
-            said["rate"] = bytes_per_second(rate)
-    for text in speed or ():
-        node, _, factor = text.rpartition("=")
-        said["speeds"][_node(node, text, "3=0.5")] = factor
-    if latency:
-        said["latency_s"] = duration(latency)
-    if step_time:
-        said["step_s"] = duration(step_time)
-        said["compute"] = "constant"
-    if compute:
-        said["compute"] = compute
-    if tasks is not None:
-        said["tasks"] = tasks
-    said["faults"] = tuple(parse_fault(text) for text in fault or ())
-    try:
-        return ClusterModel.model_validate(said)
-    except ValidationError as error:
-        first = error.errors()[0]
-        option = {"speeds": "speed", "step_s": "step-time", "latency_s": "latency"}.get(str(first["loc"][0]), "compute")
-        raise ConfigError(what=f"--{option}: {first['msg']}", got=first["input"]) from None
-
-
-def duration(text: str) -> float:
-    """Seconds of a time such as ``5ms``.
-
-    Raises:
-        ConfigError: it is not a time.
-    """
-    found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s)", text.strip())
-    if not found:
-        raise ConfigError(what="not a time", got=text, fix="write it like 100us, 5ms or 2s")
-    return float(found[1]) * _UNITS[found[2]]
-
-
-def _node(text: str, whole: str, example: str) -> int:
-    if not text.isdecimal():
-        raise ConfigError(what="not about a node", got=whole, fix=f"write it like {example}")
-    return int(text)
+    given = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, fault)
+    return None if given is None else given.model()

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from dataflow.reports import NodeStatistics
 
+MOST_POINTS = 512
+"""So many points are kept at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -32,7 +35,10 @@ class Point:
 
 @dataclass
 class Series:
-    """Points over time: one each time that every node may have told its statistics again."""
+    """Points over time: one each time that every node may have told its statistics again.
+
+    Points count from the start, so that leaving some out loses detail only: of too many, every other one is dropped.
+    """
 
     points: list[Point] = field(default_factory=list)
     _newest: dict[int, NodeStatistics] = field(default_factory=dict)
@@ -50,6 +56,8 @@ class Series:
         """Make a point of what was told since the last one, if anything was."""
         if not self._told:
             return
+        if len(self.points) == MOST_POINTS:
+            del self.points[::2]
         self._told.clear()
         nodes = self._newest.values()
         stale = [sample for each in nodes for name, sample in each.samples.items() if name.endswith(".staleness")]

@@ -1,0 +1,102 @@
+"""A simulated cluster in a user's words: the options of ``ako run --sim``, each written as it is there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+
+from ako_jobs.config import bytes_per_second
+from dataflow import ClusterModel, parse_fault
+from dataflow.errors import ConfigError
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_OPTIONS = {"speeds": "speed", "step_s": "step-time", "latency_s": "latency"}
+
+
+class ClusterOptions(BaseModel):
+    """What a user says of a simulated cluster; what is left out is as a `ClusterModel` comes.
+
+    Args:
+        bandwidth: of every node's link each way, such as 1gbit, or of one node's, such as 3=10mbit.
+        latency: between two nodes, such as 100us.
+        compute: how long tasks take; see `ClusterModel`.
+        step_time: mean time of a node's gradient, such as 5ms.
+        tasks: compute tasks of a node.
+        speed: how many times as fast as the others a node is, such as 3=0.5.
+        fault: see `parse_fault`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bandwidth: tuple[str, ...] = ()
+    latency: str = ""
+    compute: str = ""
+    step_time: str = ""
+    tasks: PositiveInt | None = None
+    speed: tuple[str, ...] = ()
+    fault: tuple[str, ...] = ()
+
+    def plus(self, key: str, value: str) -> Self:
+        """These options with one more: added to those of a key that may be given often, else in place of the old one.
+
+        Raises:
+            ConfigError: the value cannot be used.
+        """
+        before = getattr(self, key)
+        try:
+            return self.model_validate({**dict(self), key: (*before, value) if isinstance(before, tuple) else value})
+        except ValidationError as error:
+            raise ConfigError(what=f"{key}: {error.errors()[0]['msg']}", got=value) from None
+
+    def model(self) -> ClusterModel:
+        """The cluster they describe.
+
+        Raises:
+            ConfigError: one of them cannot be used.
+        """
+        said: dict[str, Any] = {"rates": {}, "speeds": {}}
+        for text in self.bandwidth:
+            node, equals, rate = text.rpartition("=")
+            if equals:
+                said["rates"][_node(node, text, "3=10mbit")] = bytes_per_second(rate)
+            else:
+                said["rate"] = bytes_per_second(rate)
+        for text in self.speed:
+            node, _, factor = text.rpartition("=")
+            said["speeds"][_node(node, text, "3=0.5")] = factor
+        if self.latency:
+            said["latency_s"] = duration(self.latency)
+        if self.step_time:
+            said["step_s"] = duration(self.step_time)
+            said["compute"] = "constant"
+        if self.compute:
+            said["compute"] = self.compute
+        if self.tasks is not None:
+            said["tasks"] = self.tasks
+        said["faults"] = tuple(parse_fault(text) for text in self.fault)
+        try:
+            return ClusterModel.model_validate(said)
+        except ValidationError as error:
+            first = error.errors()[0]
+            option = _OPTIONS.get(str(first["loc"][0]), "compute")
+            raise ConfigError(what=f"--{option}: {first['msg']}", got=first["input"]) from None
+
+
+def duration(text: str) -> float:
+    """Seconds of a time such as ``5ms``.
+
+    Raises:
+        ConfigError: it is not a time.
+    """
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s)", text.strip())
+    if not found:
+        raise ConfigError(what="not a time", got=text, fix="write it like 100us, 5ms or 2s")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _node(text: str, whole: str, example: str) -> int:
+    if not text.isdecimal():
+        raise ConfigError(what="not about a node", got=whole, fix=f"write it like {example}")
+    return int(text)

@@ -1,0 +1,340 @@
+"""Pictures of a comparison, with matplotlib, which this module alone imports.
+
+A variant has one colour in every picture: the first eight those of Okabe and Ito, which colour-blind people tell apart;
+later ones repeat them with other dashes. Of a sweep, pictures over time have a panel for each combination of values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from ako_jobs.compare.comparison import Comparison
+from ako_jobs.compare.curves import Accuracies, Rates, accuracies, rates, traffic
+from ako_jobs.compare.runs import Outcomes, Record
+from ako_jobs.compare.table import Row, Spread
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+_DASHES = ("-", "--", ":", "-.")
+_MARKERS = "osD^vPX*"
+_PANELS_WIDE = 3
+_STYLE = {
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "ako",  # the same records give the same bytes
+}
+
+Point = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a variant is drawn; the first with the widest lines, so that of lines that coincide those below show."""
+
+    colour: str
+    dashes: str
+    marker: str
+    width: float
+
+
+@dataclass(frozen=True)
+class Pictured:
+    """A comparison as pictures need it: rows, and the records of runs that finished, by variant and swept values."""
+
+    comparison: Comparison
+    rows: Sequence[Row]
+    records: dict[tuple[str, Point], list[Record]]
+
+    @property
+    def points(self) -> list[Point]:
+        """Combinations of swept values."""
+        return list(dict.fromkeys(point for _, point in self.records))
+
+    def look(self, variant: str) -> Look:
+        """How a variant is drawn."""
+        number = list(self.comparison.variants).index(variant)
+        turn = number // len(_COLOURS) % len(_DASHES)
+        width = 2.8 - 1.6 * number / len(self.comparison.variants)
+        return Look(_COLOURS[number % len(_COLOURS)], _DASHES[turn], _MARKERS[number % len(_MARKERS)], width)
+
+
+def draw(comparison: Comparison, rows: Sequence[Row], outcomes: Outcomes, folder: Path) -> list[Path]:
+    """Draw every picture that there is something to draw of, as PNG and SVG.
+
+    Args:
+        comparison: what was compared.
+        rows: its table.
+        outcomes: of its runs.
+        folder: where the pictures go; made if it does not exist.
+
+    Returns:
+        The files.
+    """
+    records: dict[tuple[str, Point], list[Record]] = {(case.variant, case.point): [] for case in comparison.cases()}
+    for outcome in outcomes.ended:
+        if outcome.record is not None and not outcome.reason:
+            records[outcome.run.case.variant, outcome.run.case.point].append(outcome.record)
+    pictured = Pictured(comparison, rows, {key: found for key, found in records.items() if found})
+    if not pictured.records:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    with mpl.rc_context(_STYLE):
+        for name, figure in _pictures(pictured):
+            for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+                path = folder / f"{name}.{kind}"
+                figure.savefig(path, dpi=150, metadata=metadata)
+                written.append(path)
+                figure.set_layout_engine("none")  # it is laid out by now, which takes as long as drawing
+    return written
+
+
+def _pictures(pictured: Pictured) -> Iterator[tuple[str, Any]]:
+    yield "accuracy_over_time", _over_time(pictured, accuracies, _accuracy_s, "time, s", "test accuracy, %")
+    yield "accuracy_over_epochs", _over_time(pictured, accuracies, _accuracy_epochs, "epochs", "test accuracy, %")
+    if pictured.comparison.target is not None:
+        yield "time_to_target", _to_target(pictured)
+    yield "epoch_time", _epoch_time(pictured)
+    yield "traffic", _traffic(pictured)
+    yield "bandwidth_over_time", _over_time(pictured, rates, _sending, "time, s", "a node sends, Mbit/s")
+    yield "utilisation_over_time", _over_time(pictured, rates, _utilisation, "time, s", "busy compute tasks, %")
+    yield "staleness_over_time", _over_time(pictured, rates, _staleness, "time, s", "staleness, gradients")
+    for key in pictured.comparison.sweep:
+        yield f"sweep_{key}", _sweep(pictured, key)
+
+
+def _accuracy_s(found: Accuracies) -> tuple[Any, Any]:
+    return found.time_s, 100 * found.accuracy
+
+
+def _accuracy_epochs(found: Accuracies) -> tuple[Any, Any]:
+    return found.epochs, 100 * found.accuracy
+
+
+def _sending(found: Rates) -> tuple[Any, Any]:
+    return found.time_s, found.sending * 8 / 1e6
+
+
+def _utilisation(found: Rates) -> tuple[Any, Any]:
+    return found.time_s, 100 * found.utilisation
+
+
+def _staleness(found: Rates) -> tuple[Any, Any]:
+    return found.time_s, found.staleness
+
+
+def _panels(count: int, *, width: float = 4.2, height: float = 3.0, **shared: Any) -> tuple[Any, list[Any]]:
+    """A figure and so many axes in it."""
+    wide = 2 if count == 4 else min(count, _PANELS_WIDE)
+    high = -(-count // wide)
+    # One panel alone has room for a legend beside it.
+    size = (7.0, 4.0) if count == 1 else (width * wide, height * high + 0.5)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(figure.subplots(high, wide, squeeze=False, **shared).flat)
+    for unused in axes[count:]:
+        unused.remove()
+    return figure, axes[:count]
+
+
+def _legend(figure: Any, pictured: Pictured, *more: Any) -> None:
+    """The variants, below the panels."""
+    looks = [(name, pictured.look(name)) for name in pictured.comparison.variants]
+    handles = [
+        Line2D([], [], color=look.colour, linestyle=look.dashes, linewidth=2, label=name) for name, look in looks
+    ]
+    figure.legend(handles=[*handles, *more], loc="outside lower center", ncols=min(3, len(handles) + len(more)))
+
+
+def _over_time(
+    pictured: Pictured,
+    read: Callable[[Record], Any],
+    line: Callable[[Any], tuple[Any, Any]],
+    across: str,
+    up: str,
+) -> Any:
+    """A line for every run, a panel for every combination of swept values."""
+    figure, panels = _panels(len(pictured.points), sharey=read is accuracies)
+    for axes, point in zip(panels, pictured.points, strict=True):
+        for (variant, at), records in pictured.records.items():
+            look = pictured.look(variant)
+            for record in records if at == point else ():
+                axes.plot(
+                    *line(read(record)),
+                    color=look.colour,
+                    linestyle=look.dashes,
+                    linewidth=look.width if len(records) == 1 else look.width / 1.5,
+                    alpha=1.0 if len(records) == 1 else 0.65,
+                )
+        axes.set(xlabel=across, ylabel=up, title=_words(point))
+        axes.set_xlim(left=0)
+        if read is rates:
+            axes.set_ylim(bottom=0)
+    if pictured.comparison.target is not None and read is accuracies:
+        for axes in panels:
+            axes.axhline(100 * pictured.comparison.target, color="0.4", linewidth=0.8, linestyle=(0, (1, 2)))
+        _legend(figure, pictured, Line2D([], [], color="0.4", linewidth=0.8, linestyle=(0, (1, 2)), label="target"))
+    else:
+        _legend(figure, pictured)
+    return figure
+
+
+def _to_target(pictured: Pictured) -> Any:
+    """Time and epochs to the target: the median as a bar, the seeds' range as a whisker."""
+    rows = [row for row in pictured.rows if row.finished]
+    figure = _bars_figure(len(rows), columns=2)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, spreads, unit in (
+        (left, [row.target_s for row in rows], "time to target, s"),
+        (right, [row.target_epochs for row in rows], "epochs to target"),
+    ):
+        for place, (row, spread) in enumerate(zip(rows, spreads, strict=True)):
+            _bar(axes, place, row, spread, pictured.look(row.variant).colour)
+        axes.set_xlabel(f"{unit} ({pictured.comparison.target:.4g})")
+        axes.set_xlim(left=0)
+        axes.grid(axis="y", visible=False)
+    _name_bars(left, rows)
+    return figure
+
+
+def _bar(axes: Any, place: int, row: Row, spread: Spread | None, colour: str) -> None:
+    if spread is None or spread.median == math.inf:
+        text = f"not reached ({row.reached} of {row.finished} runs did)"
+        axes.text(0.02, place, text, transform=axes.get_yaxis_transform(), va="center", color=colour)
+        return
+    axes.barh(place, spread.median, color=colour, height=0.7)
+    most = spread.most if spread.most < math.inf else spread.median
+    axes.plot([spread.least, most], [place, place], color="0.2", linewidth=1.5, marker="|")
+    if row.reached != row.finished:
+        text = f"  {row.reached} of {row.finished} runs reached it"
+        axes.text(spread.median, place, text, va="center", fontsize=8)
+
+
+def _epoch_time(pictured: Pictured) -> Any:
+    """Seconds of an epoch, divided into computing, waiting and the rest."""
+    rows = [row for row in pictured.rows if row.epoch_s is not None]
+    figure = _bars_figure(len(rows), columns=1)
+    axes = figure.subplots()
+    parts = (("computing", 1.0, ""), ("waiting for others", 0.5, "///"), ("rest", 0.2, ""))
+    for place, row in enumerate(rows):
+        begin, epoch_s = 0.0, row.epoch_s.median if row.epoch_s else 0.0
+        for share, (_, alpha, hatch) in zip((row.computing, row.waiting, row.rest), parts, strict=True):
+            length = epoch_s * (share or 0.0)
+            style = {"color": pictured.look(row.variant).colour, "alpha": alpha, "hatch": hatch, "edgecolor": "white"}
+            axes.barh(place, length, left=begin, height=0.7, linewidth=0.0, **style)
+            begin += length
+    axes.set_xlabel("time of an epoch, s")
+    handles = [
+        Patch(facecolor="0.2", alpha=alpha, hatch=hatch, edgecolor="white", label=name) for name, alpha, hatch in parts
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    _name_bars(axes, rows)
+    return figure
+
+
+def _bars_figure(bars: int, *, columns: int) -> Any:
+    return Figure(figsize=(5.5 + 2.5 * columns, 1.4 + 0.32 * max(bars, 2)), layout="constrained")
+
+
+def _name_bars(axes: Any, rows: Sequence[Row]) -> None:
+    names = [" ".join((row.variant, *(f"{key}={value}" for key, value in row.point.items()))) for row in rows]
+    axes.set_yticks(range(len(rows)), names)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(axis="y", visible=False)
+
+
+def _traffic(pictured: Pictured) -> Any:
+    """Bytes from every node to every other, one scale for all panels."""
+    sent = {key: traffic(records) / 1e6 for key, records in pictured.records.items()}
+    largest = max(float(each.max()) for each in sent.values()) or 1.0
+    figure, panels = _panels(len(sent), width=3.4, height=3.2)
+    for axes, ((variant, point), megabytes) in zip(panels, sent.items(), strict=True):
+        shown = np.ma.masked_where(np.eye(len(megabytes), dtype=bool), megabytes)
+        image = axes.imshow(shown, cmap="cividis", vmin=0, vmax=largest)
+        axes.set(xlabel="to node", ylabel="from node", title=f"{variant}\n{_words(point)}".strip())
+        axes.grid(visible=False)
+        step = -(-len(megabytes) // 8)
+        axes.set_xticks(range(0, len(megabytes), step))
+        axes.set_yticks(range(0, len(megabytes), step))
+    figure.colorbar(image, ax=panels, label="MB sent in a run", shrink=0.8)
+    return figure
+
+
+def _sweep(pictured: Pictured, key: str) -> Any:
+    """What a swept key changes; a line for each variant and combination of the other keys' values."""
+    values = list(pictured.comparison.sweep[key])
+    places = _places(values)
+    combinations = list(dict.fromkeys(_others(row, key) for row in pictured.rows))
+    measures = _measures(aimed=pictured.comparison.target is not None)
+    figure, panels = _panels(len(measures))
+    for axes, (label, measure) in zip(panels, measures, strict=True):
+        for variant in pictured.comparison.variants:
+            for turn, others in enumerate(combinations):
+                rows = [row for row in pictured.rows if row.variant == variant and _others(row, key) == others]
+                known = sorted((places[row.point[key]], y) for row in rows if (y := measure(row)) is not None)
+                look = pictured.look(variant)
+                axes.plot(
+                    [place for place, _ in known],
+                    [value for _, value in known],
+                    color=look.colour,
+                    marker=look.marker,
+                    markersize=4,
+                    linewidth=look.width,
+                    linestyle=_DASHES[turn % len(_DASHES)] if others else look.dashes,
+                )
+        axes.set(xlabel=key, ylabel=label)
+        if not label.endswith("%"):
+            axes.set_ylim(bottom=0)
+        axes.set_xticks(list(places.values()), values)
+    dashes = [
+        Line2D([], [], color="0.4", linestyle=_DASHES[turn % len(_DASHES)], label=_words(others))
+        for turn, others in enumerate(combinations)
+        if others
+    ]
+    _legend(figure, pictured, *dashes)
+    return figure
+
+
+def _measures(*, aimed: bool) -> list[tuple[str, Callable[[Row], float | None]]]:
+    """What is drawn of a sweep: labels, and figures of a row, None where there is none."""
+    target: list[tuple[str, Callable[[Row], float | None]]] = [
+        ("time to target, s", lambda row: _median(row.target_s)),
+    ]
+    return [
+        *(target if aimed else ()),
+        ("test accuracy, %", lambda row: _median(row.accuracy, 100)),
+        ("time of an epoch, s", lambda row: _median(row.epoch_s)),
+        ("a node sends, Mbit/s", lambda row: None if row.sending_rate is None else row.sending_rate * 8 / 1e6),
+    ]
+
+
+def _places(values: Sequence[str]) -> dict[str, float]:
+    """Where values stand on an axis: numbers where they belong, other words side by side."""
+    try:
+        return {value: float(value) for value in values}
+    except ValueError:
+        return {value: float(place) for place, value in enumerate(values)}
+
+
+def _median(spread: Spread | None, factor: float = 1.0) -> float | None:
+    """The median; None if it is not known, or never reached."""
+    return None if spread is None or spread.median == math.inf else factor * spread.median
+
+
+def _others(row: Row, key: str) -> Point:
+    return tuple((other, value) for other, value in row.point.items() if other != key)
+
+
+def _words(point: Point) -> str:
+    return ", ".join(f"{key}={value}" for key, value in point)

@@ -1,0 +1,239 @@
+"""Runs a comparison. Each run has a folder of its own, and the record in it is the memory of what has been done.
+
+Invariant: a run's folder appears whole, when the run has ended; whatever happens in between, runs that ended are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from ako_jobs.compare.comparison import Case, Comparison
+from ako_jobs.jobs import Prepared, load_job, prepare
+from ako_jobs.run import Result, empty_folder, execute, keep
+from ako_jobs.simulate import execute_simulation, prepare_simulation
+from dataflow import JobEvent, JobState, TaskKind
+from dataflow.errors import AkoError, ConfigError
+
+COMPARISON_FILE = "comparison.json"
+"""Says which comparison a folder is of."""
+
+Record = Mapping[str, Any]
+"""See `dataflow.observe.record.make_record`."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A case with a seed."""
+
+    case: Case
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.case.name}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run.
+
+    Args:
+        run: the run.
+        record: its record; None if it could not be started.
+        reason: why it did not finish; empty if it did.
+    """
+
+    run: Run
+    record: Record | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of the runs of a comparison: those that ended, and whether Ctrl-C kept others from being run."""
+
+    ended: tuple[Outcome, ...]
+    interrupted: bool = False
+
+    @property
+    def failed(self) -> tuple[Outcome, ...]:
+        """Those that did not finish."""
+        return tuple(outcome for outcome in self.ended if outcome.reason)
+
+
+class Watcher(Protocol):
+    """Is told how a comparison goes."""
+
+    def begin(self, run: Run) -> None:
+        """A run is prepared."""
+
+    def start(self, epochs: float | None) -> None:
+        """The run starts; `epochs` is how long it is at most, if that is known."""
+
+    def event(self, event: JobEvent) -> None:
+        """Something happened to the run."""
+
+    def end(self, outcome: Outcome) -> None:
+        """A run has ended, now or when the comparison was run before."""
+
+
+def runs(comparison: Comparison) -> tuple[Run, ...]:
+    """All runs, in order: every case with the first seed comes before any with the second."""
+    cases = comparison.cases()
+    return tuple(Run(case, seed) for seed in range(comparison.seeds) for case in cases)
+
+
+def check_cases(comparison: Comparison) -> dict[str, tuple[str, ...]]:
+    """Configure, build and check every case; nothing is started.
+
+    Returns:
+        Warnings by the name of the variant, each once.
+
+    Raises:
+        ConfigError: a case cannot be run; it is named.
+    """
+    warnings: dict[str, tuple[str, ...]] = dict.fromkeys(comparison.variants, ())
+    for case in comparison.cases():
+        try:
+            if case.cluster is not None:
+                case.cluster.model().checked(case.nodes)
+            spec = prepare(load_job(case.job), case.settings, case.nodes).spec
+            if case.cluster is None and spec.graph.tensor_scale != 1:
+                what, fix = "only a simulation can count phantom tensors", "add --sim, or leave out phantom=true"
+                raise ConfigError(what, fix=fix)
+            warnings[case.variant] = tuple(dict.fromkeys((*warnings[case.variant], *spec.warnings)))
+        except AkoError as error:
+            what = f"{case.name}: {error.what}"
+            raise ConfigError(what, got=error.got, where=error.where, fix=error.fix) from error
+    return warnings
+
+
+def claim(out: Path, comparison: Comparison) -> None:
+    """Make `out` the folder of a comparison, or find that it is.
+
+    Raises:
+        ConfigError: it is another's, holds something else, or cannot be written to.
+    """
+    path = out / COMPARISON_FILE
+    if path.is_file():
+        try:
+            before = Comparison.model_validate_json(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(what="the folder's comparison cannot be read", got=str(path)) from error
+        if not before.same_runs(comparison):
+            fix = "name a new folder; only seeds and target may change"
+            raise ConfigError(what="the folder holds another comparison", got=str(out), fix=fix)
+    else:
+        empty_folder(out)
+    path.write_text(comparison.model_dump_json(indent=2) + "\n")
+
+
+def run_comparison(comparison: Comparison, out: Path, watcher: Watcher) -> Outcomes:
+    """Run what has not been run before, and return what became of all. Runs that failed are run again.
+
+    A first Ctrl-C ends the run that it interrupts, and those that are left are not run.
+
+    Args:
+        comparison: what to run; it has been checked.
+        out: its folder, which has been claimed.
+        watcher: is told how it goes.
+    """
+    ended: list[Outcome] = []
+    tasks = _TaskTimes()
+    try:
+        for run in runs(comparison):
+            folder = out / "runs" / run.case.folder / f"seed-{run.seed}"
+            if record := _finished(folder):
+                outcome = Outcome(run, record)
+            else:
+                outcome = _perform(run, comparison.master, folder, tasks, watcher)
+            if outcome.record is not None:
+                tasks.learn(run.case, outcome.record)
+            ended.append(outcome)
+            watcher.end(outcome)
+    except KeyboardInterrupt:
+        return Outcomes(tuple(ended), interrupted=True)
+    return Outcomes(tuple(ended))
+
+
+@dataclass
+class _TaskTimes:
+    """Seconds of tasks, known from one simulation of a case for all others that have the same tasks."""
+
+    known: dict[str, Mapping[TaskKind, float]] = field(default_factory=dict)
+
+    def of(self, case: Case) -> Mapping[TaskKind, float] | None:
+        return self.known.get(self._key(case))
+
+    def learn(self, case: Case, record: Record) -> None:
+        if case.cluster is not None:
+            task_s = record["simulation"]["task_s"]
+            self.known.setdefault(
+                self._key(case), {TaskKind(chain, role, first): mean for chain, role, first, mean in task_s}
+            )
+
+    def _key(self, case: Case) -> str:
+        """Cases with equal ones have equal tasks: the network and declared faults make no difference."""
+        cluster = case.cluster and [case.cluster.compute, case.cluster.step_time, case.cluster.tasks]
+        return json.dumps([case.job, dict(case.settings), case.nodes, cluster], sort_keys=True)
+
+
+def _finished(folder: Path) -> Record | None:
+    """The record of a run that has finished, if there is one."""
+    try:
+        record: Record = json.loads((folder / "record.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return record if record["state"] == JobState.FINISHED else None
+
+
+def _perform(run: Run, master: str, folder: Path, tasks: _TaskTimes, watcher: Watcher) -> Outcome:
+    """Run it and keep what it makes.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C ended it; nothing of it is kept.
+    """
+    try:
+        watcher.begin(run)
+        prepared, go = _ready(run, master, tasks)
+        epochs = prepared.spec.config.get("epochs")
+        watcher.start(float(epochs) if isinstance(epochs, int | float) else None)
+        result = go(on_event=watcher.event)
+    except AkoError as error:
+        return Outcome(run, None, str(error))
+    if result.interrupted:
+        raise KeyboardInterrupt
+    with _arriving(folder) as unfinished:
+        keep(result, prepared, unfinished)
+    finished = result.state is JobState.FINISHED
+    return Outcome(run, result.record, "" if finished else result.reason or f"it was {result.state.lower()}")
+
+
+def _ready(run: Run, master: str, tasks: _TaskTimes) -> tuple[Prepared, Callable[..., Result]]:
+    case = run.case
+    job, settings = load_job(case.job), {**case.settings, "seed": str(run.seed)}
+    if case.cluster is None:
+        prepared = prepare(job, settings, case.nodes)
+        return prepared, partial(execute, prepared, master=master)
+    simulation = prepare_simulation(job, settings, case.nodes, case.cluster.model(), means=tasks.of(case))
+    return simulation.prepared, partial(execute_simulation, simulation)
+
+
+@contextmanager
+def _arriving(folder: Path) -> Iterator[Path]:
+    """A new folder that takes the name of `folder`, and its place, once it is filled."""
+    unfinished = folder.with_name(f".{folder.name}")
+    for stale in (unfinished, folder):
+        if stale.exists():
+            shutil.rmtree(stale)
+    unfinished.mkdir(parents=True)
+    yield unfinished
+    unfinished.rename(folder)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from compare_records import comparison, outcomes, record
+
+from ako_jobs.compare.table import rows
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'ako-dataflow[plots]'")
+
+from ako_jobs.compare import plots
+
+ALWAYS = {
+    "accuracy_over_epochs",
+    "accuracy_over_time",
+    "bandwidth_over_time",
+    "epoch_time",
+    "staleness_over_time",
+    "traffic",
+    "utilisation_over_time",
+}
+NEVER = ((2.0, 1.0, 0.5), (10.0, 5.0, 0.6))
+
+
+def drawn(compared, folder: Path, *records) -> set[str]:
+    ended = outcomes(compared, *records)
+    paths = plots.draw(compared, rows(compared, ended), ended, folder)
+    assert {path.suffix for path in paths} <= {".png", ".svg"}
+    assert all(path.stat().st_size > 1000 for path in paths)
+    return {path.stem for path in paths}
+
+
+def test_draw_writes_every_picture_that_there_is_something_to_draw_of(tmp_path: Path) -> None:
+    swept = comparison(seeds=1, sweep={"nodes": [2, 4], "lr": [0.1, 0.2]})
+    assert drawn(swept, tmp_path / "a", *[record()] * 7, record(NEVER)) == {
+        *ALWAYS,
+        "time_to_target",
+        "sweep_nodes",
+        "sweep_lr",
+    }
+    plain = comparison(seeds=2, target=None)
+    assert drawn(plain, tmp_path / "b", record(), "it failed", None, None) == ALWAYS
+
+
+def test_draw_runs_without_validations_or_series_leave_pictures_empty(tmp_path: Path) -> None:
+    silent = {**record(()), "series": [], "links": []}
+    assert drawn(comparison(seeds=1), tmp_path, silent, silent) == {*ALWAYS, "time_to_target"}
+
+
+def test_draw_when_no_run_finished_writes_nothing(tmp_path: Path) -> None:
+    assert drawn(comparison(seeds=1), tmp_path / "none", "it failed", None) == set()
+    assert not (tmp_path / "none").exists()
+
+
+def test_draw_same_records_give_the_same_bytes(tmp_path: Path) -> None:
+    compared = comparison(seeds=1)
+    for folder in ("a", "b"):
+        drawn(compared, tmp_path / folder, record(), record(NEVER))
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_look_of_a_variant_is_its_own_among_thirty() -> None:
+    variants = {f"v{number}": {"job": "ako"} for number in range(30)}
+    compared = comparison(variants=variants, seeds=1)
+    pictured = plots.Pictured(compared, (), {})
+    assert len({(pictured.look(name).colour, pictured.look(name).dashes) for name in variants}) == 30

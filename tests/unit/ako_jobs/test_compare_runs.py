@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare_records import Watch, comparison, files
+
+from ako_jobs.compare.comparison import Comparison
+from ako_jobs.compare.runs import check_cases, claim, run_comparison
+from dataflow.errors import ConfigError
+
+QUICK = {"phantom": True, "epochs": 0.1, "warm_start": 0}
+CLUSTER = {"step_time": "1ms"}
+
+
+def quick(**said: Any) -> Comparison:
+    """Simulations that learn nothing, of some ten steps on two nodes."""
+    return comparison(**{"settings": QUICK, "cluster": CLUSTER, "nodes": 2, "seeds": 2, **said})
+
+
+def test_run_comparison_interrupted_goes_on_with_the_runs_that_are_missing(tmp_path: Path) -> None:
+    compared = quick()
+
+    def third_is_interrupted(run: Any) -> None:
+        if run.name == "a, seed 1":
+            raise KeyboardInterrupt
+
+    claim(tmp_path / "out", compared)
+    first = Watch(on_begin=third_is_interrupted)
+    ended = run_comparison(compared, tmp_path / "out", first)
+    assert ended.interrupted
+    assert first.begun == ["a, seed 0", "b, seed 0"]
+    assert first.epochs == [0.1, 0.1]
+    kept = files(tmp_path / "out")
+    (tmp_path / "out" / "runs" / "01-a" / ".seed-1").mkdir()  # as if the machine had stopped while it was written
+
+    claim(tmp_path / "out", compared)
+    second = Watch()
+    ended = run_comparison(compared, tmp_path / "out", second)
+    assert not ended.interrupted
+    assert not ended.failed
+    assert second.begun == ["a, seed 1", "b, seed 1"]
+    assert [outcome.run.name for outcome in second.ended] == ["a, seed 0", "b, seed 0", "a, seed 1", "b, seed 1"]
+    everything = files(tmp_path / "out")
+    assert {name: everything[name] for name in kept} == kept
+    assert sorted(path.name for path in (tmp_path / "out" / "runs" / "01-a").iterdir()) == ["seed-0", "seed-1"]
+
+
+def test_run_comparison_ctrl_c_in_a_run_keeps_nothing_of_it(tmp_path: Path) -> None:
+    compared = quick(seeds=1)
+
+    def interrupt(event: Any) -> None:
+        if event.state == "RUNNING":
+            signal.raise_signal(signal.SIGINT)
+
+    claim(tmp_path / "out", compared)
+    ended = run_comparison(compared, tmp_path / "out", Watch(on_event=interrupt))
+    assert ended.interrupted
+    assert ended.ended == ()
+    assert not (tmp_path / "out" / "runs").exists()
+
+
+def test_run_comparison_what_fails_does_not_keep_others_from_running_and_is_run_again(tmp_path: Path) -> None:
+    """Node 1 fails in the midst of the job, or long after it."""
+    compared = quick(seeds=1, sweep={"fault": ["fail:1@0.005", "fail:1@1000"]}, variants={"a": {"job": "ako"}})
+    claim(tmp_path / "out", compared)
+    for _ in range(2):
+        watch = Watch()
+        ended = run_comparison(compared, tmp_path / "out", watch)
+        assert watch.begun[0] == "a fault=fail:1@0.005, seed 0"
+        (failed,) = ended.failed
+        assert "it failed at second 0.005, as declared" in failed.reason
+        assert len(ended.ended) == 2
+    assert len(watch.begun) == 1
+    record = json.loads((tmp_path / "out" / "runs" / "01-a-fault-fail-1-0-005" / "seed-0" / "record.json").read_text())
+    assert record["state"] == "FAILED"
+
+
+def test_run_comparison_what_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AKO_TOKEN", "none that a master knows")
+    compared = quick(seeds=1, settings={}, cluster=None, master="127.0.0.1:1", variants={"a": {"job": "ako"}})
+    claim(tmp_path / "out", compared)
+    (outcome,) = run_comparison(compared, tmp_path / "out", Watch()).ended
+    assert outcome.record is None
+    assert "127.0.0.1:1" in outcome.reason
+
+
+def test_run_comparison_tasks_are_measured_once_for_all_seeds_and_bandwidths(tmp_path: Path) -> None:
+    """Also when it goes on with seeds that are missing; on other nodes they are measured again."""
+    said = {"variants": {"a": {"job": "ako"}}, "cluster": {}, "sweep": {"bandwidth": ["10mbit", "1gbit"]}}
+    for seeds in (1, 2):
+        claim(tmp_path / "out", quick(seeds=seeds, **said))
+        ended = run_comparison(quick(seeds=seeds, **said), tmp_path / "out", Watch()).ended
+    first, *others = [outcome.record["simulation"]["task_s"] for outcome in ended if outcome.record]
+    assert len(others) == 3
+    assert first
+    assert all(task_s == first for task_s in others)
+
+    said["sweep"] = {"nodes": ["2", "3"]}
+    claim(tmp_path / "nodes", quick(seeds=1, **said))
+    two, three = run_comparison(quick(seeds=1, **said), tmp_path / "nodes", Watch()).ended
+    assert two.record is not None
+    assert three.record is not None
+    assert two.record["simulation"]["task_s"] != three.record["simulation"]["task_s"]
+
+
+def test_run_comparison_record_of_a_short_run_tells_how_it_went(tmp_path: Path) -> None:
+    """180 steps of 1 ms on two nodes at once: statistics each 16 ms make six points and one at the end."""
+    compared = quick(seeds=1, settings={**QUICK, "epochs": 1, "holdout": 0}, variants={"a": {"job": "ako"}})
+    claim(tmp_path / "out", compared)
+    (outcome,) = run_comparison(compared, tmp_path / "out", Watch()).ended
+    assert outcome.record is not None
+    series = outcome.record["series"]
+    assert [point["time_s"] for point in series[:-1]] == pytest.approx(
+        [0.016 * number for number in range(1, len(series))]
+    )
+    assert 6 <= len(series) <= 8
+    assert series[-1]["gradients"] == outcome.record["totals"]["gradients"]
+    assert series[-1]["sent_nbytes"] == outcome.record["totals"]["sent_nbytes"]
+
+
+def test_run_comparison_same_seed_gives_the_same_record(tmp_path: Path) -> None:
+    compared = quick(seeds=1, settings={"epochs": 0.1})
+    records = []
+    for _ in range(2):
+        claim(tmp_path / "out", compared)
+        records.append([outcome.record for outcome in run_comparison(compared, tmp_path / "out", Watch()).ended])
+        shutil.rmtree(tmp_path / "out")
+    assert records[0] == records[1]
+
+
+def test_claim_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:
+    claim(tmp_path / "out", quick())
+    claim(tmp_path / "out", quick(seeds=5, target=0.5))
+    with pytest.raises(ConfigError, match="the folder holds another comparison"):
+        claim(tmp_path / "out", quick(nodes=3))
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="the folder for the results is not empty"):
+        claim(tmp_path, quick())
+    (tmp_path / "out" / "comparison.json").write_text("{")
+    with pytest.raises(ConfigError, match="the folder's comparison cannot be read"):
+        claim(tmp_path / "out", quick())
+
+
+def test_check_cases_names_the_case_that_cannot_be_run() -> None:
+    with pytest.raises(ConfigError, match=r"^a nodes=1 lr=no: lr: must be a positive number \(got no\)"):
+        check_cases(quick(sweep={"nodes": [1], "lr": ["no"]}))
+    with pytest.raises(ConfigError, match=r"^b speed=7=2: a speed is given for a node that does not exist"):
+        check_cases(quick(variants={"b": {"job": "ako"}}, sweep={"speed": ["1=2", "7=2"]}))
+
+
+def test_check_cases_phantoms_on_real_nodes_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^a: only a simulation can count phantom tensors; add --sim"):
+        check_cases(quick(cluster=None))
+
+
+def test_check_cases_tells_each_warning_once_for_a_variant() -> None:
+    found = check_cases(quick(sweep={"bandwidth": ["1mbit", "1gbit"]}, settings={**QUICK, "lr": 0.5}))
+    said = "effective learning rate: 2 workers x lr 0.5 = 1 per round (updates add up)"
+    assert found == {"a": (said,), "b": (said,)}

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from dataflow.observe.series import MOST_POINTS, Point, Series
+from dataflow.reports import NodeStatistics, SampleStatistics
+
+
+def told(node: int, steps: int) -> NodeStatistics:
+    return NodeStatistics(
+        node=node,
+        steps=steps,
+        busy_s={"compute": 0.5 * steps, "network": 9.0},
+        waiting_s=0.25 * steps,
+        sent_nbytes={3: 10 * steps, 4: steps},
+        samples={
+            "compute.staleness": SampleStatistics(steps, 2.0 * steps, 9.0, 1.0),
+            "compute.other": SampleStatistics(1, 5.0, 5.0, 5.0),
+        },
+    )
+
+
+def test_series_point_is_what_all_nodes_had_done_when_one_tells_again() -> None:
+    series = Series()
+    series.add(1.0, told(0, 2))
+    series.add(1.5, told(1, 4))
+    series.add(2.0, told(0, 6))
+    assert series.points == [
+        Point(
+            time_s=1.5,
+            gradients=6,
+            computing_s=3.0,
+            waiting_s=1.5,
+            sent_nbytes=66,
+            stale_gradients=6,
+            staleness=12.0,
+        )
+    ]
+    series.close()
+    assert [(point.time_s, point.gradients) for point in series.points] == [(1.5, 6), (2.0, 10)]
+    series.close()
+    assert len(series.points) == 2
+
+
+def test_series_of_too_many_points_keeps_every_other_one_and_the_last() -> None:
+    series = Series()
+    for number in range(1, 10 * MOST_POINTS + 1):
+        series.add(float(number), told(0, number))
+    series.close()
+    assert MOST_POINTS / 2 < len(series.points) <= MOST_POINTS
+    assert series.points[-1].time_s == 10 * MOST_POINTS
+    assert all(point.gradients == point.time_s for point in series.points)
+    times = [point.time_s for point in series.points]
+    assert times == sorted(times)
