@@ -69,7 +69,7 @@ def test_all_to_all_at_full_bisection_takes_one_links_share(n: int, nbytes: int)
 @pytest.mark.parametrize("late", [0.01, 0.1])
 @pytest.mark.parametrize("n", [4, 8, 32])
 def test_all_to_all_of_nodes_that_begin_unevenly_takes_two_quanta_more_at_most(n: int, late: float) -> None:
-    """Nobody can have received everything before the last to begin has sent it; links that met can wait for a quantum."""
+    """Nothing has all arrived before the last to begin has sent it; where flows meet, one waits for a quantum."""
     share_s = (n - 1) * 16 * QUANTUM_S
     begin = np.random.default_rng(n).uniform(0, late * share_s, n)
     rig = Rig([RATE] * n)
