@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections import defaultdict
@@ -20,6 +21,7 @@ from dataflow.sim.costs import TaskKind
 from dataflow.sim.faults import LinkFails, parse_fault
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.simulator import SimRun, Simulator
+from operators.cost_model import CostModel
 
 STEP_S = 0.01
 MEANS = {TaskKind("compute", role, first): STEP_S for role in ("step", "shard") for first in (True, False)}
@@ -126,6 +128,18 @@ def test_ako_sends_m_n_minus_1_over_p_per_gradient_in_a_long_run_all_told() -> N
     finished = run("ako", 4, {**LARGE, "epochs": 10, "p": 3})
     per_gradient = sum(sum(each.sent_nbytes.values()) for each in finished.statistics) / gradients(finished)
     assert per_gradient == pytest.approx(model_nbytes(finished.plan.graph) * 3 / 3, rel=0.01)
+
+
+def test_phantom_is_exchanged_in_as_many_partitions_as_what_it_stands_for() -> None:
+    """ako.txt, equation 3: 100 gradients/s x m x 9 / (125,000 bytes/s), m = 54,824 bytes, and 54,908 of the phantom."""
+    real, phantom = ({**DIGITS, "gradients_per_s": 100, "bandwidth": "1mbit", "phantom": each} for each in (0, 1))
+    rotations = [
+        json.loads(element.params)
+        for settings in (real, phantom)
+        for element in prepare(load_job("ako"), settings, 10).graph.elements
+        if element.name == "rotation"
+    ]
+    assert [CostModel(**rotation["cost"]).partitions(10) for rotation in rotations] == [395, 396]
 
 
 def test_all_to_all_sends_m_n_minus_1_per_gradient() -> None:
