@@ -173,6 +173,8 @@ class Simulator:
                     at(now + self._model.latency_s, self._feed, (node, StopAsked()))
             case co.KillNodes(nodes):
                 self._dead.update(nodes)
+            case co.SetTimer() if run.state is co.JobState.DEPLOYING:
+                pass  # deploying takes no time
             case co.SetTimer(at_s):
                 self._timer_at_s = at_s
                 at(at_s, self._tick, at_s)

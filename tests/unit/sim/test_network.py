@@ -244,7 +244,7 @@ cuts = st.lists(
 rates_of_five = st.lists(st.sampled_from([RATE, RATE / 3, RATE / 50]), min_size=5, max_size=5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(sends=sends, cuts=cuts, rates=rates_of_five, latency_s=st.sampled_from([0.0, LATENCY_S, 0.02]))
 def test_everything_sent_arrives_once_in_the_order_of_its_flow_whatever_is_cut(
     sends: list[tuple[float, int, int, int]],
@@ -269,7 +269,11 @@ def test_everything_sent_arrives_once_in_the_order_of_its_flow_whatever_is_cut(
 
 
 def assert_within(rate: float, pieces: list[tuple[float, int]]) -> None:
-    """Pieces of at most a quantum pass a link one after the other: (time of the last byte, bytes), in order."""
+    """Pieces of at most a quantum pass a link one after the other: (time of the last byte, bytes), in order.
+
+    Empty ones pass at the same instant as the one before, and may be seen first at another receiver.
+    """
+    pieces = [piece for piece in pieces if piece[1]]
     for first, last in itertools.combinations(range(len(pieces)), 2):
         nbytes = sum(size for _, size in pieces[first + 1 : last + 1])
         assert nbytes <= rate * (pieces[last][0] - pieces[first][0]) * (1 + EXACT) + 1e-3

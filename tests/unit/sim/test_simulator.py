@@ -272,6 +272,7 @@ def test_nodes_that_wait_for_each_other_for_ever_are_reported(job: str) -> None:
     assert finished.state == "FAILED"
     assert "nodes wait for each other for ever: node-0, node-1, node-2" in finished.reason
     assert 0 < gradients(finished) < 3 * 241
+    assert finished.elapsed_s < 3
 
 
 def test_cut_that_outlasts_the_job_by_years_is_waited_for_in_no_time() -> None:
