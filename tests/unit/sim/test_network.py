@@ -271,12 +271,13 @@ def test_everything_sent_arrives_once_in_the_order_of_its_flow_whatever_is_cut(
 def assert_within(rate: float, pieces: list[tuple[float, int]]) -> None:
     """Pieces of at most a quantum pass a link one after the other: (time of the last byte, bytes), in order.
 
-    Empty ones pass at the same instant as the one before, and may be seen first at another receiver.
+    Empty ones pass at the same instant as the one before, and may be seen first at another receiver. A byte is let pass:
+    even the fastest receiver is busy with other senders for a moment.
     """
     pieces = [piece for piece in pieces if piece[1]]
     for first, last in itertools.combinations(range(len(pieces)), 2):
         nbytes = sum(size for _, size in pieces[first + 1 : last + 1])
-        assert nbytes <= rate * (pieces[last][0] - pieces[first][0]) * (1 + EXACT) + 1e-3
+        assert nbytes <= rate * (pieces[last][0] - pieces[first][0]) * (1 + EXACT) + 1
 
 
 @settings(max_examples=150, deadline=None)
