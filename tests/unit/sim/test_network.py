@@ -271,8 +271,8 @@ def test_everything_sent_arrives_once_in_the_order_of_its_flow_whatever_is_cut(
 def assert_within(rate: float, pieces: list[tuple[float, int]]) -> None:
     """Pieces of at most a quantum pass a link one after the other: (time of the last byte, bytes), in order.
 
-    Empty ones pass at the same instant as the one before, and may be seen first at another receiver. A byte is let pass:
-    even the fastest receiver is busy with other senders for a moment.
+    Empty ones pass at the same instant as the one before, and may be seen first at another receiver. One byte is
+    excused: even the fastest receiver is busy with other senders for a moment.
     """
     pieces = [piece for piece in pieces if piece[1]]
     for first, last in itertools.combinations(range(len(pieces)), 2):
