@@ -216,8 +216,14 @@ def test_receiver_that_puts_off_two_messages_to_one_moment_gets_them_in_order() 
     """The second arrives at the very moment to which the first was put off."""
     seen: list[tuple[Any, float]] = []
 
+    def see(item: Any) -> None:
+        seen.append((item, rig.clock.now()))
+
     def put_off(arrival: Arrival) -> None:
-        rig.clock.at(max(rig.clock.now(), 2.0), lambda _: seen.append((arrival.item, rig.clock.now())))
+        if rig.clock.now() < 2.0:
+            rig.clock.at(2.0, see, arrival.item)
+        else:
+            see(arrival.item)
 
     rig = Rig([1000.0] * 2, 0.0, put_off)
     rig.network.send(0, 1, "first", 1000)
