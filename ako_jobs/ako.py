@@ -46,7 +46,7 @@ def build(config: Config) -> LogicalGraph:
     setting = Setting.of(config)
     cost = CostModel(
         gradients_per_s=config.gradients_per_s,
-        model_nbytes=4 * setting.layout.n_weights,
+        model_nbytes=4 * setting.layout.n_weights * setting.tensor_scale,
         bandwidth=bytes_per_second(config.bandwidth),
     )
     p = None if config.p == "auto" else config.p

@@ -189,9 +189,10 @@ def bytes_per_second(text: str) -> float:
     """Bytes per second of a rate such as ``100mbit`` or ``1gbit``.
 
     Raises:
-        ConfigError: not a rate, or zero.
+        ConfigError: not a rate, or not one that anything has: less than 1 byte/s or more than 10^15.
     """
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([kmg]?)bit", text.strip().lower())
-    if not match or float(match[1]) <= 0:
+    rate = float(match[1]) * _UNITS[match[2]] / 8 if match else 0.0
+    if not 1 <= rate <= 1e15:
         raise ConfigError(what="not a bandwidth", got=text, fix="write it like 100mbit or 1gbit")
-    return float(match[1]) * _UNITS[match[2]] / 8
+    return rate

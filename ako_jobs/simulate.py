@@ -158,8 +158,9 @@ def execute_simulation(
 
 
 def _gradient_s(means: Mapping[TaskKind, float], model: ClusterModel) -> float:
-    """Seconds of a node's gradient: those of its longest task, since that of a step is much the longest."""
-    return model.step_s or max(seconds for kind, seconds in means.items() if kind.role in ("step", "shard"))
+    """Seconds of a node's gradient: those of its longest task of a step; a second if the job makes none."""
+    steps = (seconds for kind, seconds in means.items() if kind.role in ("step", "shard"))
+    return model.step_s or max(steps, default=1.0)
 
 
 def _assumed(simulation: Simulation) -> dict[str, JsonValue]:

@@ -78,6 +78,11 @@ class Setting:
         )
 
     @property
+    def tensor_scale(self) -> int:
+        """How many weights each one of the vector stands for: more than 1 in a phantom."""
+        return self.model.scale if isinstance(self.model, PhantomSpec) else 1
+
+    @property
     def schedule(self) -> Schedule:
         """The learning rate of each gradient."""
         config, steps = self.config, steps_per_epoch(self.train_images, 1, self.config.batch)
@@ -137,10 +142,9 @@ def add_worker(
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
     """
     config, data, optimizer = setting.config, setting.data, setting.optimizer
-    if isinstance(setting.model, PhantomSpec):
-        graph = graph.with_tensor_scale(setting.model.scale)
     graph = (
-        graph.with_state("replica", Replica(model=setting.model, warm_start=setting.warm_start), role="worker")
+        graph.with_tensor_scale(setting.tensor_scale)
+        .with_state("replica", Replica(model=setting.model, warm_start=setting.warm_start), role="worker")
         .with_state("statistics", Statistics(model=setting.model, warm_start=setting.warm_start), role="worker")
         .with_state("velocity", Velocity(n_weights=setting.layout.n_weights, optimizer=optimizer), role="worker")
         .with_state("clocks", clocks, role="worker")

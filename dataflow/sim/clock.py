@@ -32,9 +32,9 @@ class VirtualClock:
         return self._count
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing is left to happen."""
-        return not self._heap
+    def next_s(self) -> float:
+        """When something happens next; infinite if nothing is left to happen."""
+        return self._heap[0][0] if self._heap else float("inf")
 
     def at(self, time_s: float, action: Action, argument: Any = None, priority: int = 0) -> None:
         """Have `action(argument)` called at a time that is not past; the lowest `priority` goes first."""
@@ -42,12 +42,13 @@ class VirtualClock:
         heappush(self._heap, (time_s, priority, count, action, argument))
 
     def run(self) -> None:
-        """Let time go on until nothing is left to happen, or `stop` is called."""
-        heap, self._stopped = self._heap, False
+        """Let time go on until nothing is left to happen, or `stop` is called, which may have been before."""
+        heap = self._heap
         while heap and not self._stopped:
             self._now, _, _, action, argument = heappop(heap)
             action(argument)
+        self._stopped = False
 
     def stop(self) -> None:
-        """Let no further event happen; may be called at any moment, also from a signal handler."""
+        """Let no further event happen in this `run`, or in the next one if none is on; also from a signal handler."""
         self._stopped = True

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from dataflow.errors import ConfigError
+
+LONGEST_S = 1e9
+"""No fault begins later or takes longer: virtual seconds are floating-point numbers, exact to 0.1 us up to there."""
+
+Moment = Annotated[float, Field(ge=0, le=LONGEST_S)]
+Duration = Annotated[float, Field(gt=0, le=LONGEST_S)]
+Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
 
 
 class _Fault(BaseModel):
     """What all faults have: the second they begin at."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    at_s: NonNegativeFloat
+    at_s: Moment
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -37,7 +45,7 @@ class NodePauses(_Fault):
     """A node does nothing for a while, and then goes on where it was."""
 
     node: NonNegativeInt
-    for_s: PositiveFloat
+    for_s: Duration
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -49,8 +57,8 @@ class NodeSlows(_Fault):
     """All that a node does for a while takes `factor` times as long."""
 
     node: NonNegativeInt
-    for_s: PositiveFloat
-    factor: PositiveFloat
+    for_s: Duration
+    factor: Factor
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -59,11 +67,11 @@ class NodeSlows(_Fault):
 
 
 class LinkFails(_Fault):
-    """Nothing passes between two nodes for a while; what is sent meanwhile waits."""
+    """Nothing passes between two nodes for a while, or ever again; what is sent meanwhile waits."""
 
     node: NonNegativeInt
     other: NonNegativeInt
-    for_s: PositiveFloat
+    for_s: Duration | None = None
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -78,7 +86,7 @@ _FORMS: dict[str, tuple[type[Fault], str, str]] = {
     "fail": (NodeFails, f"{_NODE}{_AT}", "fail:2@10"),
     "pause": (NodePauses, f"{_NODE}{_AT}{_FOR}", "pause:2@10+1.5"),
     "slow": (NodeSlows, rf"{_NODE}{_AT}{_FOR}x(?P<factor>[\d.]+)", "slow:2@10+5x4"),
-    "cut": (LinkFails, rf"{_NODE}-(?P<other>\d+){_AT}{_FOR}", "cut:0-2@10+3"),
+    "cut": (LinkFails, rf"{_NODE}-(?P<other>\d+){_AT}(?:{_FOR})?", "cut:0-2@10+3"),
 }
 
 
@@ -86,7 +94,7 @@ def parse_fault(text: str) -> Fault:
     """A fault from its short form.
 
     That is ``fail:2@10`` (node 2, at second 10), ``pause:2@10+1.5`` (for 1.5 s), ``slow:2@10+5x4`` (for 5 s everything
-    takes 4 times as long) or ``cut:0-2@10+3`` (between nodes 0 and 2, for 3 s).
+    takes 4 times as long), ``cut:0-2@10+3`` (between nodes 0 and 2, for 3 s) or ``cut:0-2@10`` (for ever).
 
     Raises:
         ConfigError: it is not written like one of these.
@@ -100,10 +108,10 @@ def parse_fault(text: str) -> Fault:
     try:
         if found:
             return make.model_validate(found.groupdict())
-    except ValueError as error:
-        raise ConfigError(
-            what="the fault's numbers cannot be used", got=text, fix=f"write it like {example}"
-        ) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = f"the fault cannot be used: {first['loc'][0]}: {first['msg']}"
+        raise ConfigError(what=what, got=text, fix=f"write it like {example}") from None
     raise ConfigError(what="the fault cannot be read", got=text, fix=f"write it like {example}")
 
 

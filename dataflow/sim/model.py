@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from dataflow.errors import ConfigError
-from dataflow.sim.faults import Fault, check_faults
+from dataflow.sim.faults import Duration, Factor, Fault, Moment, check_faults
 
 Compute = Literal["measured", "constant", "gamma", "gamma-heterogeneous"]
+
+_Rate = Annotated[float, Field(ge=1, le=1e15)]
 
 
 class ClusterModel(BaseModel):
     """The cluster that a job is simulated on.
 
     Args:
-        rate: bytes per second of every node's link, up and down alike.
+        rate: bytes per second of every node's link, up and down alike; from 1 to 1e15.
         rates: those of nodes whose links differ.
         latency_s: seconds from one node's link to another's.
         compute: how long tasks take: as measured on this machine, or only gradients take time: all alike
@@ -33,16 +35,16 @@ class ClusterModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    rate: PositiveFloat = 125e6
-    rates: Mapping[NonNegativeInt, PositiveFloat] = {}
-    latency_s: NonNegativeFloat = 100e-6
+    rate: _Rate = 125e6
+    rates: Mapping[NonNegativeInt, _Rate] = {}
+    latency_s: Moment = 100e-6
     compute: Compute = "measured"
-    step_s: PositiveFloat | None = None
-    speeds: Mapping[NonNegativeInt, PositiveFloat] = {}
+    step_s: Duration | None = None
+    speeds: Mapping[NonNegativeInt, Factor] = {}
     tasks: PositiveInt = 1
     faults: tuple[Fault, ...] = ()
-    detection_s: NonNegativeFloat = 0.5
-    statistics_s: PositiveFloat = Field(default=1.0)
+    detection_s: Moment = 0.5
+    statistics_s: Duration = 1.0
 
     def checked(self, nodes: int) -> Self:
         """This model, if it is about that many nodes.

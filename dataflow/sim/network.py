@@ -2,15 +2,17 @@
 
 A link serves the flows that use it in turn, 64 KiB at a time. What leaves the sender's link reaches the receiver's
 after the latency, its head while its tail is still on its way: a message alone takes the latency plus its size over the
-slower link's rate. A flow has a limited number of quanta under way between the two links, as a TCP connection has its
+slower link's rate. A flow has a limited number of bytes under way between the two links, as a TCP connection has its
 window: a receiver with many senders slows its own flows down, and not others that share their senders.
 
-All streams from one node to another are one flow, first in, first out, as they share one connection.
+All streams from one node to another are one flow, first in, first out, as they share one connection. What a node sends
+itself takes no time.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -43,12 +45,16 @@ class SimNetwork:
         deliver: Callable[[int, int, Any], None],
     ) -> None:
         self._clock, self._latency_s, self._deliver = clock, latency_s, deliver
-        self._up, self._down = [_Link(rate) for rate in rates], [_Link(rate) for rate in rates]
+        self._up = [_Link(node, rate) for node, rate in enumerate(rates)]
+        self._down = [_Link(node, rate) for node, rate in enumerate(rates)]
         self._flows: dict[tuple[int, int], _Flow] = {}
         self._gone: set[int] = set()
 
     def send(self, source: int, target: int, item: Any, nbytes: int) -> None:
         """Have an item of `nbytes` bytes delivered, behind all that was sent from `source` to `target` before."""
+        if source == target:
+            self.signal(source, target, item)
+            return
         flow = self._flow(source, target)
         flow.queue.append((nbytes, item))
         self._offer(flow)
@@ -59,7 +65,8 @@ class SimNetwork:
         if flow.cuts:
             flow.signals.append(item)
         else:
-            self._clock.at(self._clock.now() + self._latency_s, self._signalled, (flow, item))
+            latency_s = self._latency_s if source != target else 0.0
+            self._clock.at(self._clock.now() + latency_s, self._signalled, (flow, item))
 
     def cut(self, one: int, other: int) -> None:
         """Let nothing more pass between two nodes, except what is between their links already."""
@@ -96,67 +103,93 @@ class SimNetwork:
 
     def _offer(self, flow: _Flow) -> None:
         """Put a flow among those that its sender's link serves, if it has something that may leave."""
-        if flow.queue and not flow.in_turn_up and not flow.cuts and flow.under_way < flow.window:
-            flow.in_turn_up = True
-            flow.up.turns.append(flow)
-            if not flow.up.busy:
-                self._serve_up(flow.up)
+        if flow.in_turn_up or not flow.may_leave():
+            return
+        flow.in_turn_up = True
+        flow.up.join(flow.target, flow)
+        if not flow.up.busy:
+            flow.up.busy = True
+            # Only once all that is sent at this instant is there can the link choose whom it serves first.
+            self._clock.at(self._clock.now(), self._start_up, flow.up, priority=1)
+
+    def _start_up(self, link: _Link) -> None:
+        link.start()
+        self._serve_up(link)
 
     def _serve_up(self, link: _Link) -> None:
+        while link.waiting:
+            flow = link.next()
+            if flow.queue and not flow.cuts:
+                flow.turn_up += QUANTUM
+                self._leave(flow)
+                return
+            flow.in_turn_up = False
         link.busy = False
-        while link.turns and not link.busy:
-            flow = link.turns.popleft()
-            if flow.cuts or not flow.queue:
-                flow.in_turn_up = False
-                continue
-            link.busy = True
-            nbytes, item = flow.queue[0]
-            if nbytes > QUANTUM:
-                flow.queue[0] = (nbytes - QUANTUM, item)
-                nbytes, item = QUANTUM, _MORE
-            else:
-                flow.queue.popleft()
-            flow.under_way += 1
-            now, up_s, down_s = self._clock.now(), nbytes * link.byte_s, nbytes * flow.down.byte_s
-            self._clock.at(now + up_s, self._sent, flow)
-            # A faster receiver's link is taken up only for as long as it needs, with the tail.
-            head_s = now + self._latency_s + max(0.0, up_s - down_s)
-            self._clock.at(head_s, self._came, (flow, down_s, item))
 
-    def _sent(self, flow: _Flow) -> None:
-        flow.in_turn_up = False
-        if flow.queue and not flow.cuts and flow.under_way < flow.window:
-            flow.in_turn_up = True
-            flow.up.turns.append(flow)
+    def _leave(self, flow: _Flow) -> None:
+        """Let the next quantum of a flow leave on its sender's link."""
+        nbytes, item = flow.queue[0]
+        if nbytes > QUANTUM:
+            flow.queue[0] = (nbytes - QUANTUM, item)
+            nbytes, item = QUANTUM, _MORE
+        else:
+            flow.queue.popleft()
+        flow.under_way += nbytes
+        flow.turn_up -= nbytes
+        now, up_s, down_s = self._clock.now(), nbytes * flow.up.byte_s, nbytes * flow.down.byte_s
+        self._clock.at(now + up_s, self._left, flow)
+        # A faster receiver's link is taken up only for as long as it needs, with the tail.
+        head_s = now + self._latency_s + max(0.0, up_s - down_s)
+        self._clock.at(head_s, self._came, (flow, nbytes, item))
+
+    def _left(self, flow: _Flow) -> None:
+        if not flow.may_leave():
+            flow.in_turn_up, flow.turn_up = False, min(flow.turn_up, 0)
+        elif flow.turn_up > 0:
+            self._leave(flow)
+            return
+        else:
+            flow.up.join(flow.target, flow)
         self._serve_up(flow.up)
 
-    def _came(self, arrival: tuple[_Flow, float, Any]) -> None:
-        flow, down_s, item = arrival
-        flow.arriving.append((down_s, item))
+    def _came(self, arrival: tuple[_Flow, int, Any]) -> None:
+        flow, nbytes, item = arrival
+        flow.arriving.append((nbytes, item))
         if not flow.in_turn_down:
             flow.in_turn_down = True
-            flow.down.turns.append(flow)
+            flow.down.join(flow.source, flow)
             if not flow.down.busy:
                 self._serve_down(flow.down)
 
     def _serve_down(self, link: _Link) -> None:
-        link.busy = bool(link.turns)
+        link.busy = bool(link.waiting)
         if link.busy:
-            flow = link.turns.popleft()
-            down_s, item = flow.arriving.popleft()
-            self._clock.at(self._clock.now() + down_s, self._received, (flow, item))
+            flow = link.next()
+            flow.turn_down += QUANTUM
+            self._enter(flow)
 
-    def _received(self, arrival: tuple[_Flow, Any]) -> None:
-        flow, item = arrival
-        flow.under_way -= 1
-        if flow.arriving:
-            flow.down.turns.append(flow)
-        else:
-            flow.in_turn_down = False
+    def _enter(self, flow: _Flow) -> None:
+        """Let the next quantum of a flow come in on its receiver's link."""
+        nbytes, item = flow.arriving.popleft()
+        flow.turn_down -= nbytes
+        self._clock.at(self._clock.now() + nbytes * flow.down.byte_s, self._entered, (flow, nbytes, item))
+
+    def _entered(self, arrival: tuple[_Flow, int, Any]) -> None:
+        flow, nbytes, item = arrival
+        flow.under_way -= nbytes
         self._offer(flow)
-        self._serve_down(flow.down)
+        # The next quantum is asked for after this one is handed over, so that a receiver that puts off both, to the
+        # same moment, still takes them in order.
         if item is not _MORE:
             self._hand_over(flow, item)
+        if not flow.arriving:
+            flow.in_turn_down, flow.turn_down = False, min(flow.turn_down, 0)
+        elif flow.turn_down > 0:
+            self._enter(flow)
+            return
+        else:
+            flow.down.join(flow.source, flow)
+        self._serve_down(flow.down)
 
     def _signalled(self, arrival: tuple[_Flow, Any]) -> None:
         self._hand_over(*arrival)
@@ -167,29 +200,60 @@ class SimNetwork:
 
 
 class _Link:
-    """One direction of a node's connection to the switch: who is to be served, in turn."""
+    """One direction of a node's connection to the switch, and the flows that wait for their turn on it.
 
-    __slots__ = ("busy", "byte_s", "turns")
+    Turns go round by the number of the other node.
+    """
 
-    def __init__(self, rate: float) -> None:
-        self.byte_s, self.busy = 1.0 / rate, False
-        self.turns: deque[_Flow] = deque()
+    __slots__ = ("_flows", "_last", "_node", "busy", "byte_s", "waiting")
+
+    def __init__(self, node: int, rate: float) -> None:
+        self._node, self.byte_s, self.busy = node, 1.0 / rate, False
+        self.waiting: list[int] = []
+        self._flows: dict[int, _Flow] = {}
+        self._last = -1
+
+    def join(self, peer: int, flow: _Flow) -> None:
+        """Have a flow wait for its turn; `peer` is the node at its other end."""
+        self._flows[peer] = flow
+        insort(self.waiting, peer)
+
+    def start(self) -> None:
+        """Begin somewhere among those that wait.
+
+        Links that become busy at once, as in an all-to-all exchange, begin with different nodes: if all began with the
+        first, the others would have nothing to receive in the meantime.
+        """
+        self._last = self.waiting[self._node % len(self.waiting)] - 1
+
+    def next(self) -> _Flow:
+        """The flow whose turn it is; it waits no more."""
+        place = bisect_right(self.waiting, self._last)
+        self._last = self.waiting.pop(place % len(self.waiting))
+        return self._flows[self._last]
 
 
 class _Flow:
     """What goes from one node to another: waiting at the sender, under way, arriving at the receiver's link."""
 
     __slots__ = (
-        *("source", "target", "up", "down", "window", "queue", "arriving", "signals"),
-        *("under_way", "cuts", "in_turn_up", "in_turn_down"),
+        *("source", "target", "up", "down", "window", "queue", "arriving", "signals", "under_way", "cuts"),
+        *("in_turn_up", "in_turn_down", "turn_up", "turn_down"),
     )
 
     def __init__(self, source: int, target: int, up: _Link, down: _Link, latency_s: float) -> None:
         self.source, self.target, self.up, self.down = source, target, up, down
         in_a_round_trip = 2 * latency_s / (QUANTUM * max(up.byte_s, down.byte_s))
-        self.window = max(_LEAST_WINDOW, math.ceil(in_a_round_trip) + 2)
+        self.window = QUANTUM * max(_LEAST_WINDOW, math.ceil(in_a_round_trip) + 2)
         self.queue: deque[tuple[int, Any]] = deque()
-        self.arriving: deque[tuple[float, Any]] = deque()
+        self.arriving: deque[tuple[int, Any]] = deque()
         self.signals: list[Any] = []
-        self.under_way = self.cuts = 0
+        # Bytes: between the links, and what is left of a turn on each. A turn may be overdrawn once, and the next one
+        # is shorter for it.
+        self.under_way = self.turn_up = self.turn_down = 0
+        self.cuts = 0
         self.in_turn_up = self.in_turn_down = False
+
+    def may_leave(self) -> bool:
+        """Whether there is something that may leave the sender now."""
+        return bool(self.queue) and not self.cuts and self.under_way < self.window

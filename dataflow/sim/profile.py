@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from statistics import median
 
@@ -21,6 +21,9 @@ _STEPS = 48
 
 _NODES = 4
 """Nodes that it has at least, if the job has as many."""
+
+_MEMBERS = 2
+"""Members that each role has then at least, if it has as many: what the first does, the others may not do."""
 
 
 def task_means(spec: JobSpec, model: ClusterModel, clock: Clock) -> dict[TaskKind, float]:
@@ -44,6 +47,26 @@ def task_means(spec: JobSpec, model: ClusterModel, clock: Clock) -> dict[TaskKin
     return {kind: seconds for kind, seconds in measured.items() if kind in gradients}
 
 
+def with_steps(means: Mapping[TaskKind, float], gathering: Iterable[str]) -> dict[TaskKind, float]:
+    """Means to which steps in one task, or in several, have been added where only the others are there.
+
+    Which of the two a step of one shard is depends on who else is at work (see `NodeEngine`): a run may meet what a
+    short one does not.
+
+    Args:
+        means: seconds by kind.
+        gathering: chains that have steps.
+    """
+    known = dict(means)
+    for chain, first in product(gathering, (True, False)):
+        step, shard, merge = (TaskKind(chain, role, first) for role in ("step", "shard", "merge"))
+        if step in known:
+            known.setdefault(shard, known[step])
+        elif shard in known:
+            known[step] = known[shard] + known.get(merge, 0.0)
+    return known
+
+
 def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> dict[TaskKind, float]:
     model = ClusterModel(compute="constant", tasks=tasks, rate=1e15, latency_s=0.0)
     watch = _Stopwatch(clock, gathering)
@@ -52,17 +75,20 @@ def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> d
     run = simulator.run()
     if not watch.seconds or run.state == "FAILED":
         raise JobFailedError(what=f"the job failed while its tasks were measured: {run.reason}")
-    return {kind: median(times[1:] or times) for kind, times in sorted(watch.seconds.items())}
+    means = {kind: median(times[1:] or times) for kind, times in watch.seconds.items()}
+    return dict(sorted(with_steps(means, gathering).items()))
 
 
 def _smaller(spec: JobSpec) -> JobSpec:
     """The job on a few nodes, if it can be placed on them: what its tasks do is much the same."""
+    wanted = {role: min(_MEMBERS, len(members)) for role, members in place(spec.graph, spec.nodes).items()}
     for nodes in range(min(_NODES, spec.nodes), spec.nodes):
         try:
-            place(spec.graph, nodes)
+            placed = place(spec.graph, nodes)
         except PlanError:
             continue
-        return spec.model_copy(update={"nodes": nodes})
+        if all(len(placed[role]) >= least for role, least in wanted.items()):
+            return spec.model_copy(update={"nodes": nodes})
     return spec
 
 

@@ -185,6 +185,8 @@ class Simulator:
                     at(now + self._model.latency_s, self._feed, (node, StopAsked()))
             case co.KillNodes(nodes):
                 self._dead.update(nodes)
+            case co.SetTimer() if run.state is co.JobState.DEPLOYING:
+                pass  # deploying takes no time
             case co.SetTimer(at_s):
                 self._timer_at_s = at_s
                 at(at_s, self._tick, at_s)
@@ -211,8 +213,9 @@ class Simulator:
         now = self._clock.now()
         for engine in self._engines:
             self._on_event(JobEvent(index=self._events, wall_s=now, elapsed_s=now, statistics=engine.statistics()))
-        if not self._clock.empty:
-            self._clock.at(now + self._model.statistics_s, self._tell_statistics)
+        if self._clock.next_s < float("inf"):
+            # Not while nothing happens, which may be for years.
+            self._clock.at(max(now, self._clock.next_s) + self._model.statistics_s, self._tell_statistics)
 
     # Faults
 
@@ -226,7 +229,8 @@ class Simulator:
                     at(at_s + self._model.detection_s, self._coordinate, co.NodeLost(node, reason))
                 case LinkFails(at_s=at_s, node=node, other=other, for_s=for_s):
                     at(at_s, self._cut, (node, other))
-                    at(at_s + for_s, self._mend, (node, other))
+                    if for_s is not None:
+                        at(at_s + for_s, self._mend, (node, other))
 
     def _die(self, node: int) -> None:
         self._dead.add(node)

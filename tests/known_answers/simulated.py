@@ -1,0 +1,38 @@
+"""Runs graphs in the simulator, with the times of their tasks given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataflow.graph.logical import LogicalGraph
+from dataflow.plan.job import JobSpec, StopRules
+from dataflow.sim.costs import TaskKind
+from dataflow.sim.faults import parse_fault
+from dataflow.sim.model import ClusterModel
+from dataflow.sim.simulator import SimRun, Simulator
+
+STEP_S = 0.01
+
+ROLES = {"message": 0.1, "step": 1.0, "shard": 1.0, "merge": 0.1}
+"""Shares of `STEP_S` that tasks take."""
+
+
+def simulator(
+    graph: LogicalGraph, nodes: int, *, seed: int = 0, faults: tuple[str, ...] = (), **model: Any
+) -> Simulator:
+    """A simulator in which every task takes time, gamma-distributed unless `model` says otherwise."""
+    means = {
+        TaskKind(operator.id, role, first): share * STEP_S
+        for operator in graph.operators
+        for role, share in ROLES.items()
+        for first in (True, False)
+    }
+    cluster = ClusterModel(faults=tuple(map(parse_fault, faults)), **{"compute": "gamma", **model})
+    return Simulator(JobSpec(name="test", graph=graph, nodes=nodes, seed=seed, stop=StopRules()), cluster, means)
+
+
+def simulate(graph: LogicalGraph, nodes: int, **how: Any) -> SimRun:
+    """The finished run of a graph; see `simulator`."""
+    run = simulator(graph, nodes, **how).run()
+    assert run.state == "FINISHED", run.reason
+    return run

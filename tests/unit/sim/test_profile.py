@@ -1,0 +1,84 @@
+"""Mean times of tasks: as given, as measured with a clock that ticks, and what is filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ako_jobs.jobs import load_job, prepare
+from dataflow.plan.job import JobSpec
+from dataflow.sim.costs import TaskKind
+from dataflow.sim.model import ClusterModel
+from dataflow.sim.profile import task_means, with_steps
+
+
+class TickingClock:
+    """Each look at it is a millisecond after the last."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def now(self) -> float:
+        self._looks += 1
+        return self._looks / 1000
+
+    def wall(self) -> float:
+        return 0.0
+
+    def sleep(self, duration_s: float) -> None:
+        raise AssertionError
+
+
+def spec(job: str, nodes: int, **settings: Any) -> JobSpec:
+    return prepare(load_job(job), {"epochs": 2, "phantom": True, **settings}, nodes).spec
+
+
+@pytest.mark.parametrize(("tasks", "shard_s"), [(1, 0.012), (2, 0.006), (4, 0.003)])
+def test_task_means_as_given_divide_a_step_among_its_shards(tasks: int, shard_s: float) -> None:
+    model = ClusterModel(compute="constant", step_s=0.012, tasks=tasks)
+    assert task_means(spec("ako", 4), model, TickingClock()) == {
+        TaskKind("compute", role, first): seconds
+        for role, seconds in (("step", 0.012), ("shard", shard_s))
+        for first in (True, False)
+    }
+
+
+@pytest.mark.parametrize(
+    ("job", "nodes", "settings"),
+    [
+        ("ako", 1, {}),
+        ("ako", 4, {"p": 3}),
+        ("all_to_all", 16, {}),
+        ("parameter_server", 2, {"servers": 1}),
+        ("parameter_server", 16, {"servers": 4}),
+        ("parameter_server", 4, {"servers": "all"}),
+    ],
+)
+def test_task_means_as_measured_have_a_gradient_of_every_worker(job: str, nodes: int, settings: dict[str, Any]) -> None:
+    """Every task takes one tick, a step of one shard and a merge that was not seen as one task two."""
+    means = task_means(spec(job, nodes, **settings), ClusterModel(), TickingClock())
+    workers = 1 if job == "parameter_server" and nodes == 2 else nodes
+    for first in [True, False] if workers > 1 else [True]:
+        assert means[TaskKind("compute", "shard", first)] == pytest.approx(0.001)
+        assert means[TaskKind("compute", "step", first)] == pytest.approx(0.001 if nodes == 1 else 0.002)
+        assert means[TaskKind("source", "message", first)] == pytest.approx(0.001)
+
+
+def test_task_means_of_drawn_gradients_are_those_of_gradients_alone() -> None:
+    means = task_means(spec("ako", 4), ClusterModel(compute="gamma"), TickingClock())
+    assert {(kind.chain, kind.role) for kind in means} == {("compute", "step"), ("compute", "shard")}
+
+
+def test_with_steps_gives_a_step_the_time_of_its_shard_and_its_merge() -> None:
+    shard, merge, step = (TaskKind("compute", role, True) for role in ("shard", "merge", "step"))
+    other = TaskKind("validate", "message", True)
+    assert with_steps({shard: 3.0, merge: 1.0, other: 7.0}, ["compute"]) == {
+        shard: 3.0,
+        merge: 1.0,
+        step: 4.0,
+        other: 7.0,
+    }
+    assert with_steps({step: 4.0}, ["compute"]) == {step: 4.0, shard: 4.0}
+    assert with_steps({step: 5.0, shard: 3.0}, ["compute"]) == {step: 5.0, shard: 3.0}
+    assert with_steps({other: 7.0}, ["compute"]) == {other: 7.0}

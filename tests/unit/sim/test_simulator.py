@@ -1,0 +1,306 @@
+"""Simulated jobs: how long they take, what they send, how they end, and that they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from ako_jobs.jobs import load_job, prepare
+from ako_jobs.simulate import Simulation, execute_simulation, simulate
+from dataflow.engine.coordinator import JobState
+from dataflow.graph.logical import LogicalGraph
+from dataflow.message import HEADER_NBYTES
+from dataflow.observe.events import JobEvent
+from dataflow.reports import NodeStatistics
+from dataflow.sim.costs import TaskKind
+from dataflow.sim.faults import LinkFails, parse_fault
+from dataflow.sim.model import ClusterModel
+from dataflow.sim.simulator import SimRun, Simulator
+from operators.cost_model import CostModel
+
+STEP_S = 0.01
+MEANS = {TaskKind("compute", role, first): STEP_S for role in ("step", "shard") for first in (True, False)}
+PHANTOM = {"phantom": True, "holdout": 0, "epochs": 2, "batch": 8}
+"""1,442 images: 181 mini-batches an epoch."""
+
+LARGE = {**PHANTOM, "model": "resnet20", "validate_every": 10**9}
+"""Of 1.1 MB."""
+
+
+def simulator(job: str, nodes: int, settings: dict[str, Any], *faults: str, **how: Any) -> Simulator:
+    """A simulator whose gradients take `STEP_S`, and nothing else any time; `how` may hold `on_event` and a model."""
+    spec = prepare(load_job(job), settings, nodes).spec
+    on_event = how.pop("on_event", lambda event: None)
+    model = ClusterModel(faults=tuple(map(parse_fault, faults)), **{"compute": "constant", **how})
+    return Simulator(spec, model, MEANS, on_event)
+
+
+def run(job: str, nodes: int, settings: dict[str, Any], *faults: str, **how: Any) -> SimRun:
+    return simulator(job, nodes, settings, *faults, **how).run()
+
+
+def model_nbytes(graph: LogicalGraph) -> int:
+    """The size that the phantom stands for."""
+    cells = graph.operator("apply").params
+    return 4 * graph.tensor_scale * int(cells.rpartition("]")[0].rpartition(",")[2])
+
+
+def gradients(finished: SimRun) -> int:
+    return sum(each.steps for each in finished.statistics)
+
+
+# How long jobs take
+
+
+def test_one_worker_takes_its_gradients_times_their_time() -> None:
+    finished = run("ako", 1, PHANTOM)
+    assert gradients(finished) == 362
+    # The node tells the coordinator that it has ended.
+    assert finished.elapsed_s == pytest.approx(362 * STEP_S + 100e-6)
+
+
+@pytest.mark.parametrize(
+    ("fault", "longer_s"),
+    [
+        ("pause:0@1+1.5", 1.5),
+        ("pause:0@1.005+0.2", 0.2),
+        ("slow:0@1+1x4", 0.75),
+        ("slow:0@1+1x0.5", -1.0),
+        ("cut:0-1@1+0.3", 0.0),
+        ("pause:0@100+1", 0.0),
+    ],
+)
+def test_fault_of_one_worker_lengthens_its_run_as_computed(fault: str, longer_s: float) -> None:
+    """Of the work of a second, one that is 4 times as slow leaves three quarters to be done after it."""
+    job, nodes = ("ako", 1) if "-" not in fault else ("all_to_all", 2)
+    settings = {**PHANTOM, "consistency": "async"} if nodes == 2 else PHANTOM
+    without, with_fault = run(job, nodes, settings), run(job, nodes, settings, fault)
+    assert with_fault.elapsed_s - without.elapsed_s == pytest.approx(longer_s, abs=1e-9)
+    assert gradients(with_fault) == gradients(without)
+
+
+def test_bulk_synchronous_workers_all_wait_for_the_one_that_pauses_or_slows() -> None:
+    """A step in which one is slow takes 3 gradient times more, and an exchange as ever."""
+    settings = {**PHANTOM, "consistency": "bsp"}
+    plain = run("all_to_all", 4, settings)
+    paused = run("all_to_all", 4, settings, "pause:2@0.1+1.5")
+    slowed = run("all_to_all", 4, settings, "slow:2@0.1+0.2x4")
+    exchange_s = 3 * model_nbytes(plain.plan.graph) / 125e6 + 100e-6
+    slow_steps = 0.2 / (4 * STEP_S + exchange_s)
+    assert paused.elapsed_s - plain.elapsed_s == pytest.approx(1.5, abs=exchange_s)
+    assert slowed.elapsed_s - plain.elapsed_s == pytest.approx(slow_steps * 3 * STEP_S, abs=3 * STEP_S)
+
+
+@pytest.mark.parametrize(("nodes", "rate"), [(2, 125e6), (4, 125e6), (8, 125e6), (8, 12.5e6)])
+def test_bulk_synchronous_all_to_all_takes_a_gradient_and_an_exchange_per_step(nodes: int, rate: float) -> None:
+    """Each step: the gradient, then m (n - 1) / B and the latency. In the end node 0 is sent every replica."""
+    finished = run("all_to_all", nodes, {**LARGE, "consistency": "bsp"}, rate=rate)
+    m = model_nbytes(finished.plan.graph) + HEADER_NBYTES
+    steps, exchange_s = gradients(finished) // nodes, (nodes - 1) * m / rate + 100e-6
+    assert finished.elapsed_s == pytest.approx(steps * (STEP_S + exchange_s) + exchange_s, rel=1e-4)
+
+
+@pytest.mark.parametrize(("speed", "tasks"), [(0.5, 1), (2.0, 1)])
+def test_straggler_takes_its_factor_longer(speed: float, tasks: int) -> None:
+    finished = run("ako", 1, PHANTOM, speeds={0: speed}, tasks=tasks)
+    assert finished.elapsed_s == pytest.approx(gradients(finished) * STEP_S / speed, rel=1e-3)
+
+
+# What they send
+
+
+@pytest.mark.parametrize(("nodes", "p"), [(4, 3), (4, 6), (8, 8)])
+def test_ako_sends_m_n_minus_1_over_p_per_gradient(nodes: int, p: int) -> None:
+    """And in the end what is left, as in p - 1 rounds more; divergence and headers are not counted."""
+    finished = run("ako", nodes, {**LARGE, "p": p})
+    m, made = model_nbytes(finished.plan.graph), gradients(finished)
+    sent = sum(sum(each.sent_nbytes.values()) for each in finished.statistics)
+    exchanged = sent - finished.messages * HEADER_NBYTES - (nodes - 1) * m
+    assert exchanged == pytest.approx((made + nodes * (p - 1)) * m * (nodes - 1) / p, rel=1e-4)
+
+
+def test_ako_sends_m_n_minus_1_over_p_per_gradient_in_a_long_run_all_told() -> None:
+    finished = run("ako", 4, {**LARGE, "epochs": 10, "p": 3})
+    per_gradient = sum(sum(each.sent_nbytes.values()) for each in finished.statistics) / gradients(finished)
+    assert per_gradient == pytest.approx(model_nbytes(finished.plan.graph) * 3 / 3, rel=0.01)
+
+
+def test_phantom_is_exchanged_in_as_many_partitions_as_what_it_stands_for() -> None:
+    """ako.txt, equation 3: 100 gradients/s x m x 9 / (125,000 bytes/s), m = 54,824 bytes, and 54,908 of the phantom."""
+    real, phantom = ({**DIGITS, "gradients_per_s": 100, "bandwidth": "1mbit", "phantom": each} for each in (0, 1))
+    rotations = [
+        json.loads(element.params)
+        for settings in (real, phantom)
+        for element in prepare(load_job("ako"), settings, 10).graph.elements
+        if element.name == "rotation"
+    ]
+    assert [CostModel(**rotation["cost"]).partitions(10) for rotation in rotations] == [395, 396]
+
+
+def test_all_to_all_sends_m_n_minus_1_per_gradient() -> None:
+    finished = run("all_to_all", 4, {**LARGE, "epochs": 4, "consistency": "async"})
+    per_gradient = sum(sum(each.sent_nbytes.values()) for each in finished.statistics) / gradients(finished)
+    assert per_gradient == pytest.approx(model_nbytes(finished.plan.graph) * 3, rel=0.01)
+
+
+def test_paused_receiver_costs_each_sender_a_window_and_a_message_at_most() -> None:
+    """Nobody waits for anybody's gradients, but all for room to send: the pause stops the whole job."""
+    newest: dict[int, NodeStatistics] = {}
+    under_way: dict[tuple[int, int], list[int]] = defaultdict(list)
+
+    def look(event: JobEvent) -> None:
+        if event.statistics is not None:
+            newest[event.statistics.node] = event.statistics
+            if event.statistics.node == 3:
+                for source, target in ((0, 2), (1, 2), (3, 2), (0, 1)):
+                    sent = newest[source].sent_nbytes.get(target, 0)
+                    under_way[source, target].append(sent - newest[target].received_nbytes.get(source, 0))
+
+    settings = {**PHANTOM, "epochs": 4, "consistency": "async"}
+    finished = run("all_to_all", 4, settings, "pause:2@0.1+60", on_event=look, statistics_s=0.5)
+    assert finished.state == "FINISHED"
+    assert finished.elapsed_s > 60
+    largest = model_nbytes(finished.plan.graph) + HEADER_NBYTES
+    for source in (0, 1, 3):
+        assert finished.plan.window_nbytes <= max(under_way[source, 2]) <= finished.plan.window_nbytes + largest
+    assert max(under_way[0, 1]) <= 2 * largest
+    assert sum(map(len, under_way.values())) < 200
+
+
+# How they end
+
+
+DIGITS = {"epochs": 4, "warm_start": 0.05, "seed": 1}
+
+
+def test_declared_node_failure_fails_the_job_with_the_reason_and_keeps_reports() -> None:
+    model = ClusterModel(compute="constant", step_s=STEP_S, faults=(parse_fault("fail:2@1.25"),), detection_s=0.5)
+    failed = simulate("ako", DIGITS, nodes=4, model=model)
+    assert failed.state is JobState.FAILED
+    assert failed.reason == "node node-2 was lost: it failed at second 1.25, as declared"
+    assert failed.record["run_s"] == 1.75
+    assert 1 <= len(failed.reports) <= 3
+    assert all(report["time_s"] < 1.75 for report in failed.reports)
+    nodes: Any = failed.record["nodes"]
+    assert 100 <= nodes[2]["steps"] <= 126 < nodes[0]["steps"]
+
+
+def test_target_stops_the_job_and_one_never_reached_ends_by_epochs_with_the_record_complete() -> None:
+    model = ClusterModel(compute="constant", step_s=STEP_S)
+    reached = simulate("ako", {**DIGITS, "target": 0.5}, nodes=2, model=model)
+    missed = simulate("ako", {**DIGITS, "target": 1.0}, nodes=2, model=model)
+    assert (reached.state, reached.stopped_by) == (JobState.FINISHED, "target")
+    assert (missed.state, missed.stopped_by) == (JobState.FINISHED, "epochs")
+    assert any(report["accuracy"] >= 0.5 for report in reached.reports)
+    assert reached.record["run_s"] < missed.record["run_s"]  # type: ignore[operator]
+    assert [report["epoch"] for report in missed.reports] == pytest.approx([1, 2, 3, 4, 4], abs=0.02)
+    assert {"model.safetensors"} <= missed.artifacts.keys()
+    assert missed.record["simulation"]["step_s"] == STEP_S  # type: ignore[index, call-overload]
+    assert missed.record["series"]
+
+
+def test_time_rule_stops_the_job_in_virtual_time() -> None:
+    finished = run("ako", 2, {**PHANTOM, "epochs": 100, "time": 1.5})
+    assert (finished.state, finished.stopped_by) == ("FINISHED", "time")
+    assert finished.elapsed_s == pytest.approx(1.5, abs=5 * STEP_S)
+
+
+def test_cancel_from_another_thread_ends_cancelled_with_partial_results() -> None:
+    events: list[JobEvent] = []
+
+    def cancel_at_first_report(event: JobEvent) -> None:
+        events.append(event)
+        if event.report is not None and len(seen) == 0:
+            seen.append(event.elapsed_s)
+            other = threading.Thread(target=made.cancel)
+            other.start()
+            other.join()
+
+    seen: list[float] = []
+    made = simulator("ako", 2, DIGITS, on_event=cancel_at_first_report)
+    finished = made.run()
+    assert (finished.state, finished.stopped_by) == ("CANCELLED", "cancel")
+    assert finished.elapsed_s < seen[0] + 10 * STEP_S
+    assert "model.safetensors" in finished.artifacts
+    assert gradients(finished) > 50
+
+
+def test_cancel_before_the_run_ends_it_before_anything_is_computed() -> None:
+    made = simulator("ako", 2, DIGITS)
+    made.cancel()
+    finished = made.run()
+    assert (finished.state, finished.elapsed_s, gradients(finished)) == ("CANCELLED", 0.0, 0)
+
+
+def test_interrupt_by_signal_keeps_what_the_job_has_made() -> None:
+    def interrupt(event: JobEvent) -> None:
+        if event.report is not None:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    prepared = prepare(load_job("ako"), {**DIGITS, "validate_every": 800}, 2)
+    result = execute_simulation(Simulation(prepared, ClusterModel(compute="constant"), MEANS), on_event=Once(interrupt))
+    assert (result.state, result.interrupted) == (JobState.CANCELLED, True)
+    assert result.reports
+    assert "model.safetensors" in result.artifacts
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+class Once:
+    """Lets events through to a function until one is a report."""
+
+    def __init__(self, function: Any) -> None:
+        self._function, self._over = function, False
+
+    def __call__(self, event: JobEvent) -> None:
+        if not self._over:
+            self._over = event.report is not None
+            self._function(event)
+
+
+# And that they end
+
+
+@pytest.mark.parametrize("job", ["ako", "all_to_all"])
+def test_nodes_that_wait_for_each_other_for_ever_are_reported(job: str) -> None:
+    finished = run(job, 3, {**PHANTOM, "epochs": 4}, "cut:0-1@0.5")
+    assert finished.state == "FAILED"
+    assert "nodes wait for each other for ever: node-0, node-1, node-2" in finished.reason
+    assert 0 < gradients(finished) < 3 * 241
+    assert finished.elapsed_s < 3
+
+
+def test_cut_that_outlasts_the_job_by_years_is_waited_for_in_no_time() -> None:
+    """Nothing happens meanwhile, and nobody tells statistics of it."""
+    told: list[float] = []
+    settings = PHANTOM
+    finished = run("ako", 3, settings, "cut:0-1@0.5+1000000000", on_event=lambda event: told.append(event.elapsed_s))
+    assert finished.state == "FINISHED"
+    assert finished.elapsed_s == pytest.approx(1e9 + 1, abs=2)
+    assert len(told) < 100
+
+
+def test_time_rule_stops_nodes_that_wait_for_each_other() -> None:
+    finished = run("ako", 3, {**PHANTOM, "time": 5}, "cut:0-1@0.5")
+    assert (finished.state, finished.stopped_by) == ("FINISHED", "time")
+    assert "did not drain" in finished.reason
+
+
+def test_fault_after_the_end_changes_nothing() -> None:
+    plain, declared = run("ako", 2, PHANTOM), run("ako", 2, PHANTOM, "fail:0@1000", "cut:0-1@2000")
+    assert plain.elapsed_s == declared.elapsed_s
+    assert declared.state == "FINISHED"
+
+
+def test_simulator_of_a_fault_about_a_node_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(Exception, match="nodes: 0 to 1"):
+        Simulator(
+            prepare(load_job("ako"), PHANTOM, 2).spec,
+            ClusterModel(faults=(LinkFails(node=0, other=2, at_s=1),)),
+            MEANS,
+        )
