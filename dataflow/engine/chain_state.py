@@ -12,12 +12,10 @@ from dataflow.engine.chain import Chain, Given
 from dataflow.engine.events import Outcome, Task
 from dataflow.engine.flow import Crossing
 from dataflow.engine.inbox import Delivery, Inbox
+from dataflow.engine.inputs import Inputs, Source
 from dataflow.message import Sharded
 
 Role = Literal["message", "shard", "merge", "step", "end"]
-
-Source = tuple[int, int | None]
-"""What feeds a chain: number of the edge, and of the sending node if the edge crosses nodes."""
 
 
 @dataclass(slots=True)
@@ -57,10 +55,11 @@ class Running:
 class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
-    `alone` says that no other chain that has not ended writes what this one's merge writes.
+    `alone` says that no other chain that has not ended writes what this one's merge writes. `turn` and `awake` are
+    for `dataflow.engine.turns`.
     """
 
-    def __init__(self, chain: Chain, inputs: set[Source]) -> None:
+    def __init__(self, chain: Chain, inputs: Inputs) -> None:
         """Nothing has arrived yet.
 
         Args:
@@ -76,6 +75,8 @@ class ChainState:
         self.exhausted = self.ending = False
         self.gate_shut = False
         self.alone = False
+        self.turn = 0
+        self.awake = False
         self.blocked_since: float | None = None
         self._keys = {port.key for port in chain.head.inputs}
         self._local: list[tuple[Inbox, str]] = []

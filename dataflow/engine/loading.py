@@ -18,17 +18,22 @@ from dataflow.operators_api import Operator
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.state import State, StateElement
 
+Members = Mapping[str, tuple[int, ...]]
+"""Node numbers of every role, in rank order."""
+
 
 @dataclass(frozen=True)
 class LoadedNode:
     """A node's share of a plan, made real.
 
     Args:
+        members: of every role.
         operators: operator instances by id.
         states: live state elements by name.
         contexts: where each operator runs, by its id.
     """
 
+    members: Members
     operators: Mapping[str, Operator]
     states: Mapping[str, State]
     contexts: Mapping[str, NodeContext]
@@ -54,7 +59,17 @@ def load_node(plan: PhysicalPlan, node: int, *, incarnation: int = 0) -> LoadedN
         PlanError: a qualified name cannot be imported or is not what the plan says.
         AkoError: an operator refuses its parameters, or a state element cannot be made.
     """
-    members, roles = plan.members(), plan.nodes[node].roles
+    return _load(plan, node, plan.members(), incarnation)
+
+
+def load_nodes(plan: PhysicalPlan) -> list[LoadedNode]:
+    """All nodes of a plan, for a process that runs them all; errors as of `load_node`."""
+    members = plan.members()
+    return [_load(plan, node.index, members) for node in plan.nodes]
+
+
+def _load(plan: PhysicalPlan, node: int, members: Members, incarnation: int = 0) -> LoadedNode:
+    roles = plan.nodes[node].roles
     contexts = {
         role: NodeContext(
             index=node,
@@ -70,6 +85,7 @@ def load_node(plan: PhysicalPlan, node: int, *, incarnation: int = 0) -> LoadedN
     operators = [spec for spec in plan.graph.operators if spec.role in roles]
     elements = [spec for spec in plan.graph.elements if spec.role in roles]
     return LoadedNode(
+        members=members,
         operators={spec.id: _make(spec.kind, spec.params, Operator, spec.id) for spec in operators},
         states={spec.name: _create(spec, contexts[spec.role]) for spec in elements},
         contexts={spec.id: contexts[spec.role] for spec in operators},

@@ -31,7 +31,7 @@ from dataflow.engine.events import (
     Task,
     TaskFinished,
 )
-from dataflow.engine.loading import LoadedNode, load_node
+from dataflow.engine.loading import LoadedNode, load_nodes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.errors import AkoError
 from dataflow.observe.events import JobEvent
@@ -117,7 +117,7 @@ class Simulator:
             AkoError: an operator cannot be made or opened.
         """
         run, clock = self.run_so_far, self._clock
-        run.nodes = [load_node(run.plan, node.index) for node in run.plan.nodes]
+        run.nodes = load_nodes(run.plan)
         for loaded in run.nodes:
             loaded.open()
         self._engines = [NodeEngine(run.plan, node, loaded) for node, loaded in enumerate(run.nodes)]

@@ -1,0 +1,60 @@
+"""Whose turn it is: the chains of a node that may have something to do, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+from dataflow.engine.chain_state import ChainState
+
+
+class Turns:
+    """Chains take turns; whoever has had one goes behind all others, asleep or awake.
+
+    Invariant: a chain that is not idle is awake, so that only those that are awake need to be asked.
+    """
+
+    def __init__(self, chains: Iterable[ChainState]) -> None:
+        """Everybody is awake.
+
+        Args:
+            chains: those that begin first.
+        """
+        self._awake: list[ChainState] = []
+        self._last = 0
+        for state in chains:
+            state.awake = True
+            self._append(state)
+
+    def __iter__(self) -> Iterator[ChainState]:
+        """The chains that are not idle, first things first; those that are fall asleep."""
+        for state in tuple(self._awake):
+            if state.idle():
+                self.leave(state)
+            else:
+                yield state
+
+    def wake(self, state: ChainState) -> None:
+        """Have a chain asked again, in its old place."""
+        if not state.awake:
+            state.awake = True
+            insort(self._awake, state, key=_turn)
+
+    def served(self, state: ChainState) -> None:
+        """Put a chain behind all others."""
+        self._awake.remove(state)
+        self._append(state)
+
+    def leave(self, state: ChainState) -> None:
+        """Do not ask a chain until it is woken."""
+        state.awake = False
+        self._awake.remove(state)
+
+    def _append(self, state: ChainState) -> None:
+        self._last += 1
+        state.turn = self._last
+        self._awake.append(state)
+
+
+_turn = attrgetter("turn")
