@@ -101,13 +101,17 @@ class ChainState:
 
     def has_room(self) -> bool:
         """Whether every inbox downstream has room."""
-        return all(inbox.room(port) for inbox, port in self._local)
+        for inbox, port in self._local:  # no generator: this is asked at every message
+            if not inbox.room(port):
+                return False
+        return True
 
     def is_open(self, key: int | None) -> bool:
         """Whether a message made for `key` could be sent at once."""
-        return not self._crossings or all(
-            crossing.is_open(key if keyed else None) for crossing, keyed in self._crossings
-        )
+        for crossing, keyed in self._crossings:
+            if not crossing.is_open(key if keyed else None):
+                return False
+        return True
 
     def saw(self, source: Source, delivery: Delivery) -> None:
         """Note how far an input of a gathering chain has come."""

@@ -184,6 +184,9 @@ class NodeEngine:
         """Start one task of the first chain that can; that chain goes behind the others."""
         self._reserved.clear()
         for state in self._awake:
+            if state.idle():
+                self._awake.sleep(state)
+                continue
             if not self._slots[state.pool] or state.ending:
                 continue
             if self._start(state) or self._end(state):
@@ -315,7 +318,7 @@ class NodeEngine:
 
     def _free(self, needs: Needs) -> bool:
         """Whether nobody writes these elements; if not, those that come after in this turn leave them alone."""
-        if self._locked.isdisjoint(needs.all) and self._reserved.isdisjoint(needs.writes):
+        if not needs.all or (self._locked.isdisjoint(needs.all) and self._reserved.isdisjoint(needs.writes)):
             return True
         self._reserved |= needs.all
         return False
@@ -366,22 +369,21 @@ class NodeEngine:
         tally.tasks += 1
         if event.error is not None:
             raise event.error
-        for running in state.running:
-            if running.task is task:
-                running.outcome = event.outcome
-        while state.running and (outcome := state.running[0].outcome) is not None:
-            self._commit(state, state.running.popleft(), outcome)
+        runs = state.running
+        if runs[0].task is not task:
+            next(run for run in runs if run.task is task).outcome = event.outcome
+            return
+        self._commit(state, runs.popleft(), event.outcome)
+        while runs and (outcome := runs[0].outcome) is not None:
+            self._commit(state, runs.popleft(), outcome)
 
     def _commit(self, state: ChainState, run: Running, outcome: Outcome) -> None:
-        self._awake.wake(state)
         if run.locked:
             self._unlock(run.locked)
         for name, emission in outcome.emissions:
             self._emit(name, emission)
-        for report in outcome.reports:
-            self._commands.append(Report(report))
-        for artifact in outcome.artifacts:
-            self._commands.append(Report(artifact))
+        self._commands += map(Report, outcome.reports)
+        self._commands += map(Report, outcome.artifacts)
         for name, sample in outcome.samples:
             self._tally.sample(name, sample)
         if run.delivery is not None:
@@ -395,6 +397,8 @@ class NodeEngine:
             self._tally.steps += outcome.merged
         elif run.role == "end":
             self._close(state)
+            return
+        self._awake.wake(state)
 
     def _unlock(self, elements: AbstractSet[str]) -> None:
         self._locked -= elements
@@ -465,10 +469,10 @@ class NodeEngine:
         state, _ = self._entries[source[0]]
         if not state.open_inputs.end(source):
             return
-        self._awake.wake(state)
         node = source[1]
         if node is not None and state.chain.minds_leaving and not state.open_inputs.brings(node):
             state.inbox.leave(node)
+        self._awake.wake(state)
 
     def _node_left(self, event: NodeLeft) -> None:
         self._gone.add(event.node)
@@ -480,7 +484,8 @@ class NodeEngine:
     def _close(self, state: ChainState) -> None:
         """Tell everybody downstream that a chain has ended."""
         self._turns.remove(state)
-        self._awake.leave(state)
+        if state.awake:
+            self._awake.sleep(state)
         for other in self._turns:
             other.look_around(self._turns)
         for numbers in [numbers for (name, _), numbers in self._leaving.items() if name == state.chain.last.id]:

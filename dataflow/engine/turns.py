@@ -28,16 +28,12 @@ class Turns:
             self._append(state)
 
     def __iter__(self) -> Iterator[ChainState]:
-        """The chains that are not idle, first things first; those that are fall asleep."""
-        for state in tuple(self._awake):
-            if state.idle():
-                self.leave(state)
-            else:
-                yield state
+        """The chains that are awake, first things first."""
+        return iter(tuple(self._awake))
 
     def wake(self, state: ChainState) -> None:
-        """Have a chain asked again, in its old place."""
-        if not state.awake:
+        """Have a chain asked again, in its old place, unless it is idle."""
+        if not state.awake and not state.idle():
             state.awake = True
             insort(self._awake, state, key=_turn)
 
@@ -46,7 +42,7 @@ class Turns:
         self._awake.remove(state)
         self._append(state)
 
-    def leave(self, state: ChainState) -> None:
+    def sleep(self, state: ChainState) -> None:
         """Do not ask a chain until it is woken."""
         state.awake = False
         self._awake.remove(state)
