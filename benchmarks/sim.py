@@ -148,7 +148,9 @@ def loop(size: Size) -> dict[str, Any]:
         return result
     ratios = sorted(other / mine for mine, other in pairs)
     result |= {"simpy_events_per_s": size.passes / median(other for _, other in pairs), "ratios": ratios}
-    print(f", SimPy {result['simpy_events_per_s']:,.0f}; ratio {median(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}]")
+    print(
+        f", SimPy {result['simpy_events_per_s']:,.0f}; ratio {median(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}]"
+    )
     return result
 
 

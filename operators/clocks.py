@@ -36,9 +36,10 @@ class ClocksState(State):
         self.images = 0
         self.rejected = 0
         self._cells = cells
-        self._applied = {
-            origin: np.where(mask, np.int64(0), np.int64(FAR)).astype(np.int64) for origin, mask in owned.items()
-        }
+        table = np.zeros((len(owned), cells), np.int64)
+        self._applied = dict(zip(owned, table, strict=True))
+        for origin, mask in owned.items():
+            self._applied[origin][~mask] = FAR
         self._lowest = dict.fromkeys(self._applied, 0)
         self._span = dict.fromkeys(self._applied, span)
 
@@ -150,5 +151,7 @@ class Clocks(StateElement):
 
 
 def everything(members: Sequence[int], cells: int, *, without: int | None) -> dict[int, npt.NDArray[np.bool_]]:
-    """By member but `without`, a mask of all cells."""
-    return {member: np.ones(cells, np.bool_) for member in members if member != without}
+    """By member but `without`, a mask of all cells, the same for all."""
+    mask = np.ones(cells, np.bool_)
+    mask.flags.writeable = False
+    return {member: mask for member in members if member != without}

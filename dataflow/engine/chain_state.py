@@ -46,7 +46,6 @@ class Running:
     """A task that has started: its locks, the delivery it consumed, its outcome once it is there."""
 
     task: Task
-    role: Role
     locked: AbstractSet[str]
     delivery: Delivery | None = None
     outcome: Outcome | None = None

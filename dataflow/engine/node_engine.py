@@ -304,7 +304,7 @@ class NodeEngine:
         if given.live:
             self._locked.update(given.live)
         self._slots[task.pool] -= 1
-        state.running.append(Running(task, role, given.live.keys(), delivery))
+        state.running.append(Running(task, given.live.keys(), delivery))
         self._commands.append(RunTask(task))
 
     # What a task needs before it may start
@@ -389,13 +389,14 @@ class NodeEngine:
         if run.delivery is not None:
             self._consumed(run.delivery)
         state.exhausted |= outcome.end_of_data
-        if run.role == "shard" and state.step is not None:
+        role = run.task.role
+        if role == "shard" and state.step is not None:
             state.step.finished += 1
             state.step.parts += outcome.parts
-        elif run.role in ("merge", "step"):
+        elif role in ("merge", "step"):
             state.step = None
             self._tally.steps += outcome.merged
-        elif run.role == "end":
+        elif role == "end":
             self._close(state)
             return
         self._awake.wake(state)

@@ -21,11 +21,10 @@ class Turns:
         Args:
             chains: those that begin first.
         """
-        self._awake: list[ChainState] = []
-        self._last = 0
-        for state in chains:
-            state.awake = True
-            self._append(state)
+        self._awake = list(chains)
+        self._last = len(self._awake)
+        for turn, state in enumerate(self._awake):
+            state.turn, state.awake = turn, True
 
     def __iter__(self) -> Iterator[ChainState]:
         """The chains that are awake, first things first."""
@@ -38,19 +37,18 @@ class Turns:
             insort(self._awake, state, key=_turn)
 
     def served(self, state: ChainState) -> None:
-        """Put a chain behind all others."""
+        """Put a chain behind all others; to sleep, if it is idle now."""
         self._awake.remove(state)
-        self._append(state)
+        self._last += 1
+        state.turn = self._last
+        state.awake = not state.idle()
+        if state.awake:
+            self._awake.append(state)
 
     def sleep(self, state: ChainState) -> None:
         """Do not ask a chain until it is woken."""
         state.awake = False
         self._awake.remove(state)
-
-    def _append(self, state: ChainState) -> None:
-        self._last += 1
-        state.turn = self._last
-        self._awake.append(state)
 
 
 _turn = attrgetter("turn")
