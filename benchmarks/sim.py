@@ -15,8 +15,9 @@ driver: operators and network do not count.
 scale: phantom nodes, of which most are workers and some are parameter servers, until a number of messages have been
 sent. Loading the nodes is part of the time.
 
-mnist: one epoch of MNIST on workers with real gradients, topology ``ako``. What the run takes beyond the gradients, which
-are timed in the same run, is divided by the messages. Validation, reading, and applying are part of it; compilation is not.
+mnist: one epoch of MNIST on workers with real gradients, topology ``ako``. What the run takes beyond the gradients,
+which are timed in the same run, is divided by the messages. Validation, reading and applying are part of it,
+compilation is not.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class ChainState:
     def look_around(self, others: Iterable[ChainState]) -> None:
         """Find out whether the chain is alone among those that have not ended."""
         written = self.chain.merge_needs.writes
-        self.alone = all(other is self or written.isdisjoint(other.chain.writes) for other in others)
+        self.alone = not written or all(other is self or written.isdisjoint(other.chain.writes) for other in others)
 
     def connect(self, local: Sequence[tuple[Inbox, str]], crossings: Sequence[Crossing]) -> None:
         """Say where the chain's emissions go: inboxes with their ports, and edges that cross nodes."""
@@ -100,17 +100,13 @@ class ChainState:
 
     def has_room(self) -> bool:
         """Whether every inbox downstream has room."""
-        for inbox, port in self._local:  # no generator: this is asked at every message
-            if not inbox.room(port):
-                return False
-        return True
+        return not self._local or all(inbox.room(port) for inbox, port in self._local)
 
     def is_open(self, key: int | None) -> bool:
         """Whether a message made for `key` could be sent at once."""
-        for crossing, keyed in self._crossings:
-            if not crossing.is_open(key if keyed else None):
-                return False
-        return True
+        return not self._crossings or all(
+            crossing.is_open(key if keyed else None) for crossing, keyed in self._crossings
+        )
 
     def saw(self, source: Source, delivery: Delivery) -> None:
         """Note how far an input of a gathering chain has come."""
