@@ -36,10 +36,9 @@ class ClocksState(State):
         self.images = 0
         self.rejected = 0
         self._cells = cells
-        table = np.zeros((len(owned), cells), np.int64)
-        self._applied = dict(zip(owned, table, strict=True))
-        for origin, mask in owned.items():
-            self._applied[origin][~mask] = FAR
+        self._applied = {
+            origin: np.where(mask, np.int64(0), np.int64(FAR)).astype(np.int64) for origin, mask in owned.items()
+        }
         self._lowest = dict.fromkeys(self._applied, 0)
         self._span = dict.fromkeys(self._applied, span)
 
