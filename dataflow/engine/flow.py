@@ -78,8 +78,6 @@ class Crossing:
         self._number, self._edge, self._node = number, edge, node
         self._window_nbytes, self._tensor_scale = window_nbytes, tensor_scale
         self._members = [member for member in members if edge.loopback or member != node]
-        if edge.route is Route.ALL_TO_ONE:
-            del self._members[1:]
         self._nodes = as_set(tuple(members))
         self._streams: dict[int, Outgoing] = {}
         self._shut: set[int] = set()

@@ -10,7 +10,7 @@ chain that waits for a state element is not overtaken by one that has had its tu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -45,8 +45,7 @@ from dataflow.engine.loading import LoadedNode, Members
 from dataflow.engine.tally import Tally
 from dataflow.engine.turns import Turns
 from dataflow.errors import AkoError
-from dataflow.graph.logical import Edge, LogicalGraph
-from dataflow.graph.routes import Route
+from dataflow.graph.logical import LogicalGraph
 from dataflow.message import Message, Sharded, Tick
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.ports import Emission
@@ -521,20 +520,9 @@ def _inputs(graph: LogicalGraph, members: Members, chain: Chain, node: int) -> I
             senders[number] = (None,)
         elif edge.target == chain.head.id:
             senders[number] = as_set(members[graph.operator(edge.source).role])
-            if edge.route is Route.ALL_TO_ONE:
-                senders[number] = _all_to_one(edge, senders[number], members[graph.operator(edge.target).role], node)
             if not edge.loopback:
                 alone.add(number)
     inputs = Inputs(senders)
     for number in alone:
         inputs.end((number, node))
     return inputs
-
-
-def _all_to_one(
-    edge: Edge, senders: Collection[int | None], receivers: Sequence[int], node: int
-) -> Collection[int | None]:
-    """Who sends to a node: all to the first, which sends to the second where the edge does not loop back."""
-    if node == receivers[0]:
-        return senders
-    return [one for one in receivers[:1] if not edge.loopback and node == receivers[1] and one in senders]
