@@ -150,5 +150,7 @@ class Clocks(StateElement):
 
 
 def everything(members: Sequence[int], cells: int, *, without: int | None) -> dict[int, npt.NDArray[np.bool_]]:
-    """By member but `without`, a mask of all cells."""
-    return {member: np.ones(cells, np.bool_) for member in members if member != without}
+    """By member but `without`, a mask of all cells, the same for all."""
+    mask = np.ones(cells, np.bool_)
+    mask.flags.writeable = False
+    return {member: mask for member in members if member != without}

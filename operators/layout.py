@@ -58,9 +58,7 @@ class Layout(BaseModel):
     def frames(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Cut cells `start` to `stop` into runs that each fit one frame."""
         while start < stop:
-            end = start + 1
-            while end < stop and self.bounds[end + 1] - self.bounds[start] <= MAX_CELL:
-                end += 1
+            end = min(stop, max(start + 1, bisect_right(self.bounds, self.bounds[start] + MAX_CELL) - 1))
             yield start, end
             start = end
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -47,7 +48,7 @@ class PullsState(State):
 
     def release(self, cells: Cells, bound: float) -> Iterator[int]:
         """Workers that waited and are at most `bound` gradients ahead of the slowest; they wait no more."""
-        limit = self.slowest(cells) + bound
+        limit = bound if math.isinf(bound) else self.slowest(cells) + bound
         waiting = self.waiting.get(cells, [])
         self.waiting[cells] = [worker for worker in waiting if self.pushed[cells][worker] > limit]
         yield from (worker for worker in waiting if self.pushed[cells][worker] <= limit)

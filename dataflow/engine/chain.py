@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from types import GeneratorType
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from dataflow.engine.blame import reraise
 from dataflow.engine.events import Outcome
+from dataflow.engine.flow import as_set
 from dataflow.errors import OperatorError
 from dataflow.graph.logical import SHARDED, Edge, LogicalGraph, OperatorSpec
 from dataflow.graph.routes import Route
@@ -30,7 +31,7 @@ from dataflow.operators_api import (
     random_generator,
 )
 from dataflow.plan.physical import ChainPlan, PhysicalPlan
-from dataflow.ports import Emission
+from dataflow.ports import Emission, Out
 from dataflow.reports import OperatorReport
 from dataflow.state import State
 
@@ -64,18 +65,18 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """An edge that leaves an operator, and the nodes that it may reach."""
+    """An edge that leaves an operator, and the nodes that it may reach, where the emission names one."""
 
     edge: Edge
     nodes: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, plan: PhysicalPlan, edge: Edge, node: int) -> Exit:
+    def of(cls, graph: LogicalGraph, edge: Edge, node: NodeContext) -> Exit:
         """An edge as it leaves `node`."""
-        if edge.route is None:
+        if edge.route is not Route.BY_DESTINATION:
             return cls(edge)
-        members = plan.members()[plan.graph.operator(edge.target).role]
-        return cls(edge, frozenset(member for member in members if edge.loopback or member != node))
+        members = as_set(node.members[graph.operator(edge.target).role])
+        return cls(edge, members if edge.loopback else members - {node.index})
 
 
 class Member:
@@ -94,14 +95,15 @@ class Member:
             OperatorError: a gathering operator yields in `process`.
         """
         self.name, self.operator, self.context = spec.id, operator, context
-        self.ports = type(operator).outputs()
+        kind = type(operator)
+        self.ports = _ports(kind)
         self.exits = {port: [leaving for leaving in exits if leaving.edge.output == port] for port in self.ports}
         elements = {use.name: use.element for use in spec.uses}
         written = {use.name for use in spec.uses if use.writes}
-        self._hooks = {hook: getattr(operator, hook) for hook in HOOKS if hasattr(operator, hook)}
+        self._hooks = {hook: getattr(operator, hook) for hook in _asked(kind)}
         self._asks = {
-            hook: [(name, elements.get(name), name in written) for name in needs(method, hook)]
-            for hook, method in self._hooks.items()
+            hook: [(name, elements.get(name), name in written) for name in names]
+            for hook, names in _asked(kind).items()
         }
         if spec.gather and inspect.isgeneratorfunction(operator.process):
             self.refuse("is a Gather and yields in process", None, "return the part, and yield in merge")
@@ -169,7 +171,7 @@ class Chain:
                 spec,
                 operators[spec.id],
                 contexts[spec.id],
-                [Exit.of(plan, edge, contexts[spec.id].index) for edge in graph.edges if edge.source == spec.id],
+                [Exit.of(graph, edge, contexts[spec.id]) for edge in graph.edges if edge.source == spec.id],
             )
             for spec in specs
         ]
@@ -328,6 +330,18 @@ class _Call:
             return self._rngs[key]
 
         return generator
+
+
+@cache
+def _ports(kind: type[Operator]) -> Mapping[str, Out[Any]]:
+    """Output ports of a class, looked up once for all nodes."""
+    return kind.outputs()
+
+
+@cache
+def _asked(kind: type[Operator]) -> Mapping[str, tuple[str, ...]]:
+    """What each hook that a class defines asks for by name, looked up once for all nodes."""
+    return {hook: needs(getattr(kind, hook), hook) for hook in HOOKS if hasattr(kind, hook)}
 
 
 def _feeds_gather(graph: LogicalGraph, operator: OperatorSpec) -> bool:

@@ -12,12 +12,10 @@ from dataflow.engine.chain import Chain, Given
 from dataflow.engine.events import Outcome, Task
 from dataflow.engine.flow import Crossing
 from dataflow.engine.inbox import Delivery, Inbox
+from dataflow.engine.inputs import Inputs, Source
 from dataflow.message import Sharded
 
 Role = Literal["message", "shard", "merge", "step", "end"]
-
-Source = tuple[int, int | None]
-"""What feeds a chain: number of the edge, and of the sending node if the edge crosses nodes."""
 
 
 @dataclass(slots=True)
@@ -48,7 +46,6 @@ class Running:
     """A task that has started: its locks, the delivery it consumed, its outcome once it is there."""
 
     task: Task
-    role: Role
     locked: AbstractSet[str]
     delivery: Delivery | None = None
     outcome: Outcome | None = None
@@ -57,10 +54,11 @@ class Running:
 class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
-    `alone` says that no other chain that has not ended writes what this one's merge writes.
+    `alone` says that no other chain that has not ended writes what this one's merge writes. `turn` and `awake` are
+    for `dataflow.engine.turns`.
     """
 
-    def __init__(self, chain: Chain, inputs: set[Source]) -> None:
+    def __init__(self, chain: Chain, inputs: Inputs) -> None:
         """Nothing has arrived yet.
 
         Args:
@@ -76,6 +74,8 @@ class ChainState:
         self.exhausted = self.ending = False
         self.gate_shut = False
         self.alone = False
+        self.turn = 0
+        self.awake = False
         self.blocked_since: float | None = None
         self._keys = {port.key for port in chain.head.inputs}
         self._local: list[tuple[Inbox, str]] = []
@@ -85,7 +85,7 @@ class ChainState:
     def look_around(self, others: Iterable[ChainState]) -> None:
         """Find out whether the chain is alone among those that have not ended."""
         written = self.chain.merge_needs.writes
-        self.alone = all(other is self or written.isdisjoint(other.chain.writes) for other in others)
+        self.alone = not written or all(other is self or written.isdisjoint(other.chain.writes) for other in others)
 
     def connect(self, local: Sequence[tuple[Inbox, str]], crossings: Sequence[Crossing]) -> None:
         """Say where the chain's emissions go: inboxes with their ports, and edges that cross nodes."""
@@ -100,7 +100,7 @@ class ChainState:
 
     def has_room(self) -> bool:
         """Whether every inbox downstream has room."""
-        return all(inbox.room(port) for inbox, port in self._local)
+        return not self._local or all(inbox.room(port) for inbox, port in self._local)
 
     def is_open(self, key: int | None) -> bool:
         """Whether a message made for `key` could be sent at once."""

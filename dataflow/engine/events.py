@@ -1,10 +1,13 @@
-"""Events that drive a `NodeEngine` and the commands it answers with: frozen data, no behaviour."""
+"""Events that drive a `NodeEngine` and the commands it answers with: frozen data, no behaviour.
+
+Those that come with every message are tuples, which are made in half the time of frozen dataclasses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataflow.errors import AkoError
 from dataflow.message import Message
@@ -59,8 +62,7 @@ class Started:
     """The job starts: every node is ready."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageArrived:
+class MessageArrived(NamedTuple):
     """A message came in on a stream; `nbytes` is what it cost the sender's credit."""
 
     stream: StreamId
@@ -68,15 +70,13 @@ class MessageArrived:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEnded:
+class StreamEnded(NamedTuple):
     """The sender of a stream has sent its last message."""
 
     stream: StreamId
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFinished:
+class TaskFinished(NamedTuple):
     """A task has run, or failed with `error`; `busy_s` is how long it took."""
 
     task: Task
@@ -85,8 +85,7 @@ class TaskFinished:
     error: AkoError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CreditGranted:
+class CreditGranted(NamedTuple):
     """The receiver of a stream has consumed `nbytes` bytes."""
 
     stream: StreamId
@@ -113,15 +112,13 @@ class GoOn:
 Event = Started | MessageArrived | StreamEnded | TaskFinished | CreditGranted | NodeLeft | StopAsked | GoOn
 
 
-@dataclass(frozen=True, slots=True)
-class RunTask:
+class RunTask(NamedTuple):
     """Run a task on its pool; there is a free slot for it."""
 
     task: Task
 
 
-@dataclass(frozen=True, slots=True)
-class SendMessage:
+class SendMessage(NamedTuple):
     """Send a message on a stream."""
 
     stream: StreamId
@@ -129,15 +126,13 @@ class SendMessage:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendEnd:
+class SendEnd(NamedTuple):
     """Tell the receiver of a stream that nothing more follows."""
 
     stream: StreamId
 
 
-@dataclass(frozen=True, slots=True)
-class GrantCredit:
+class GrantCredit(NamedTuple):
     """Tell the sender of a stream that `nbytes` bytes were consumed."""
 
     stream: StreamId

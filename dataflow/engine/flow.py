@@ -5,9 +5,9 @@ Invariant: a stream has at most its window, and one message more, under way: sen
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from dataflow.engine.events import SendEnd, SendMessage
 from dataflow.graph.logical import Edge
@@ -21,41 +21,43 @@ Sending = SendMessage | SendEnd
 
 @dataclass(slots=True)
 class Outgoing:
-    """One stream's sending side.
+    """One stream's sending side, while anything of it is under way or waits.
 
     Args:
         stream: which.
         credit: bytes that may still be sent; a message may overdraw it once.
         waiting: messages without credit, with their sizes.
-        closing: nothing more will be added.
-        closed: the end has been sent, or the receiver is gone.
     """
 
     stream: StreamId
     credit: int
-    waiting: deque[tuple[Message, int]] = field(default_factory=deque)
-    closing: bool = False
-    closed: bool = False
+    waiting: list[tuple[Message, int]] = field(default_factory=list)
 
     def is_open(self) -> bool:
         """Whether a message made now would not have to wait."""
-        return self.closed or (self.credit > 0 and not self.waiting)
+        return self.credit > 0 and not self.waiting
 
     def flush(self) -> list[Sending]:
-        """Commands that send what credit allows, and the end once everything is sent."""
+        """Commands that send what credit allows."""
         commands: list[Sending] = []
         while self.waiting and self.credit > 0:
-            message, size = self.waiting.popleft()
+            message, size = self.waiting.pop(0)
             self.credit -= size
             commands.append(SendMessage(self.stream, message, size))
-        if self.closing and not self.closed and not self.waiting:
-            self.closed = True
-            commands.append(SendEnd(self.stream))
         return commands
+
+
+@lru_cache(maxsize=64)
+def as_set(members: tuple[int, ...]) -> frozenset[int]:
+    """The members of a role as a set, one for all nodes: there may be thousands in this process."""
+    return frozenset(members)
 
 
 class Crossing:
     """One node's side of an edge that crosses nodes: a stream to every node it may reach.
+
+    Streams on which nothing is under way are not kept: most pairs of a large cluster have nothing to say to each other
+    most of the time.
 
     Owners and ranks are those of the start: a node that has left is not replaced, what is meant for it is dropped.
     """
@@ -73,16 +75,20 @@ class Crossing:
             window_nbytes: first credit of every stream.
             tensor_scale: how many times an array in a message counts.
         """
-        self._edge, self._tensor_scale = edge, tensor_scale
+        self._number, self._edge, self._node = number, edge, node
+        self._window_nbytes, self._tensor_scale = window_nbytes, tensor_scale
         self._members = [member for member in members if edge.loopback or member != node]
-        self._streams = {member: Outgoing(StreamId(number, node, member), window_nbytes) for member in self._members}
+        self._nodes = as_set(tuple(members))
+        self._streams: dict[int, Outgoing] = {}
         self._shut: set[int] = set()
         self._left: set[int] = set()
+        self._closing = False
+        self._not_ended = len(self._members)
 
     @property
     def closed(self) -> bool:
         """Whether every stream has been told its end."""
-        return all(out.closed for out in self._streams.values())
+        return not self._not_ended
 
     def is_open(self, key: int | None = None) -> bool:
         """Whether a message would not have to wait.
@@ -90,15 +96,16 @@ class Crossing:
         Args:
             key: partition number, or number of the receiving node, if the message is known to have one.
         """
+        if not self._shut:
+            return True
         route = self._edge.route
         if route is Route.ONE_TO_ANY:
-            alive = len(self._members) - len(self._left)
-            return len(self._shut) < alive or not alive
-        if route is Route.BY_OWNER and key is not None and self._members:
+            return len(self._shut) < len(self._members) - len(self._left)
+        if route is Route.BY_OWNER and key is not None:
             key = self._members[key % len(self._members)]
-        if route in (Route.BY_OWNER, Route.BY_DESTINATION) and key in self._streams:
-            return key not in self._shut
-        return not self._shut
+        if route in (Route.BY_OWNER, Route.BY_DESTINATION):
+            return key not in self._shut and key in self._nodes and (self._edge.loopback or key != self._node)
+        return False
 
     def goes_by(self, keys: Collection[str | None]) -> bool:
         """Whether the field that messages wait by, one of `keys`, says whom they are for."""
@@ -108,45 +115,64 @@ class Crossing:
 
     def send(self, emission: Emission) -> list[Sending]:
         """Commands that send an emission as far as credit allows; the rest waits."""
-        size = nbytes(emission.message, self._tensor_scale)
+        message = emission.message
+        size = nbytes(message, self._tensor_scale)
         commands: list[Sending] = []
         for member in self._receivers(emission):
-            if member not in self._left:
-                out = self._streams[member]
-                out.waiting.append((emission.message, size))
-                commands += self._flush(out)
+            out = self._streams.get(member)
+            if out is None:
+                if member in self._left:
+                    continue
+                stream = StreamId(self._number, self._node, member)
+                out = self._streams[member] = Outgoing(stream, self._window_nbytes)
+            if out.is_open():
+                out.credit -= size
+                commands.append(SendMessage(out.stream, message, size))
+            else:
+                out.waiting.append((message, size))
+            if out.credit <= 0:
+                self._shut.add(member)
         return commands
 
     def grant(self, member: int, granted_nbytes: int) -> list[Sending]:
-        """Commands that send what waited for the credit that a receiver returns."""
-        out = self._streams[member]
+        """Commands that send what waited for the credit that a receiver returns, and the end behind the last of it."""
+        out = self._streams.get(member)
+        if out is None:
+            return []
         out.credit += granted_nbytes
-        return self._flush(out)
+        commands: list[Sending] = []
+        if out.waiting:
+            commands += out.flush()
+            if self._closing and not out.waiting:
+                commands.append(self._end(member))
+        if out.is_open():
+            self._shut.discard(member)
+            if out.credit == self._window_nbytes:
+                del self._streams[member]
+        return commands
 
     def close(self) -> list[Sending]:
         """Commands that end every stream on which nothing waits; the others end once all is sent."""
-        commands: list[Sending] = []
-        for out in self._streams.values():
-            out.closing = True
-            commands += self._flush(out)
-        return commands
+        self._closing = True
+        return [self._end(member) for member in self._members if member not in self._left and not self._waits(member)]
 
     def drop(self, member: int) -> None:
         """Forget what waits for a node that has left, and send it nothing more."""
-        out = self._streams.get(member)
-        if out is not None:
-            self._left.add(member)
-            self._shut.discard(member)
-            out.waiting.clear()
-            out.closed = True
+        if member not in self._members or member in self._left:
+            return
+        if not self._closing or self._waits(member):
+            self._not_ended -= 1
+        self._left.add(member)
+        self._shut.discard(member)
+        self._streams.pop(member, None)
 
-    def _flush(self, out: Outgoing) -> list[Sending]:
-        commands = out.flush()
-        if out.is_open():
-            self._shut.discard(out.stream.target)
-        else:
-            self._shut.add(out.stream.target)
-        return commands
+    def _waits(self, member: int) -> bool:
+        out = self._streams.get(member)
+        return out is not None and bool(out.waiting)
+
+    def _end(self, member: int) -> SendEnd:
+        self._not_ended -= 1
+        return SendEnd(StreamId(self._number, self._node, member))
 
     def _receivers(self, emission: Emission) -> tuple[int, ...]:
         edge = self._edge
@@ -154,7 +180,8 @@ class Crossing:
             return () if emission.to is None else (emission.to,)
         if edge.route is Route.ONE_TO_ANY:
             members = [member for member in self._members if member not in self._left]
-            credit = {member: self._streams[member].credit for member in members}
+            credit = {member: out.credit for member, out in self._streams.items()}
+            credit = {member: credit.get(member, self._window_nbytes) for member in members}
             return receivers(edge.route, members, to=None, key=None, credit=credit)
         key = getattr(emission.message, edge.key) if edge.key else None
         return receivers(edge.route or Route.ONE_TO_ALL, self._members, to=emission.to, key=key, credit={})

@@ -11,12 +11,15 @@ from pydantic import ValidationError
 
 from dataflow.engine.blame import reraise
 from dataflow.errors import OperatorError, PlanError
-from dataflow.graph.logical import ElementSpec
+from dataflow.graph.logical import ElementSpec, OperatorSpec
 from dataflow.message import Message
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Operator
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.state import State, StateElement
+
+Members = Mapping[str, tuple[int, ...]]
+"""Node numbers of every role, in rank order."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,13 @@ class LoadedNode:
     """A node's share of a plan, made real.
 
     Args:
+        members: of every role.
         operators: operator instances by id.
         states: live state elements by name.
         contexts: where each operator runs, by its id.
     """
 
+    members: Members
     operators: Mapping[str, Operator]
     states: Mapping[str, State]
     contexts: Mapping[str, NodeContext]
@@ -54,26 +59,62 @@ def load_node(plan: PhysicalPlan, node: int, *, incarnation: int = 0) -> LoadedN
         PlanError: a qualified name cannot be imported or is not what the plan says.
         AkoError: an operator refuses its parameters, or a state element cannot be made.
     """
-    members, roles = plan.members(), plan.nodes[node].roles
-    contexts = {
-        role: NodeContext(
-            index=node,
-            name=plan.nodes[node].name,
-            role=role,
-            members=members,
-            tasks=plan.nodes[node].compute_tasks,
-            seed=plan.seed,
-            incarnation=incarnation,
+    return _Loader(plan).node(node, incarnation)
+
+
+def load_nodes(plan: PhysicalPlan) -> list[LoadedNode]:
+    """All nodes of a plan, for a process that runs them all; errors as of `load_node`."""
+    loader = _Loader(plan)
+    return [loader.node(node.index) for node in plan.nodes]
+
+
+class _Loader:
+    """Makes nodes; what their operators and state elements have in common is read from the plan once."""
+
+    def __init__(self, plan: PhysicalPlan) -> None:
+        self._plan, self._members = plan, plan.members()
+        self._elements: dict[str, StateElement] = {}
+        self._operators: dict[str, Operator] = {}
+
+    def node(self, node: int, incarnation: int = 0) -> LoadedNode:
+        """A node."""
+        plan, roles = self._plan, self._plan.nodes[node].roles
+        contexts = {
+            role: NodeContext(
+                index=node,
+                name=plan.nodes[node].name,
+                role=role,
+                members=self._members,
+                tasks=plan.nodes[node].compute_tasks,
+                seed=plan.seed,
+                incarnation=incarnation,
+            )
+            for role in roles
+        }
+        operators = [spec for spec in plan.graph.operators if spec.role in roles]
+        elements = [spec for spec in plan.graph.elements if spec.role in roles]
+        return LoadedNode(
+            members=self._members,
+            operators={spec.id: self._operator(spec) for spec in operators},
+            states={spec.name: self._state(spec, contexts[spec.role]) for spec in elements},
+            contexts={spec.id: contexts[spec.role] for spec in operators},
         )
-        for role in roles
-    }
-    operators = [spec for spec in plan.graph.operators if spec.role in roles]
-    elements = [spec for spec in plan.graph.elements if spec.role in roles]
-    return LoadedNode(
-        operators={spec.id: _make(spec.kind, spec.params, Operator, spec.id) for spec in operators},
-        states={spec.name: _create(spec, contexts[spec.role]) for spec in elements},
-        contexts={spec.id: contexts[spec.role] for spec in operators},
-    )
+
+    def _operator(self, spec: OperatorSpec) -> Operator:
+        """An operator of a node's own, since operators keep caches."""
+        known = self._operators.get(spec.id)
+        if known is None:
+            known = self._operators[spec.id] = _make(spec.kind, spec.params, Operator, spec.id)
+        return type(known).model_validate(dict(known))
+
+    def _state(self, spec: ElementSpec, context: NodeContext) -> State:
+        known = self._elements.get(spec.name)
+        if known is None:
+            known = self._elements[spec.name] = _make(spec.factory, spec.params, StateElement, spec.name)
+        try:
+            return known.create(context)
+        except Exception as error:
+            reraise(error, f"state element {spec.name!r}", type(known), context.name)
 
 
 def message_types(plan: PhysicalPlan) -> dict[int, type[Message]]:
@@ -102,15 +143,6 @@ def resolve(name: str, base: type[Any]) -> Any:
         what = f"{name} is not a kind of {base.__name__}"
         raise PlanError(what)
     return found
-
-
-def _create(spec: ElementSpec, context: NodeContext) -> State:
-    element = _make(spec.factory, spec.params, StateElement, spec.name)
-    try:
-        created: State = element.create(context)
-    except Exception as error:
-        reraise(error, f"state element {spec.name!r}", type(element), context.name)
-    return created
 
 
 def _make(kind: str, params: str, base: type[Any], name: str) -> Any:

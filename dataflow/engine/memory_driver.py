@@ -31,7 +31,7 @@ from dataflow.engine.events import (
     Task,
     TaskFinished,
 )
-from dataflow.engine.loading import LoadedNode, load_node
+from dataflow.engine.loading import LoadedNode, load_nodes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.errors import AkoError, JobFailedError
 from dataflow.operators_api import Artifact
@@ -75,7 +75,7 @@ class MemoryDriver:
         on_report: Callable[[MemoryDriver, int, OperatorReport], None] | None = None,
     ) -> None:
         self.plan = plan
-        self.run = MemoryRun([load_node(plan, node.index) for node in plan.nodes])
+        self.run = MemoryRun(load_nodes(plan))
         self.engines = [NodeEngine(plan, node.index, self.run.nodes[node.index]) for node in plan.nodes]
         self._order, self._on_report = order, on_report
         self._events: dict[object, deque[tuple[int, Event]]] = {}

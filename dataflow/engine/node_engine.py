@@ -10,13 +10,13 @@ chain that waits for a state element is not overtaken by one that has had its tu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, Final
 
 from dataflow.engine.blame import reraise
 from dataflow.engine.chain import Chain, Given, Needs
-from dataflow.engine.chain_state import ChainState, Role, Running, Source, Step
+from dataflow.engine.chain_state import ChainState, Role, Running, Step
 from dataflow.engine.events import (
     Command,
     CreditGranted,
@@ -38,13 +38,16 @@ from dataflow.engine.events import (
     Task,
     TaskFinished,
 )
-from dataflow.engine.flow import Crossing
+from dataflow.engine.flow import Crossing, as_set
 from dataflow.engine.inbox import Delivery
-from dataflow.engine.loading import LoadedNode
+from dataflow.engine.inputs import Inputs, Source
+from dataflow.engine.loading import LoadedNode, Members
 from dataflow.engine.tally import Tally
+from dataflow.engine.turns import Turns
 from dataflow.errors import AkoError
+from dataflow.graph.logical import LogicalGraph
 from dataflow.message import Message, Sharded, Tick
-from dataflow.plan.physical import PhysicalPlan, StreamId
+from dataflow.plan.physical import PhysicalPlan
 from dataflow.ports import Emission
 from dataflow.reports import NodeStatistics
 
@@ -74,14 +77,19 @@ class NodeEngine:
         self._gone: set[int] = set()
         self._now = 0.0
         self._started = self._stopping = self._ended = self._failed = False
-        self._build(plan, [Chain(plan, chain, loaded.operators, loaded.contexts) for chain in plan.chains_on(node)])
+        chains = [Chain(plan, chain, loaded.operators, loaded.contexts) for chain in plan.chains_on(node)]
+        self._build(plan, loaded.members, chains)
 
-    def _build(self, plan: PhysicalPlan, chains: list[Chain]) -> None:
+    def _build(self, plan: PhysicalPlan, members: Members, chains: list[Chain]) -> None:
         """Look up, once, where every edge comes from and goes to."""
-        graph, members = plan.graph, plan.members()
-        self._chains = {chain.plan.head: ChainState(chain, _inputs(plan, chain, self._node)) for chain in chains}
+        graph = plan.graph
+        self._chains = {
+            chain.plan.head: ChainState(chain, _inputs(graph, members, chain, self._node)) for chain in chains
+        }
         # Those that chains wait for come before sources, whose work can always wait.
         self._turns = sorted(self._chains.values(), key=lambda state: state.source)
+        self._awake = Turns(self._turns)
+        self._gated = [state for state in self._turns if state.chain.gated]
         self._entries = {
             number: (self._chains[edge.target], edge.input)
             for number, edge in enumerate(graph.edges)
@@ -139,21 +147,16 @@ class NodeEngine:
         return self._tally.statistics(sum(self._now - since for since in blocked if since is not None))
 
     def _take(self, event: Event) -> None:
-        match event:
-            case TaskFinished():
-                self._task_finished(event)
-            case MessageArrived(stream, message, size):
-                self._message_arrived(stream, message, size)
-            case CreditGranted(stream, size):
-                self._send(self._crossings[stream.edge].grant(stream.target, size))
-            case StreamEnded(stream):
-                self._input_ended((stream.edge, stream.source))
-            case NodeLeft(node):
-                self._node_left(node)
-            case StopAsked():
-                self._stopping = True
-            case Started():
-                self._started = True
+        _TAKE[type(event)](self, event)
+
+    def _begin(self, _: Started) -> None:
+        self._started = True
+
+    def _stop(self, _: StopAsked) -> None:
+        self._stopping = True
+
+    def _go_on(self, _: GoOn) -> None:
+        """Nothing has changed; what can start is started after every event."""
 
     # Starting tasks
 
@@ -188,11 +191,14 @@ class NodeEngine:
     def _serve_next(self) -> bool:
         """Start one task of the first chain that can; that chain goes behind the others."""
         self._reserved.clear()
-        for position, state in enumerate(self._turns):
-            if state.idle() or not self._slots[state.pool] or state.ending:
+        for state in self._awake:
+            if state.idle():
+                self._awake.sleep(state)
+                continue
+            if not self._slots[state.pool] or state.ending:
                 continue
             if self._start(state) or self._end(state):
-                self._turns.append(self._turns.pop(position))
+                self._awake.served(state)
                 return True
         return False
 
@@ -303,9 +309,10 @@ class NodeEngine:
         delivery: Delivery | None = None,
     ) -> None:
         task = Task(state.chain.plan.head, role, state.pool, work)
-        self._locked.update(given.live)
+        if given.live:
+            self._locked.update(given.live)
         self._slots[task.pool] -= 1
-        state.running.append(Running(task, role, given.live.keys(), delivery))
+        state.running.append(Running(task, given.live.keys(), delivery))
         self._commands.append(RunTask(task))
 
     # What a task needs before it may start
@@ -319,13 +326,15 @@ class NodeEngine:
 
     def _free(self, needs: Needs) -> bool:
         """Whether nobody writes these elements; if not, those that come after in this turn leave them alone."""
-        if self._locked.isdisjoint(needs.all) and self._reserved.isdisjoint(needs.writes):
+        if not needs.all or (self._locked.isdisjoint(needs.all) and self._reserved.isdisjoint(needs.writes)):
             return True
         self._reserved |= needs.all
         return False
 
     def _given(self, needs: Needs) -> Given:
         """Snapshots of what is read and the live elements of what is written."""
+        if not needs.all:
+            return _NOTHING
         return Given(
             {name: self._snapshot(name) for name in needs.reads},
             {name: self._states[name] for name in needs.writes},
@@ -368,38 +377,41 @@ class NodeEngine:
         tally.tasks += 1
         if event.error is not None:
             raise event.error
-        for running in state.running:
-            if running.task is task:
-                running.outcome = event.outcome
-        while state.running and (outcome := state.running[0].outcome) is not None:
-            self._commit(state, state.running.popleft(), outcome)
+        runs = state.running
+        if runs[0].task is not task:
+            next(run for run in runs if run.task is task).outcome = event.outcome
+            return
+        self._commit(state, runs.popleft(), event.outcome)
+        while runs and (outcome := runs[0].outcome) is not None:
+            self._commit(state, runs.popleft(), outcome)
 
     def _commit(self, state: ChainState, run: Running, outcome: Outcome) -> None:
         if run.locked:
             self._unlock(run.locked)
         for name, emission in outcome.emissions:
             self._emit(name, emission)
-        for report in outcome.reports:
-            self._commands.append(Report(report))
-        for artifact in outcome.artifacts:
-            self._commands.append(Report(artifact))
+        self._commands += map(Report, outcome.reports)
+        self._commands += map(Report, outcome.artifacts)
         for name, sample in outcome.samples:
             self._tally.sample(name, sample)
         if run.delivery is not None:
             self._consumed(run.delivery)
         state.exhausted |= outcome.end_of_data
-        if run.role == "shard" and state.step is not None:
+        role = run.task.role
+        if role == "shard" and state.step is not None:
             state.step.finished += 1
             state.step.parts += outcome.parts
-        elif run.role in ("merge", "step"):
+        elif role in ("merge", "step"):
             state.step = None
             self._tally.steps += outcome.merged
-        elif run.role == "end":
+        elif role == "end":
             self._close(state)
+            return
+        self._awake.wake(state)
 
     def _unlock(self, elements: AbstractSet[str]) -> None:
         self._locked -= elements
-        for state in self._turns:
+        for state in self._gated:
             if state.gate_shut and not elements.isdisjoint(state.chain.gate_uses.all):
                 state.gate_shut = False
 
@@ -415,28 +427,32 @@ class NodeEngine:
         """Pass on what is for others; what this node sends to itself comes back in as an event."""
         for command in commands:
             target = command.stream.target
-            match command:
-                case SendMessage(stream, message, size) if target == self._node:
-                    self._to_self.append(MessageArrived(stream, message, size))
-                case SendEnd(stream) if target == self._node:
-                    self._to_self.append(StreamEnded(stream))
-                case SendMessage():
-                    self._tally.sent_nbytes[target] += command.nbytes
-                    self._commands.append(command)
-                case SendEnd():
-                    self._commands.append(command)
+            if target == self._node:
+                back = isinstance(command, SendMessage)
+                self._to_self.append(MessageArrived(*command) if back else StreamEnded(*command))
+                continue
+            if isinstance(command, SendMessage):
+                self._tally.sent_nbytes[target] += command.nbytes
+            self._commands.append(command)
 
-    def _message_arrived(self, stream: StreamId, message: Message, size: int) -> None:
-        if stream.source in self._gone:
+    def _credit_granted(self, event: CreditGranted) -> None:
+        stream, size = event
+        self._send(self._crossings[stream.edge].grant(stream.target, size))
+
+    def _message_arrived(self, event: MessageArrived) -> None:
+        stream, message, size = event
+        source = stream.source
+        if source in self._gone:
             return
-        if stream.source != self._node:
-            self._tally.received_nbytes[stream.source] += size
+        if source != self._node:
+            self._tally.received_nbytes[source] += size
         port = self._entries[stream.edge][1]
-        self._deliver((stream.edge, stream.source), Delivery(port, message, stream, size))
+        self._deliver((stream.edge, source), Delivery(port, message, stream, size))
 
     def _deliver(self, source: Source, delivery: Delivery) -> None:
         state, _ = self._entries[source[0]]
         replaced = state.inbox.push(delivery)
+        self._awake.wake(state)
         if state.chain.gather:
             state.saw(source, delivery)
         if replaced is not None:
@@ -454,27 +470,31 @@ class NodeEngine:
 
     # Ending
 
+    def _stream_ended(self, event: StreamEnded) -> None:
+        self._input_ended((event.stream.edge, event.stream.source))
+
     def _input_ended(self, source: Source) -> None:
         """Nothing more comes from `source`; operators that mind are told once no other edge brings from its node."""
         state, _ = self._entries[source[0]]
-        if source not in state.open_inputs:
+        if not state.open_inputs.end(source):
             return
-        state.open_inputs.discard(source)
         node = source[1]
-        more = any(other == node for _, other in state.open_inputs)
-        if node is not None and state.chain.minds_leaving and not more:
+        if node is not None and state.chain.minds_leaving and not state.open_inputs.brings(node):
             state.inbox.leave(node)
+        self._awake.wake(state)
 
-    def _node_left(self, node: int) -> None:
-        self._gone.add(node)
+    def _node_left(self, event: NodeLeft) -> None:
+        self._gone.add(event.node)
         for crossing in self._crossings.values():
-            crossing.drop(node)
+            crossing.drop(event.node)
         for number in self._entries:
-            self._input_ended((number, node))
+            self._input_ended((number, event.node))
 
     def _close(self, state: ChainState) -> None:
         """Tell everybody downstream that a chain has ended."""
         self._turns.remove(state)
+        if state.awake:
+            self._awake.sleep(state)
         for other in self._turns:
             other.look_around(self._turns)
         for numbers in [numbers for (name, _), numbers in self._leaving.items() if name == state.chain.last.id]:
@@ -485,13 +505,32 @@ class NodeEngine:
                     self._input_ended((number, None))
 
 
-def _inputs(plan: PhysicalPlan, chain: Chain, node: int) -> set[Source]:
+_NOTHING = Given({}, {})
+
+_TAKE: Final[Mapping[type, Callable[[NodeEngine, Any], None]]] = {
+    TaskFinished: NodeEngine._task_finished,
+    MessageArrived: NodeEngine._message_arrived,
+    CreditGranted: NodeEngine._credit_granted,
+    StreamEnded: NodeEngine._stream_ended,
+    NodeLeft: NodeEngine._node_left,
+    GoOn: NodeEngine._go_on,
+    StopAsked: NodeEngine._stop,
+    Started: NodeEngine._begin,
+}
+
+
+def _inputs(graph: LogicalGraph, members: Members, chain: Chain, node: int) -> Inputs:
     """Everything that feeds a chain's first operator."""
-    inputs: set[Source] = set()
-    for number, edge in enumerate(plan.graph.edges):
+    senders: dict[int, Collection[int | None]] = {}
+    alone: set[int] = set()
+    for number, edge in enumerate(graph.edges):
         if edge.target == chain.head.id and edge.route is None:
-            inputs.add((number, None))
+            senders[number] = (None,)
         elif edge.target == chain.head.id:
-            role = plan.graph.operator(edge.source).role
-            inputs |= {(number, member) for member in plan.members()[role] if edge.loopback or member != node}
+            senders[number] = as_set(members[graph.operator(edge.source).role])
+            if not edge.loopback:
+                alone.add(number)
+    inputs = Inputs(senders)
+    for number in alone:
+        inputs.end((number, node))
     return inputs

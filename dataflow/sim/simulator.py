@@ -10,7 +10,7 @@ import gc
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from dataflow.engine import coordinator as co
 from dataflow.engine.events import (
@@ -32,7 +32,7 @@ from dataflow.engine.events import (
     Task,
     TaskFinished,
 )
-from dataflow.engine.loading import LoadedNode, load_node
+from dataflow.engine.loading import LoadedNode, load_nodes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError
@@ -41,7 +41,7 @@ from dataflow.operators_api import Artifact
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
 from dataflow.plan.physical import PhysicalPlan
-from dataflow.reports import NodeStatistics, OperatorReport
+from dataflow.reports import NodeStatistics
 from dataflow.sim.clock import VirtualClock
 from dataflow.sim.costs import SPREADS, Pace, Spread, TaskKind, TaskTimes
 from dataflow.sim.faults import LinkFails, NodeFails
@@ -119,7 +119,7 @@ class Simulator:
             AkoError: an operator cannot be made or opened.
         """
         run, clock = self.run_so_far, self._clock
-        run.nodes = [load_node(run.plan, node.index) for node in run.plan.nodes]
+        run.nodes = load_nodes(run.plan)
         for loaded in run.nodes:
             loaded.open()
         self._engines = self._make_engines()
@@ -256,42 +256,61 @@ class Simulator:
         if not pace.even and (awake_s := pace.awake(now)) > now:
             self._clock.at(awake_s, self._feed, happened)
             return
-        network = self._network
         for command in self._engines[node].handle(event, now):
-            match command:
-                case RunTask(task):
-                    self._start(node, task, now)
-                case SendMessage(stream, message, nbytes):
-                    self.run_so_far.messages += 1
-                    network.send(node, stream.target, MessageArrived(stream, message, nbytes), nbytes)
-                case GrantCredit(stream, nbytes):
-                    network.signal(node, stream.source, CreditGranted(stream, nbytes))
-                case SendEnd(stream):
-                    network.send(node, stream.target, StreamEnded(stream), 0)
-                case GoOn():
-                    self._clock.at(now, self._feed, (node, command))
-                case Report(Artifact() as artifact):
-                    self.run_so_far.artifacts[artifact.name] = artifact.data
-                case Report(OperatorReport() as report):
-                    self._tell(node=node, report=report)
-                    self._inform(co.NodeReport(node, report))
-                case Ended():
-                    self._ended.add(node)
-                    self._inform(co.NodeEnded(node, self._engines[node].statistics()))
-                case Failed(error):
-                    self._inform(co.NodeFailed(node, str(error), error.where))
+            _CARRY_OUT[type(command)](self, node, command)
+
+    def _send(self, node: int, command: SendMessage) -> None:
+        stream, message, nbytes = command
+        self.run_so_far.messages += 1
+        self._network.send(node, stream.target, MessageArrived(stream, message, nbytes), nbytes)
+
+    def _grant(self, node: int, command: GrantCredit) -> None:
+        self._network.signal(node, command.stream.source, CreditGranted(*command))
+
+    def _send_end(self, node: int, command: SendEnd) -> None:
+        self._network.send(node, command.stream.target, StreamEnded(command.stream), 0)
+
+    def _go_on(self, node: int, command: GoOn) -> None:
+        self._clock.at(self._clock.now(), self._feed, (node, command))
+
+    def _report(self, node: int, command: Report) -> None:
+        what = command.what
+        if isinstance(what, Artifact):
+            self.run_so_far.artifacts[what.name] = what.data
+        else:
+            self._tell(node=node, report=what)
+            self._inform(co.NodeReport(node, what))
+
+    def _node_ended(self, node: int, _: Ended) -> None:
+        self._ended.add(node)
+        self._inform(co.NodeEnded(node, self._engines[node].statistics()))
+
+    def _node_failed(self, node: int, command: Failed) -> None:
+        self._inform(co.NodeFailed(node, str(command.error), command.error.where))
 
     def _inform(self, event: co.Event) -> None:
         """Have the coordinator hear from a node."""
         self._clock.at(self._clock.now() + self._model.latency_s, self._coordinate, event)
 
-    def _start(self, node: int, task: Task, now: float) -> None:
+    def _start(self, node: int, command: RunTask) -> None:
         """Run a task's function, and have it end after the time that it takes."""
-        error = None
+        task, error = command.task, None
         try:
             outcome = self._perform(node, task)
         except AkoError as raised:
             outcome, error = Outcome(), raised
         work_s = self._times.seconds(node, task)
-        done_s = self._paces[node].done(now, work_s)
+        done_s = self._paces[node].done(self._clock.now(), work_s)
         self._clock.at(done_s, self._feed, (node, TaskFinished(task, outcome, work_s, error)))
+
+
+_CARRY_OUT: Final[Mapping[type, Callable[[Simulator, int, Any], None]]] = {
+    RunTask: Simulator._start,
+    SendMessage: Simulator._send,
+    GrantCredit: Simulator._grant,
+    SendEnd: Simulator._send_end,
+    GoOn: Simulator._go_on,
+    Report: Simulator._report,
+    Ended: Simulator._node_ended,
+    Failed: Simulator._node_failed,
+}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow.engine.events import SendEnd, SendMessage
-from dataflow.engine.flow import Crossing, Outgoing, Sending
+from dataflow.engine.flow import Crossing, Sending
 from dataflow.graph.logical import Edge
 from dataflow.graph.routes import Route
 from dataflow.message import HEADER_NBYTES as SIZE
@@ -29,18 +29,17 @@ def _targets(commands: list[Sending]) -> list[int]:
 
 
 def test_stream_sends_while_credit_is_left_and_ends_behind_the_last_message() -> None:
-    out = Outgoing(STREAM, credit=150)
-    messages = [(Num(n), 100) for n in range(3)]
-    out.waiting.extend(messages)
-    assert out.flush() == [SendMessage(STREAM, Num(0), 100), SendMessage(STREAM, Num(1), 100)]
-    assert out.credit == -50
-    out.closing = True
-    assert out.flush() == []
-    assert not out.is_open()
-    out.credit += 51
-    assert out.flush() == [SendMessage(STREAM, Num(2), 100), SendEnd(STREAM)]
-    assert out.flush() == []
-    assert out.closed
+    crossing = _crossing(Route.ONE_TO_ALL, (0, 1), window=SIZE + 1)
+    for n in range(2):  # the second overdraws the credit
+        assert crossing.send(Emission("out", Num(n))) == [SendMessage(STREAM, Num(n), SIZE)]
+    assert crossing.send(Emission("out", Num(2))) == []
+    assert crossing.close() == []
+    assert not crossing.is_open()
+    assert crossing.grant(1, SIZE - 1) == []
+    assert not crossing.closed
+    assert crossing.grant(1, 1) == [SendMessage(STREAM, Num(2), SIZE), SendEnd(STREAM)]
+    assert crossing.closed
+    assert crossing.grant(1, 2 * SIZE) == []
 
 
 @given(

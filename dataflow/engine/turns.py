@@ -1,0 +1,54 @@
+"""Whose turn it is: the chains of a node that may have something to do, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+from dataflow.engine.chain_state import ChainState
+
+
+class Turns:
+    """Chains take turns; whoever has had one goes behind all others, asleep or awake.
+
+    Invariant: a chain that is not idle is awake, so that only those that are awake need to be asked.
+    """
+
+    def __init__(self, chains: Iterable[ChainState]) -> None:
+        """Everybody is awake.
+
+        Args:
+            chains: those that begin first.
+        """
+        self._awake = list(chains)
+        self._last = len(self._awake)
+        for turn, state in enumerate(self._awake):
+            state.turn, state.awake = turn, True
+
+    def __iter__(self) -> Iterator[ChainState]:
+        """The chains that are awake, first things first."""
+        return iter(tuple(self._awake))
+
+    def wake(self, state: ChainState) -> None:
+        """Have a chain asked again, in its old place, unless it is idle."""
+        if not state.awake and not state.idle():
+            state.awake = True
+            insort(self._awake, state, key=_turn)
+
+    def served(self, state: ChainState) -> None:
+        """Put a chain behind all others; to sleep, if it is idle now."""
+        self._awake.remove(state)
+        self._last += 1
+        state.turn = self._last
+        state.awake = not state.idle()
+        if state.awake:
+            self._awake.append(state)
+
+    def sleep(self, state: ChainState) -> None:
+        """Do not ask a chain until it is woken."""
+        state.awake = False
+        self._awake.remove(state)
+
+
+_turn = attrgetter("turn")
