@@ -169,15 +169,14 @@ class NodeEngine:
         if not state.chain.gather or state.ending or not self._slots[state.pool]:
             return False
         held = state.chain.merge_needs.writes if state.alone else frozenset()
-        for other in self._turns:
+        for other in self._awake:
             waits = other.pool == state.pool or not held.isdisjoint(other.chain.uses.all)
             if waits and other is not state and not other.idle():
                 return False
         self._reserved.clear()
         if not self._start(state):
             return False
-        self._turns.remove(state)
-        self._turns.append(state)
+        self._awake.served(state)
         return True
 
     def _pump(self) -> None:
