@@ -27,7 +27,7 @@ class ClusterModel(BaseModel):
         step_s: seconds of a node's gradient on one compute task; as measured if None. Must be None if `compute` is
             ``measured``.
         speeds: by node, how many times as fast as the others it is.
-        tasks: compute tasks of every node.
+        tasks: compute tasks of every node, and its cores, which tasks of its network pool borrow.
         faults: what happens to nodes and links.
         detection_s: seconds from a node's failure until the coordinator knows.
         statistics_s: seconds between two statistics of every node.

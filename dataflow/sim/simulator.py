@@ -43,6 +43,7 @@ from dataflow.plan.job import JobSpec
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.reports import NodeStatistics
 from dataflow.sim.clock import VirtualClock
+from dataflow.sim.cores import Cores
 from dataflow.sim.costs import SPREADS, Pace, Spread, TaskKind, TaskTimes
 from dataflow.sim.faults import LinkFails, NodeFails
 from dataflow.sim.model import ClusterModel
@@ -105,6 +106,7 @@ class Simulator:
         spread = SPREADS.get(model.compute, Spread())
         self._times = TaskTimes(means, plan, spread=spread, speeds=model.speeds, seed=spec.seed)
         self._paces = [Pace(model.faults, node) for node in range(spec.nodes)]
+        self._cores = [Cores(model.tasks) for _ in range(spec.nodes)]
         self._engines: list[NodeEngine] = []
         self._ended: set[int] = set()
         self._dead: set[int] = set()
@@ -299,9 +301,26 @@ class Simulator:
             outcome = self._perform(node, task)
         except AkoError as raised:
             outcome, error = Outcome(), raised
-        work_s = self._times.seconds(node, task)
-        done_s = self._paces[node].done(self._clock.now(), work_s)
-        self._clock.at(done_s, self._feed, (node, TaskFinished(task, outcome, work_s, error)))
+        now, cores, work_s = self._clock.now(), self._cores[node], self._times.seconds(node, task)
+        done_s = self._paces[node].done(now, work_s)
+        finished = TaskFinished(task, outcome, work_s, error)
+        if task.pool == "compute":
+            self._clock.at(done_s, self._computed, (node, finished, cores.begin(now)))
+        else:
+            cores.take(now, work_s)
+            self._clock.at(done_s, self._feed, (node, finished))
+
+    def _computed(self, happened: tuple[int, TaskFinished, float]) -> None:
+        """End a compute task, once it has made up for what others took of its core."""
+        node, finished, mark = happened
+        cores = self._cores[node]
+        owed_s, mark = cores.owed(mark)
+        if owed_s > 0:
+            done_s = self._paces[node].done(self._clock.now(), owed_s)
+            self._clock.at(done_s, self._computed, (node, finished, mark))
+        else:
+            cores.end()
+            self._feed((node, finished))
 
 
 _CARRY_OUT: Final[Mapping[type, Callable[[Simulator, int, Any], None]]] = {

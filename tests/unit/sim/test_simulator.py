@@ -64,6 +64,16 @@ def test_one_worker_takes_its_gradients_times_their_time() -> None:
     assert finished.elapsed_s == pytest.approx(362 * STEP_S + 100e-6)
 
 
+def test_network_tasks_of_a_node_delay_its_gradients_by_what_they_take() -> None:
+    reading_s = 1e-3
+    means = MEANS | {TaskKind("source", "message", first): reading_s for first in (True, False)}
+    spec = prepare(load_job("ako"), PHANTOM, 1).spec
+    finished = Simulator(spec, ClusterModel(compute="constant", step_s=STEP_S), means).run()
+    # What is read first is waited for; each of the others is read while a gradient is computed on the node's one core.
+    assert finished.elapsed_s == pytest.approx(reading_s + 362 * STEP_S + 361 * reading_s + 100e-6, rel=1e-2)
+    assert finished.statistics[0].busy_s["compute"] == pytest.approx(362 * STEP_S)
+
+
 @pytest.mark.parametrize(
     ("fault", "longer_s"),
     [
