@@ -299,9 +299,9 @@ class Simulator:
             outcome = self._perform(node, task)
         except AkoError as raised:
             outcome, error = Outcome(), raised
-        work_s = self._times.seconds(node, task)
-        done_s = self._paces[node].done(self._clock.now(), work_s)
-        self._clock.at(done_s, self._feed, (node, TaskFinished(task, outcome, work_s, error)))
+        now = self._clock.now()
+        done_s = self._paces[node].done(now, self._times.seconds(node, task))
+        self._clock.at(done_s, self._feed, (node, TaskFinished(task, outcome, done_s - now, error)))
 
 
 _CARRY_OUT: Final[Mapping[type, Callable[[Simulator, int, Any], None]]] = {
