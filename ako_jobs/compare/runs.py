@@ -190,9 +190,9 @@ def _finished(folder: Path) -> Record | None:
     """The record of a run that has finished, if there is one."""
     try:
         record: Record = json.loads((folder / "record.json").read_text())
-    except (OSError, ValueError):
+        return record if record["state"] == JobState.FINISHED else None
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    return record if record["state"] == JobState.FINISHED else None
 
 
 def _perform(run: Run, master: str, folder: Path, tasks: _TaskTimes, watcher: Watcher) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,7 +70,7 @@ def _record_of(folder: Path) -> Any:
     path = folder / "record.json"
     try:
         record = json_text.loads(path.read_text())
-        return {"reports": list(record["reports"]), "versions": dict(record["versions"])}
+        return {"reports": [dict(report) for report in record["reports"]], "versions": dict(record["versions"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
         what = f"the folder does not hold a run: {error!r}"
         raise DataError(what, where=str(path), fix="name what `ako run --record --out DIR` has kept") from error
@@ -86,8 +87,10 @@ def _warn_of_versions(record: Any) -> None:
 def _read(folder: Path, name: str) -> bytes | None:
     path = folder / name
     try:
-        if path.stat().st_size > MAX_ARTIFACT_NBYTES:
-            raise DataError(what="a file of the run is too large", got=path.stat().st_size, where=str(path))
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_ARTIFACT_NBYTES:
+            what, fix = "a file of the run is no plain file, or too large", "replay the folder as it was kept"
+            raise DataError(what=what, got=found.st_size, where=str(path), fix=fix)
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -37,13 +37,16 @@ class Point:
 class Series:
     """Points over time: one each time that every node may have told its statistics again.
 
-    Points count from the start, so that leaving some out loses detail only: of too many, every other one is dropped.
+    Points count from the start, so that leaving some out loses detail only: of too many, every other one is dropped,
+    and from then on only every other one that comes is kept, so that they are equally far apart.
     """
 
     points: list[Point] = field(default_factory=list)
     _newest: dict[int, NodeStatistics] = field(default_factory=dict)
     _told: set[int] = field(default_factory=set)
     _time_s: float = 0.0
+    _made: int = 0
+    _of: int = 1
 
     def add(self, time_s: float, statistics: NodeStatistics) -> None:
         """Take in what a node told."""
@@ -56,8 +59,12 @@ class Series:
         """Make a point of what was told since the last one, if anything was."""
         if not self._told:
             return
-        if len(self.points) == MOST_POINTS:
+        if self._made % self._of:
+            self.points.pop()
+        elif len(self.points) == MOST_POINTS:
             del self.points[::2]
+            self._of *= 2
+        self._made += 1
         self._told.clear()
         nodes = self._newest.values()
         stale = [sample for each in nodes for name, sample in each.samples.items() if name.endswith(".staleness")]

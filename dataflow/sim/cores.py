@@ -27,11 +27,11 @@ class Cores:
             self._lost_s += max(0.0, self._taken_until_s - now) / self._count
         return mark
 
-    def take(self, now: float, work_s: float) -> None:
-        """A task of the network pool begins."""
+    def take(self, now: float, duration_s: float) -> None:
+        """A task of the network pool begins, and takes so many seconds."""
         if self._computing == self._count:
-            self._lost_s += work_s / self._count
-        self._taken_until_s = max(self._taken_until_s, now) + work_s
+            self._lost_s += duration_s / self._count
+        self._taken_until_s = max(self._taken_until_s, now) + duration_s
 
     def owed(self, mark: float) -> tuple[float, float]:
         """Seconds that a compute task has lost since its mark, and its new mark."""

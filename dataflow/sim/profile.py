@@ -19,6 +19,9 @@ from dataflow.sim.simulator import Simulator
 _STEPS = 48
 """Gradients after which the short run is stopped, over all its nodes."""
 
+_TASKS = 20_000
+"""Tasks after which it is stopped in any case: a job need not have gradients, nor an end."""
+
 _NODES = 4
 """Nodes that it has at least, if the job has as many."""
 
@@ -99,7 +102,7 @@ class _Stopwatch:
         self.seconds: dict[TaskKind, list[float]] = {}
         self.first: Mapping[str, int] = {}
         self.enough: Callable[[], None] = lambda: None
-        self._clock, self._gathering, self._steps = clock, gathering, 0
+        self._clock, self._gathering, self._steps, self._tasks = clock, gathering, 0, 0
 
     def perform(self, node: int, task: Task) -> Outcome:
         """What running a task gives."""
@@ -109,6 +112,8 @@ class _Stopwatch:
         self.seconds.setdefault(kind, []).append(self._clock.now() - begin)
         if task.chain in self._gathering and task.role in ("step", "merge"):
             self._steps += 1
-            if self._steps == _STEPS:
-                self.enough()
+        self._tasks += 1
+        if self._steps == _STEPS or self._tasks == _TASKS:
+            self.enough()
+            self.enough = lambda: None
         return outcome

@@ -301,13 +301,13 @@ class Simulator:
             outcome = self._perform(node, task)
         except AkoError as raised:
             outcome, error = Outcome(), raised
-        now, cores, work_s = self._clock.now(), self._cores[node], self._times.seconds(node, task)
-        done_s = self._paces[node].done(now, work_s)
-        finished = TaskFinished(task, outcome, work_s, error)
+        now, cores = self._clock.now(), self._cores[node]
+        done_s = self._paces[node].done(now, self._times.seconds(node, task))
+        finished = TaskFinished(task, outcome, done_s - now, error)
         if task.pool == "compute":
             self._clock.at(done_s, self._computed, (node, finished, cores.begin(now)))
         else:
-            cores.take(now, work_s)
+            cores.take(now, done_s - now)
             self._clock.at(done_s, self._feed, (node, finished))
 
     def _computed(self, happened: tuple[int, TaskFinished, float]) -> None:

@@ -75,6 +75,22 @@ def test_replay_of_a_run_of_real_processes_is_identical(run: Path) -> None:
     assert sum(node["events"] for node in said["nodes"]) == (nbytes - 64 * chunks) / 40
 
 
+@pytest.mark.parametrize("name", ["events/plan.json", "events/node-0-000000.bin", "model.safetensors"])
+def test_replay_of_what_is_no_plain_file_is_refused(copy: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Endless ones have no size: they are refused before a byte is read."""
+    (copy / name).unlink()
+    (copy / name).symlink_to("/dev/zero")
+    assert main(["replay", str(copy)]) == 2
+    assert "no plain file" in capsys.readouterr().err
+
+
+def test_replay_of_a_record_whose_reports_are_none_is_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = json.loads((copy / "record.json").read_text())
+    (copy / "record.json").write_text(json.dumps({**record, "reports": [1]}))
+    assert main(["replay", str(copy)]) == 2
+    assert "the folder does not hold a run" in capsys.readouterr().err
+
+
 def test_replay_of_another_model_says_so(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = copy / "model.safetensors"
     model.write_bytes(model.read_bytes()[:-1] + b"x")

@@ -80,6 +80,16 @@ def test_run_comparison_what_fails_does_not_keep_others_from_running_and_is_run_
     assert record["state"] == "FAILED"
 
 
+@pytest.mark.parametrize("text", ["{}", "[]", "{"])
+def test_run_comparison_record_that_is_none_is_made_again(tmp_path: Path, text: str) -> None:
+    compared = quick(seeds=1, settings={**QUICK, "epochs": 1}, variants={"a": {"job": "ako"}})
+    claim(tmp_path / "out", compared)
+    (first,) = run_comparison(compared, tmp_path / "out", Watch()).ended
+    (tmp_path / "out" / "runs" / "01-a" / "seed-0" / "record.json").write_text(text)
+    (again,) = run_comparison(compared, tmp_path / "out", Watch()).ended
+    assert again.record == first.record
+
+
 def test_run_comparison_what_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AKO_TOKEN", "none that a master knows")
     compared = quick(seeds=1, settings={}, cluster=None, master="127.0.0.1:1", variants={"a": {"job": "ako"}})

@@ -48,5 +48,12 @@ def test_series_of_too_many_points_keeps_every_other_one_and_the_last() -> None:
     assert MOST_POINTS / 2 < len(series.points) <= MOST_POINTS
     assert series.points[-1].time_s == 10 * MOST_POINTS
     assert all(point.gradients == point.time_s for point in series.points)
-    times = [point.time_s for point in series.points]
-    assert times == sorted(times)
+
+
+def test_series_of_any_length_has_points_equally_far_apart_from_the_start() -> None:
+    """Of 5,120 points each 16th is kept: 512 were halved at the 513th, 1,025th, 2,049th and 4,097th."""
+    series = Series()
+    for number in range(1, 10 * MOST_POINTS + 4):
+        series.add(float(number), told(0, number))
+    series.close()
+    assert [point.time_s for point in series.points] == [*range(16, 10 * MOST_POINTS + 1, 16), 10 * MOST_POINTS + 3]

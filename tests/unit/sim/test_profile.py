@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from ako_jobs.jobs import load_job, prepare
+from dataflow.graph.logical import LogicalGraph
+from dataflow.message import Message, Tick
+from dataflow.operators_api import Emissions, Operator
 from dataflow.plan.job import JobSpec
+from dataflow.ports import Out
 from dataflow.sim.costs import TaskKind
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.profile import task_means, with_steps
@@ -63,6 +68,30 @@ def test_task_means_as_measured_have_a_gradient_of_every_worker(job: str, nodes:
         assert means[TaskKind("compute", "shard", first)] == pytest.approx(0.001)
         assert means[TaskKind("compute", "step", first)] == pytest.approx(0.001 if nodes == 1 else 0.002)
         assert means[TaskKind("source", "message", first)] == pytest.approx(0.001)
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Message):
+    """A number."""
+
+    n: int
+
+
+class Endless(Operator):
+    """A source that only ends if it is asked to; far too late, it fails."""
+
+    source = True
+    counts = Out(Count)
+
+    def process(self, tick: Tick) -> Emissions:
+        assert tick.step < 30_000, "nobody has asked it"
+        yield self.counts(Count(tick.step))
+
+
+def test_task_means_of_a_job_without_gradients_and_without_an_end_are_measured() -> None:
+    graph = LogicalGraph(name="endless").with_role("worker").with_operator("endless", Endless(), role="worker")
+    means = task_means(JobSpec(name="endless", graph=graph, nodes=1), ClusterModel(), TickingClock())
+    assert means[TaskKind("endless", "message", True)] == pytest.approx(0.001)
 
 
 def test_task_means_of_drawn_gradients_are_those_of_gradients_alone() -> None:

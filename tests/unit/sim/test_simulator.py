@@ -94,6 +94,13 @@ def test_fault_of_one_worker_lengthens_its_run_as_computed(fault: str, longer_s:
     assert gradients(with_fault) == gradients(without)
 
 
+@pytest.mark.parametrize("fault", ["slow:0@0+1000x4", "pause:0@1.005+2"])
+def test_fault_of_a_worker_that_always_computes_counts_as_computing(fault: str) -> None:
+    """As on a real node, whose clock goes on while a task is held up, and as of one that is slow from the start."""
+    finished = run("ako", 1, PHANTOM, fault)
+    assert finished.statistics[0].busy_s["compute"] == pytest.approx(finished.elapsed_s - 100e-6)
+
+
 def test_bulk_synchronous_workers_all_wait_for_the_one_that_pauses_or_slows() -> None:
     """A step in which one is slow takes 3 gradient times more, and an exchange as ever."""
     settings = {**PHANTOM, "consistency": "bsp"}
