@@ -69,7 +69,7 @@ def _record_of(folder: Path) -> Any:
     path = folder / "record.json"
     try:
         record = json_text.loads(path.read_text())
-        return {"reports": list(record["reports"]), "versions": dict(record["versions"])}
+        return {"reports": [dict(report) for report in record["reports"]], "versions": dict(record["versions"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
         what = f"the folder does not hold a run: {error!r}"
         raise DataError(what, where=str(path), fix="name what `ako run --record --out DIR` has kept") from error
