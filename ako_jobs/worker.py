@@ -14,7 +14,7 @@ from operators.checkpoint import Checkpoint
 from operators.clocks import Clocks
 from operators.compute import Compute
 from operators.data import DataRef, open_data
-from operators.divergence import Divergence, SampleReplica, Samples
+from operators.divergence import SAMPLED_WEIGHTS, Divergence, SampleReplica, Samples
 from operators.dnn import NetworkSpec, PhantomSpec, WeightRange, build_network
 from operators.due import Due, Newest
 from operators.layout import Layout, Sharding
@@ -81,6 +81,11 @@ class Setting:
     def tensor_scale(self) -> int:
         """How many weights each one of the vector stands for: more than 1 in a phantom."""
         return self.model.scale if isinstance(self.model, PhantomSpec) else 1
+
+    @property
+    def sampled_weights(self) -> int:
+        """Weights of the vector in a sample of the replica: as many as count for those of a real one."""
+        return max(1, SAMPLED_WEIGHTS // self.tensor_scale)
 
     @property
     def schedule(self) -> Schedule:
@@ -174,7 +179,7 @@ def add_worker(
             Validate(model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise),
             role="worker",
         )
-        .with_operator("sample", SampleReplica(), role="worker")
+        .with_operator("sample", SampleReplica(weights=setting.sampled_weights), role="worker")
         .with_operator("divergence", Divergence(), role="worker")
         .with_operator(
             "due_checkpoint",

@@ -21,6 +21,9 @@ from dataflow.ports import In, Out
 from dataflow.state import Reads, State, StateElement, StateKind, Writes
 from operators.messages import Progress, Vector
 
+SAMPLED_WEIGHTS = 1024
+"""Weights of a sample at most: 4 KiB, little beside a model."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSample(Message):
@@ -48,7 +51,7 @@ class SampleReplica(Operator):
 
     pool = "network"
     sends = True
-    weights: int = Field(default=1024, ge=1)
+    weights: int = Field(default=SAMPLED_WEIGHTS, ge=1)
     progress = In(Progress, capacity=64)
     samples = Out(ReplicaSample)
     replica = Reads()

@@ -119,9 +119,8 @@ class Rotation(StateElement):
         """The places before the first round."""
         members = node.members[self.receivers]
         p = self.partitions or self.cost.partitions(len(members))
-        begins = [Fraction(partition, p) for partition in range(p)]
         own = node.rank
-        places = {member: begins[(rank + own) % p] for rank, member in enumerate(members) if member != node.index}
+        places = {member: Fraction((rank + own) % p, p) for rank, member in enumerate(members) if member != node.index}
         return RotationState(p, places)
 
 

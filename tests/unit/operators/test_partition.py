@@ -144,6 +144,12 @@ def test_create_without_p_asks_the_cost_model():
     assert rotation(None, size=5).partitions == 4  # 100 * 1000 * 4 / 100,000
 
 
+def test_create_more_partitions_than_memory_could_list_places_the_receivers():
+    state = rotation(10**15, index=1, size=3)
+    assert state.receivers == (0, 2)
+    assert play(state, 0, 10**15, 2) == [[1], [2]]
+
+
 def test_create_refuses_zero_partitions():
     with pytest.raises(ValueError, match="greater than or equal to 1"):
         Rotation(partitions=0, receivers="worker", cost=COST)
