@@ -135,14 +135,6 @@ def test_replay_without_a_record_is_refused(
     assert error in capsys.readouterr().err
 
 
-def test_replay_of_a_record_whose_reports_are_none_is_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = json.loads((copy / "record.json").read_text())
-    record["reports"] = [3]
-    (copy / "record.json").write_text(json.dumps(record))
-    assert main(["replay", str(copy)]) == 2
-    assert "the folder does not hold a run" in capsys.readouterr().err
-
-
 def test_run_with_record_but_no_folder_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "ako", "--record"]) == 2
     assert "--record has no folder to keep the record in; add --out DIR" in capsys.readouterr().err
