@@ -50,12 +50,16 @@ class Sample:
             raise TypeError(what)
 
 
+RECORD_FOLDER = "events"
+"""Artifacts below this name make up the record of a run; those of operators are refused there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """A file of the job's results, kept by the master and put into ``--out DIR``.
 
     Args:
-        name: relative file name, of letters, digits, ``._-`` and ``/``.
+        name: relative file name, of letters, digits, ``._-`` and ``/``, outside `RECORD_FOLDER`.
         data: its whole content.
 
     Raises:

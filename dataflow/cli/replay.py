@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import json as json_text
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from stat import S_ISREG
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import Progress
 
-from ako_jobs.jobs import load_job
+from ako_jobs.jobs import BUILT_IN, load_job, prepare
 from dataflow.cli.common import JsonFlag, examples, note, print_json, verbs
-from dataflow.engine.recording import EVENT_NBYTES, FOLDER
-from dataflow.errors import DataError, PlanError
+from dataflow.engine.recording import EVENT_NBYTES, MAX_CHUNK_NBYTES, MAX_PLAN_NBYTES, PLAN_FILE
+from dataflow.errors import DataError
 from dataflow.observe.record import installed_versions
+from dataflow.operators_api import RECORD_FOLDER
+from dataflow.plan.compile import compile_graph
+from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.store import MAX_ARTIFACT_NBYTES
-from dataflow.sim.replay import Difference, Replayed, compare, replay
+from dataflow.sim.replay import Difference, Replayed, compare, recorded_plan, replay
+
+RECORD_FILE = "record.json"
+"""Name of the record in a run's folder."""
+
+MAX_RECORD_NBYTES = 256 << 20
+"""Most bytes of a record that is read: it has an entry per link, and 1,500 nodes that all talk have two million."""
 
 app = verbs()
+
+
+class _Record(BaseModel):
+    """What of a run's record a replay needs; see `dataflow.observe.record.make_record`."""
+
+    name: str
+    config: dict[str, Any]
+    reports: list[dict[str, Any]]
+    versions: dict[str, str]
 
 
 @app.command(
@@ -42,21 +62,20 @@ def replay_run(
 ) -> None:
     """Make a recorded run again in this process, and compare every message, the model and other files, the reports.
 
+    The plan is built from the job again, and compared with the one recorded: no code is run that only RUN names.
+
     A record that breaks off, such as that of a node that was killed, is replayed as far as it goes. Exit code 0: all
-    is identical; 1: something differs, and the first difference is shown; 2: the folder holds no record.
+    is identical; 1: something differs, and the first difference is shown; 2: the folder holds no record, or the job is
+    another one than was recorded.
     """
     record = _record_of(folder)
-    if job:
-        load_job(job)  # puts its folder where its modules are found
+    read = partial(_read, folder)
+    plan = _plan_again(record, recorded_plan(read), job)
     _warn_of_versions(record)
-
-    def read(name: str) -> bytes | None:
-        return _read(folder, name)
-
-    total = sum(path.stat().st_size for path in (folder / FOLDER).glob("*.bin")) // EVENT_NBYTES
-    with _progress(total) as on_progress, _code_named(job):
-        replayed = replay(read, on_progress)
-    difference = compare(replayed, read, record["reports"])
+    total = sum(path.stat().st_size for path in (folder / RECORD_FOLDER).glob("*.bin")) // EVENT_NBYTES
+    with _progress(total) as on_progress:
+        replayed = replay(plan, read, on_progress)
+    difference = compare(replayed, read, record.reports)
     if json:
         print_json(_as_json(replayed, difference))
     else:
@@ -65,32 +84,64 @@ def replay_run(
         raise typer.Exit(1)
 
 
-def _record_of(folder: Path) -> Any:
+def _record_of(folder: Path) -> _Record:
     """The run's own record."""
-    path = folder / "record.json"
+    where, fix = str(folder / RECORD_FILE), "name what `ako run --record --out DIR` has kept"
+    data = _read(folder, RECORD_FILE)
+    if data is None:
+        raise DataError(what=f"the folder does not hold a run: it has no {RECORD_FILE}", where=where, fix=fix)
     try:
-        record = json_text.loads(path.read_text())
-        return {"reports": [dict(report) for report in record["reports"]], "versions": dict(record["versions"])}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        what = f"the folder does not hold a run: {error!r}"
-        raise DataError(what, where=str(path), fix="name what `ako run --record --out DIR` has kept") from error
+        return _Record.model_validate(json_text.loads(data))
+    except (ValueError, RecursionError) as error:
+        what = "the folder does not hold a run: its record cannot be read"
+        raise DataError(what, got=str(error), where=where, fix=fix) from error
 
 
-def _warn_of_versions(record: Any) -> None:
+def _plan_again(record: _Record, recorded: PhysicalPlan, job: str) -> PhysicalPlan:
+    """The plan of a run, made again: of a record only numbers, names of nodes and settings are used, never code.
+
+    Raises:
+        DataError: the job is not built in, and nobody has named its code.
+        AkoError: as for `load_job`, `prepare` and `compile_graph`.
+    """
+    if not job and record.name not in BUILT_IN:
+        what = "the run is one of a job that is not built in"
+        fix = "name the job whose code it is, as in --job my_job.py"
+        raise DataError(what, got=record.name, fix=fix)
+    found = load_job(job or record.name)
+    # Computed fields are in a record, and cannot be set.
+    settings = {key: value for key, value in record.config.items() if key in found.config.model_fields}
+    plan = compile_graph(
+        prepare(found, settings, len(recorded.nodes)).graph,
+        len(recorded.nodes),
+        seed=recorded.seed,
+        names=tuple(node.name for node in recorded.nodes),
+    )
+    nodes = (
+        node.model_copy(update={"compute_tasks": was.compute_tasks})
+        for node, was in zip(plan.nodes, recorded.nodes, strict=True)
+    )
+    return plan.model_copy(update={"nodes": tuple(nodes)})
+
+
+def _warn_of_versions(record: _Record) -> None:
     now = installed_versions()
-    other = {name: was for name, was in record["versions"].items() if now.get(name) != was}
+    other = {name: was for name, was in record.versions.items() if now.get(name) != was}
     if other:
         changed = ", ".join(f"{name} {was} then, {now.get(name, 'none')} now" for name, was in sorted(other.items()))
         note(f"other versions may compute other values: {changed}")
 
 
 def _read(folder: Path, name: str) -> bytes | None:
-    path = folder / name
+    """The content of a file of the run; None if there is none."""
+    path, most = folder / name, _most_nbytes(name)
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_ARTIFACT_NBYTES:
-            what, fix = "a file of the run is no plain file, or too large", "replay the folder as it was kept"
-            raise DataError(what=what, got=found.st_size, where=str(path), fix=fix)
+        status = path.stat()
+        if not S_ISREG(status.st_mode):
+            raise DataError(what="this is no file, as a run has them", where=str(path))
+        if status.st_size > most:
+            what = f"a file of the run is too large: {name} has at most {most:,} bytes"
+            raise DataError(what, got=status.st_size, where=str(path))
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -98,15 +149,11 @@ def _read(folder: Path, name: str) -> bytes | None:
         raise DataError(what=f"a file of the run cannot be read: {error}", where=str(path)) from error
 
 
-@contextmanager
-def _code_named(job: str) -> Iterator[None]:
-    """Say how to name code that is not found."""
-    try:
-        yield
-    except PlanError as error:
-        if job:
-            raise
-        raise PlanError(error.what, fix="name the job whose code it is, as in --job my_job.py") from error
+def _most_nbytes(name: str) -> int:
+    """Most bytes that a file of a run has."""
+    if name.startswith(f"{RECORD_FOLDER}/"):
+        return MAX_PLAN_NBYTES if name == PLAN_FILE else MAX_CHUNK_NBYTES
+    return MAX_RECORD_NBYTES if name == RECORD_FILE else MAX_ARTIFACT_NBYTES
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from dataflow.message import Message, Sharded, field_names
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import (
     HOOKS,
+    RECORD_FOLDER,
     Artifact,
     EndOfData,
     Operator,
@@ -298,6 +299,7 @@ class _Call:
         elif isinstance(effect, Sample):
             self.outcome.samples.append((member.name, effect))
         elif isinstance(effect, Artifact):
+            _check_named(member, effect)
             self.outcome.artifacts.append(effect)
         elif isinstance(effect, EndOfData) and member.operator.source:
             self.outcome.end_of_data = True
@@ -362,6 +364,13 @@ def _together(many: Iterable[Needs]) -> Needs:
 
 def _no_rng(member: Member) -> Callable[[], NoReturn]:
     return lambda: member.refuse("asks for rng in ready", None, "decide by state; draw numbers in process")
+
+
+def _check_named(member: Member, artifact: Artifact) -> None:
+    # Folders that differ in case only are one on some file systems.
+    if artifact.name.partition("/")[0].lower() == RECORD_FOLDER:
+        what = f"yielded an Artifact in {RECORD_FOLDER}/, where the record of the run is"
+        member.refuse(what, artifact.name, "give it another name")
 
 
 def _check_routed(member: Member, leaving: Exit, emission: Emission) -> None:

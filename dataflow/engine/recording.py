@@ -38,14 +38,14 @@ from dataflow.engine.loading import LoadedNode
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.errors import DataError
 from dataflow.message import Message, field_names
-from dataflow.operators_api import Artifact
+from dataflow.operators_api import RECORD_FOLDER, Artifact
 from dataflow.plan.physical import PhysicalPlan
 
-FOLDER = "events"
-"""Artifacts whose names begin with this and a slash make up the record of a run."""
-
-PLAN_FILE = f"{FOLDER}/plan.json"
+PLAN_FILE = f"{RECORD_FOLDER}/plan.json"
 """Name of the artifact with the plan, as JSON."""
+
+MAX_PLAN_NBYTES = 64 << 20
+"""Most bytes of a plan that is read: five times those of `MAX_NODES` nodes."""
 
 VERSION = 1
 """Version of the layout of chunks."""
@@ -63,6 +63,9 @@ _LAST = 1
 
 EVENT_NBYTES = _EVENT.size
 """Size of an event in a chunk, in bytes."""
+
+MAX_CHUNK_NBYTES = _HEADER.size + CHUNK_EVENTS * EVENT_NBYTES
+"""Most bytes of a chunk."""
 
 
 class Kind(IntEnum):
@@ -110,12 +113,13 @@ class Noted(NamedTuple):
 
 
 def checksum(message: Message) -> int:
-    """CRC-32 of a message's fields, the same before and after it has crossed the wire."""
+    """CRC-32 of a message's fields, the same before and after it has crossed the wire: of little-endian arrays."""
     scalars, crc = [], 0
     for name in field_names(type(message)):
         value = getattr(message, name)
         if isinstance(value, np.ndarray):
-            crc = zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data, crc)
+            array = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
+            crc = zlib.crc32(array.reshape(-1).view(np.uint8).data, crc)
         else:
             scalars.append(value)
     return zlib.crc32(repr(scalars).encode(), crc)
@@ -186,7 +190,7 @@ class Chunk:
 
 def chunk_name(node: int, number: int) -> str:
     """Name of the artifact with chunk `number`, from 0, of a node."""
-    return f"{FOLDER}/node-{node}-{number:06}.bin"
+    return f"{RECORD_FOLDER}/node-{node}-{number:06}.bin"
 
 
 class RecordedEngine(NodeEngine):

@@ -9,6 +9,7 @@ moment in between makes a difference; and what a broken record leaves unfinished
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ from dataflow.engine.loading import LoadedNode, load_node
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import PLAN_FILE, Chunk, Kind, Noted, checksum, chunk_name
 from dataflow.errors import AkoError, DataError
+from dataflow.graph.logical import canonical_json
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import OperatorReport
@@ -101,10 +103,30 @@ class Replayed:
         return not self.broken and not self.waiting and self.difference is None
 
 
-def replay(read: Read, on_progress: Callable[[int], None] = lambda events: None) -> Replayed:
+def recorded_plan(read: Read) -> PhysicalPlan:
+    """The plan beside a record, to be compared with: whoever wrote it has chosen the code that it names.
+
+    Args:
+        read: gives the record's artifacts.
+
+    Raises:
+        DataError: there is no record, or its plan cannot be read.
+    """
+    data = read(PLAN_FILE)
+    if data is None:
+        raise DataError(what="the run was not recorded", got=PLAN_FILE, fix="run it with --record")
+    try:
+        return PhysicalPlan.model_validate_json(data)
+    except (ValidationError, AkoError) as error:
+        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise DataError(what=f"the plan of the record cannot be read: {why}", where=PLAN_FILE) from error
+
+
+def replay(plan: PhysicalPlan, read: Read, on_progress: Callable[[int], None] = lambda events: None) -> Replayed:
     """Replay a recorded run as far as its record goes, or to the first difference.
 
     Args:
+        plan: what was run, made from its job again: the code that it names is imported and called.
         read: gives the record's artifacts.
         on_progress: told how many events have been replayed, now and then.
 
@@ -112,7 +134,14 @@ def replay(read: Read, on_progress: Callable[[int], None] = lambda events: None)
         DataError: there is no record, or it is damaged, or of another plan.
         AkoError: an operator cannot be made or opened.
     """
-    return _Replay(read, on_progress).run()
+    recorded, digest = recorded_plan(read), plan.digest()
+    if recorded.digest() != digest:
+        was, now = (json.loads(canonical_json(each)) for each in (recorded, plan))
+        other = " and ".join(name for name in now if now[name] != was[name])
+        what = f"the job builds another plan than the one of the record: other {other}"
+        fix = "name the job that was recorded, as it was: --job my_job.py, or use the version of ako that recorded it"
+        raise DataError(what, where=PLAN_FILE, fix=fix)
+    return _Replay(plan, digest, read, on_progress).run()
 
 
 def compare(replayed: Replayed, read: Read, reports: Sequence[Mapping[str, Any]]) -> Difference | None:
@@ -160,10 +189,8 @@ class _DiffersError(Exception):
 class _Replay:
     """A replay under way."""
 
-    def __init__(self, read: Read, on_progress: Callable[[int], None]) -> None:
-        self._read, self._on_progress = read, on_progress
-        plan = self._plan = _read_plan(read)
-        self._digest = plan.digest()
+    def __init__(self, plan: PhysicalPlan, digest: str, read: Read, on_progress: Callable[[int], None]) -> None:
+        self._plan, self._digest, self._read, self._on_progress = plan, digest, read, on_progress
         nodes = [load_node(plan, node.index) for node in plan.nodes]
         for loaded in nodes:
             loaded.open()
@@ -337,14 +364,3 @@ def _unlike(event: MessageArrived | StreamEnded, noted: Noted) -> str:
     if event.nbytes != noted.amount:
         return f"had {noted.amount} bytes, and has {event.nbytes}"
     return "" if checksum(event.message) == noted.checksum else "had other values"
-
-
-def _read_plan(read: Read) -> PhysicalPlan:
-    data = read(PLAN_FILE)
-    if data is None:
-        raise DataError(what="the run was not recorded", got=PLAN_FILE, fix="run it with --record")
-    try:
-        return PhysicalPlan.model_validate_json(data)
-    except ValidationError as error:
-        why = error.errors()[0]["msg"]
-        raise DataError(what=f"the plan of the record cannot be read: {why}", where=PLAN_FILE) from error

@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ako_jobs.simulate import simulate
 from dataflow.cli.main import main
+from dataflow.engine.recording import Chunk
+from dataflow.plan.physical import PhysicalPlan
 from dataflow.sim.model import ClusterModel
 
 FAST = ["epochs=1", "warm_start=0", "seed=3"]
@@ -115,6 +118,95 @@ def test_replay_of_a_truncated_record_is_refused(copy: Path, capsys: pytest.Capt
     assert "error: a chunk of a record is cut off: " in capsys.readouterr().err
 
 
+def planted(copy: Path, folder: Path) -> Path:
+    """Have the plan of a record, and its chunks with it, name code that leaves a mark, which is returned."""
+    mark = folder / "mark"
+    (folder / "planted.py").write_text(f"from pathlib import Path\nPath({str(mark)!r}).touch()\n")
+    plan = json.loads((copy / "events" / "plan.json").read_text())
+    for operator in plan["graph"]["operators"]:
+        operator["kind"] = "planted:Operator"
+    for element in plan["graph"]["elements"]:
+        element["factory"] = "planted:state"
+    (copy / "events" / "plan.json").write_text(json.dumps(plan))
+    digest = PhysicalPlan.model_validate(plan).digest()
+    for path in (copy / "events").glob("node-*.bin"):
+        path.write_bytes(replace(Chunk.decode(path.read_bytes()), plan=digest).encode())
+    return mark
+
+
+def test_replay_of_a_plan_that_names_other_code_is_refused_and_runs_none_of_it(
+    copy: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("planted")
+    mark = planted(copy, folder)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    ended = replay(copy)
+    assert not mark.exists()
+    assert ended.returncode == 2
+    assert "the job builds another plan than the one of the record: other graph at events/plan.json" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["planted", "planted:build", "planted.py"])
+def test_replay_of_a_job_that_is_not_built_in_runs_no_code_that_only_the_record_names(
+    copy: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark = planted(copy, copy)
+    monkeypatch.syspath_prepend(copy)
+    monkeypatch.chdir(copy)
+    record = json.loads((copy / "record.json").read_text())
+    (copy / "record.json").write_text(json.dumps({**record, "name": name}))
+    assert main(["replay", str(copy)]) == 2
+    assert not mark.exists()
+    error = f"the run is one of a job that is not built in (got {name}); name the job whose code it is, as in --job"
+    assert error in capsys.readouterr().err
+
+
+def test_replay_with_other_settings_than_were_recorded_is_refused(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads((copy / "record.json").read_text())
+    record["config"]["lr"] = 0.5
+    (copy / "record.json").write_text(json.dumps(record))
+    assert main(["replay", str(copy)]) == 2
+    assert "the job builds another plan than the one of the record: other graph" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("events/node-1-000000.bin", 655_424), ("events/plan.json", 64 << 20), ("record.json", 256 << 20)],
+)
+def test_replay_of_a_file_that_is_too_large_is_refused_unread(
+    copy: Path, name: str, most: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.truncate(copy / name, most + 1)
+    read: list[str] = []
+    read_bytes = Path.read_bytes
+
+    def note(path: Path) -> bytes:
+        read.append(path.relative_to(copy).as_posix() if path.is_relative_to(copy) else "")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", note)
+    assert main(["replay", str(copy)]) == 2
+    error = f"a file of the run is too large: {name} has at most {most:,} bytes (got {most + 1})"
+    assert error in capsys.readouterr().err
+    assert name not in read
+
+
+def test_replay_of_a_file_without_an_end_is_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copy / "record.json").unlink()
+    os.mkfifo(copy / "record.json")
+    assert main(["replay", str(copy)]) == 2
+    assert "this is no file, as a run has them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{}", '{"name": 3}', "\ufeff"])
+def test_replay_of_a_record_that_is_none_is_refused(copy: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (copy / "record.json").write_text(text)
+    assert main(["replay", str(copy)]) == 2
+    assert "the folder does not hold a run: its record cannot be read" in capsys.readouterr().err
+
+
 def test_replay_with_other_versions_warns(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = json.loads((copy / "record.json").read_text())
     record["versions"]["numpy"] = "0.1"
@@ -140,10 +232,20 @@ def test_run_with_record_but_no_folder_is_refused(capsys: pytest.CaptureFixture[
     assert "--record has no folder to keep the record in; add --out DIR" in capsys.readouterr().err
 
 
-def test_replay_of_a_simulated_run_is_identical(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "job",
+    [
+        ["parameter_server", "consistency=async"],
+        ["ako", "phantom=true", "momentum=0.9"],  # bandwidth and gradients_per_s are told it by the simulation
+        ["all_to_all", "schedule=step", "milestones=0.2,0.5", "nesterov=true", "momentum=0.5"],
+    ],
+)
+def test_replay_of_a_simulated_run_is_identical(
+    job: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = str(tmp_path / "out")
-    sim = ["--sim", "--compute", "gamma", "--bandwidth", "10mbit", "--fault", "cut:0-2@0.02+0.1"]
-    assert main(["run", "parameter_server", "consistency=async", *FAST, *sim, "--record", "--out", out]) == 0
+    sim = ["--sim", "--compute", "gamma", "--bandwidth", "10mbit", "--fault", "cut:0-2@0.02+0.1", "--tasks", "2"]
+    assert main(["run", *job, *FAST, *sim, "--record", "--out", out]) == 0
     capsys.readouterr()
     assert main(["replay", out]) == 0
     assert capsys.readouterr().out.startswith("identical: ")
@@ -157,6 +259,6 @@ def test_replay_of_a_users_code_needs_its_job(tmp_path: Path) -> None:
     simulate(job, {"epochs": 0.2, "warm_start": 0}, nodes=2, model=model, record=True, out=out)
     without = replay(out)
     assert without.returncode == 2
-    assert "name the job whose code it is, as in --job my_job.py" in without.stderr
+    assert "a job that is not built in (got dim_job); name the job whose code it is, as in --job" in without.stderr
     ended = replay(out, "--job", job)
     assert (ended.returncode, ended.stdout.split(":")[0]) == (0, "identical")

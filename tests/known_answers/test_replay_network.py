@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dataflow.plan.compile import compile_graph
+from dataflow.plan.physical import PhysicalPlan
 from dataflow.sim.replay import compare, replay
 from dataflow.testing.in_process import InProcessRun, run_in_process
 from dataflow.transport.base import Network
@@ -20,13 +21,13 @@ from tests.known_answers.training import job, replica
 
 def recorded(
     topology: str, nodes: int, make_network: Callable[[int], Network], *, seed: int, tasks: int = 1, **settings: Any
-) -> InProcessRun:
+) -> tuple[PhysicalPlan, InProcessRun]:
     plan = compile_graph(job(topology, seed=seed, **settings), nodes, seed=seed, compute_tasks=tasks)
-    return run_in_process(plan, make_network, record=True)
+    return plan, run_in_process(plan, make_network, record=True)
 
 
-def check_replay(run: InProcessRun) -> None:
-    replayed = replay(run.artifacts.get)
+def check_replay(plan: PhysicalPlan, run: InProcessRun) -> None:
+    replayed = replay(plan, run.artifacts.get)
     assert replayed.difference is None
     assert replayed.complete
     workers = [number for number, node in enumerate(run.nodes) if "replica" in node.states]
@@ -51,7 +52,7 @@ def test_replay_of_asynchronous_training_on_threads_gives_the_same_weights(
     topology: str, settings: dict[str, Any], seed: int
 ) -> None:
     network = MemoryNetwork()
-    check_replay(recorded(topology, 4, lambda _node: network, seed=seed, epochs=1, **settings))
+    check_replay(*recorded(topology, 4, lambda _node: network, seed=seed, epochs=1, **settings))
 
 
 @pytest.mark.parametrize(
@@ -63,14 +64,14 @@ def test_replay_of_asynchronous_training_on_threads_gives_the_same_weights(
 )
 def test_replay_of_nodes_with_two_compute_tasks_gives_the_same_weights(topology: str, settings: dict[str, Any]) -> None:
     network = MemoryNetwork()
-    check_replay(recorded(topology, 3, lambda _node: network, seed=3, tasks=2, **settings))
+    check_replay(*recorded(topology, 3, lambda _node: network, seed=3, tasks=2, **settings))
 
 
 def test_replay_of_a_run_over_connections_that_broke_gives_the_same_weights() -> None:
     faults = tuple(CutAfter(frames) for frames in (30, 50, 20, 40, 90, 30))
     network = FaultyNetwork(MemoryNetwork(), faults, np.random.default_rng(0))
-    check_replay(recorded("ako", 3, network.at, seed=3, p=3))
+    check_replay(*recorded("ako", 3, network.at, seed=3, p=3))
 
 
 def test_replay_of_a_run_over_grpc_gives_the_same_weights() -> None:
-    check_replay(recorded("ako", 3, lambda _node: GrpcNetwork(token="secret"), seed=3, p=3))
+    check_replay(*recorded("ako", 3, lambda _node: GrpcNetwork(token="secret"), seed=3, p=3))

@@ -148,6 +148,15 @@ class Says(Operator):
         yield Artifact("a.txt", b"abc")
 
 
+class Overwrites(Says):
+    """Keeps a file of the name that its field says."""
+
+    name: str
+
+    def process(self, tick: Tick) -> Emissions:
+        yield Artifact(self.name, b"abc")
+
+
 class SaysArray(Says):
     """Reports an array where a number is promised."""
 
@@ -287,6 +296,25 @@ def test_operator_that_cannot_open_names_itself_and_its_line() -> None:
     with pytest.raises(OperatorError, match="operator 'count' raised OSError: no disk") as caught:
         MemoryDriver(nodes_of(graph)).execute()
     assert caught.value.where == f"node node-0, {_line(OpensBadly.open, 'no disk')}"
+
+
+@pytest.mark.parametrize("name", ["events/plan.json", "events/node-0-000000.bin", "events", "Events/plan.json"])
+def test_artifact_in_the_place_of_the_record_fails_its_operator(name: str) -> None:
+    rig = Rig(nodes_of(graph_of({"says": Overwrites(name=name)}, [])))
+    rig.start()
+    rig.finish_all()
+    failure = rig.failure()
+    assert isinstance(failure, OperatorError)
+    assert failure.what == "operator 'says' yielded an Artifact in events/, where the record of the run is"
+    assert failure.got == name
+    assert [command.what for command in rig.commands if isinstance(command, Report)] == []
+
+
+def test_artifact_whose_name_only_begins_like_the_record_is_kept() -> None:
+    rig = Rig(nodes_of(graph_of({"says": Overwrites(name="events.csv")}, [])))
+    rig.start()
+    rig.finish(rig.tasks[0])
+    assert [command.what for command in rig.commands if isinstance(command, Report)] == [Artifact("events.csv", b"abc")]
 
 
 def test_report_of_an_array_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,12 +14,14 @@ from hypothesis import strategies as st
 
 from dataflow.engine import recording
 from dataflow.engine.events import CreditGranted, Ended, Failed, NodeLeft, Report, StopAsked, StreamEnded
-from dataflow.engine.recording import EVENT_NBYTES, Chunk, Kind, Noted, RecordedEngine, checksum, pack
+from dataflow.engine.recording import EVENT_NBYTES, MAX_CHUNK_NBYTES, Chunk, Kind, Noted, RecordedEngine, checksum, pack
 from dataflow.errors import DataError
 from dataflow.message import Message
 from dataflow.operators_api import Artifact, Emissions, Operator
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.ports import In, Out
+from dataflow.transport.codec import Assembler, encode
+from dataflow.transport.frames import split
 
 HEADER_NBYTES = 64
 
@@ -115,6 +118,28 @@ def test_checksum_of_equal_messages_is_equal_whatever_the_memory_order() -> None
     weights = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert checksum(Labelled("a", weights)) == checksum(Labelled("a", np.asfortranarray(weights)))
     assert checksum(Labelled("a", weights)) == checksum(Labelled("a", np.repeat(weights, 2, axis=0)[::2]))
+
+
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8", "i2", "i8", "u4"])
+def test_checksum_of_equal_messages_is_equal_whatever_the_byte_order(kind: str) -> None:
+    little, big = (Labelled("a", np.arange(6, dtype=order + kind).reshape(2, 3)) for order in "<>")
+    assert checksum(little) == checksum(big) == zlib.crc32(b"['a']", zlib.crc32(little.weights.tobytes()))
+
+
+def test_checksum_of_big_endian_arrays_is_that_of_the_message_that_arrives() -> None:
+    sent = Labelled("a", np.array([[1.5, -2.0], [0.0, 3e9]], ">f8"))
+    (packet,) = encode(sent, edge=0, sequence=1)
+    ((header, payload),) = split(packet)
+    arrived = Assembler({0: Labelled}).feed(header, payload)
+    assert arrived is not None
+    assert arrived.message is not None
+    assert checksum(arrived.message) == checksum(sent)
+
+
+def test_chunk_of_as_many_events_as_it_may_have_is_as_large_as_is_read() -> None:
+    data = replace(chunk_of(), packed=bytes(16384 * EVENT_NBYTES)).encode()
+    assert len(data) == MAX_CHUNK_NBYTES == 64 + 16384 * 40
+    assert len(Chunk.decode(data)) == 16384
 
 
 def test_checksum_tells_scalars_and_the_last_bit_of_arrays_apart() -> None:

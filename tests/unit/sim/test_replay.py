@@ -20,7 +20,7 @@ from dataflow.ports import In, Out
 from dataflow.sim.costs import TaskKind
 from dataflow.sim.faults import parse_fault
 from dataflow.sim.model import ClusterModel
-from dataflow.sim.replay import Difference, Replayed, compare, replay
+from dataflow.sim.replay import Difference, Replayed, compare, recorded_plan, replay
 from dataflow.sim.simulator import SimRun, Simulator
 from operators.messages import Batch
 
@@ -112,7 +112,7 @@ def first_of(run: SimRun, node: int, kind: Kind, nth: int = 0) -> int:
 def test_replay_of_a_simulated_run_with_gamma_times_and_a_cut_is_identical(job: str, settings: dict[str, Any]) -> None:
     run = simulated(job, "cut:0-2@0.01+0.05", "slow:1@0.02+0.05x5", **settings)
     assert run.state is JobState.FINISHED
-    replayed = replay(run.artifacts.get)
+    replayed = replay(run.plan, run.artifacts.get)
     assert replayed.complete
     assert weights(replayed.nodes) == weights(run.nodes)
     assert replayed.artifacts == files(run) != {}
@@ -139,14 +139,14 @@ def test_recording_a_simulated_run_changes_nothing(ako: SimRun) -> None:
 def test_replay_of_a_node_that_failed_as_declared_gives_every_event_again() -> None:
     run = simulated("ako", "fail:2@0.05", p=3)
     assert run.state is JobState.FAILED
-    replayed = replay(run.artifacts.get)
+    replayed = replay(run.plan, run.artifacts.get)
     assert replayed.complete
     assert weights(replayed.nodes) == weights(run.nodes)
 
 
 def test_replay_of_an_operator_that_raised_fails_in_the_same_words() -> None:
     run = simulated("ako", extra=Fails())
-    replayed = replay(run.artifacts.get)
+    replayed = replay(run.plan, run.artifacts.get)
     assert replayed.complete
     assert list(replayed.failures) == [1]
     assert f"node node-1: {replayed.failures[1]}" in run.reason
@@ -155,7 +155,7 @@ def test_replay_of_an_operator_that_raised_fails_in_the_same_words() -> None:
 
 def test_replay_of_an_operator_that_is_not_deterministic_names_the_first_message_that_differs() -> None:
     run = simulated("all_to_all", extra=Fickle(), consistency="bsp")
-    replayed = replay(run.artifacts.get)
+    replayed = replay(run.plan, run.artifacts.get)
     assert replayed.difference is not None
     receiver, event = replayed.difference.node, replayed.difference.event
     assert receiver in (0, 1)
@@ -174,7 +174,7 @@ def test_replay_of_a_message_with_another_checksum_stops_there(ako: SimRun) -> N
     def change(events: list[Noted]) -> None:
         events[event] = events[event]._replace(checksum=events[event].checksum ^ 1)
 
-    difference = replay(changed(ako.artifacts, 1, change).get).difference
+    difference = replay(ako.plan, changed(ako.artifacts, 1, change).get).difference
     assert difference is not None
     assert (difference.node, difference.event) == (1, event)
 
@@ -185,7 +185,7 @@ def test_replay_of_a_message_with_another_size_says_both(ako: SimRun) -> None:
     def change(events: list[Noted]) -> None:
         events[event] = events[event]._replace(amount=77)
 
-    difference = replay(changed(ako.artifacts, 1, change).get).difference
+    difference = replay(ako.plan, changed(ako.artifacts, 1, change).get).difference
     assert difference is not None
     assert " had 77 bytes, and has " in difference.what
 
@@ -196,7 +196,7 @@ def test_replay_of_a_task_that_was_never_started_differs(ako: SimRun) -> None:
     def change(events: list[Noted]) -> None:
         events[event] = events[event]._replace(amount=10_000)
 
-    difference = replay(changed(ako.artifacts, 2, change).get).difference
+    difference = replay(ako.plan, changed(ako.artifacts, 2, change).get).difference
     assert difference == Difference("task 10000 had finished, and is not under way in the replay", 2, event)
 
 
@@ -206,7 +206,7 @@ def test_replay_of_a_task_that_failed_in_the_run_only_differs(ako: SimRun) -> No
     def change(events: list[Noted]) -> None:
         events[event] = events[event]._replace(failed=1)
 
-    difference = replay(changed(ako.artifacts, 0, change).get).difference
+    difference = replay(ako.plan, changed(ako.artifacts, 0, change).get).difference
     assert difference is not None
     assert (difference.node, difference.event) == (0, event)
     assert difference.what.endswith(" had failed, and does not fail")
@@ -220,7 +220,7 @@ def test_replay_of_credit_that_nobody_grants_differs(ako: SimRun) -> None:
         events[event] = events[event]._replace(amount=1 << 60)
         granter.append(events[event].node)
 
-    replayed = replay(changed(ako.artifacts, 0, change).get)
+    replayed = replay(ako.plan, changed(ako.artifacts, 0, change).get)
     assert replayed.events[0] == event
     assert replayed.difference == Difference(
         f"node-{granter[0]} never does what this event (CREDIT_GRANTED) follows from", 0, event
@@ -231,7 +231,7 @@ def test_replay_of_a_record_that_breaks_off_goes_as_far_as_it_does(monkeypatch: 
     monkeypatch.setattr(recording, "CHUNK_EVENTS", 50)
     run = simulated("ako", p=3)
     kept = {name: data for name, data in run.artifacts.items() if name < "events/node-1-000002" or "node-1" not in name}
-    replayed = replay(kept.get)
+    replayed = replay(run.plan, kept.get)
     assert replayed.events[1] == 100
     assert replayed.broken == {1}
     assert replayed.difference is None
@@ -239,15 +239,15 @@ def test_replay_of_a_record_that_breaks_off_goes_as_far_as_it_does(monkeypatch: 
     # The others stop at what follows from what node 1 did later, perhaps through each other.
     assert list(replayed.waiting) == [0, 2]
     assert 1 in replayed.waiting.values()
-    whole = replay(run.artifacts.get).events
+    whole = replay(run.plan, run.artifacts.get).events
     assert all(0 < replayed.events[node] < whole[node] for node in (0, 2))
-    assert compare(replayed, run.artifacts.get, reports(replay(run.artifacts.get))) is None
+    assert compare(replayed, run.artifacts.get, reports(replay(run.plan, run.artifacts.get))) is None
 
 
 def test_replay_of_a_record_with_a_chunk_missing_goes_up_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "CHUNK_EVENTS", 50)
     run = simulated("ako", p=3)
-    replayed = replay({name: data for name, data in run.artifacts.items() if "node-2-000001" not in name}.get)
+    replayed = replay(run.plan, {name: data for name, data in run.artifacts.items() if "node-2-000001" not in name}.get)
     assert replayed.events[2] == 50
     assert replayed.broken == {2}
 
@@ -255,19 +255,27 @@ def test_replay_of_a_record_with_a_chunk_missing_goes_up_to_it(monkeypatch: pyte
 def test_replay_of_a_chunk_of_another_node_is_refused(ako: SimRun) -> None:
     mixed = {**ako.artifacts, recording.chunk_name(0, 0): ako.artifacts[recording.chunk_name(1, 0)]}
     with pytest.raises(DataError, match=r"not that of node 0 from event 0 on \(got node 1, event 0\)"):
-        replay(mixed.get)
+        replay(ako.plan, mixed.get)
 
 
 def test_replay_of_a_truncated_chunk_is_refused(ako: SimRun) -> None:
     name = recording.chunk_name(2, 0)
     with pytest.raises(DataError, match=r"cut off.* at events/node-2-000000.bin"):
-        replay({**ako.artifacts, name: ako.artifacts[name][:-13]}.get)
+        replay(ako.plan, {**ako.artifacts, name: ako.artifacts[name][:-13]}.get)
 
 
-def test_replay_of_a_record_of_another_plan_is_refused(ako: SimRun) -> None:
+def test_replay_of_chunks_of_another_plan_is_refused(ako: SimRun) -> None:
     other = simulated("ako", p=2)
     with pytest.raises(DataError, match="the record is of another plan than the one beside it"):
-        replay({**ako.artifacts, recording.PLAN_FILE: other.artifacts[recording.PLAN_FILE]}.get)
+        replay(other.plan, {**ako.artifacts, recording.PLAN_FILE: other.artifacts[recording.PLAN_FILE]}.get)
+
+
+def test_replay_with_another_plan_than_the_recorded_one_is_refused(ako: SimRun) -> None:
+    again = "the job builds another plan than the one of the record: other graph at events/plan.json"
+    with pytest.raises(DataError, match=again):
+        replay(simulated("ako", p=2).plan, ako.artifacts.get)
+    with pytest.raises(DataError, match="other seed at"):
+        replay(ako.plan.model_copy(update={"seed": 4}), ako.artifacts.get)
 
 
 @pytest.mark.parametrize(
@@ -277,21 +285,21 @@ def test_replay_of_a_record_of_another_plan_is_refused(ako: SimRun) -> None:
 )  # fmt: skip
 def test_replay_of_an_event_that_the_plan_does_not_have_is_refused(ako: SimRun, event: Noted) -> None:
     with pytest.raises(DataError, match="the record has an event"):
-        replay(changed(ako.artifacts, 0, lambda events: events.insert(1, event)).get)
+        replay(ako.plan, changed(ako.artifacts, 0, lambda events: events.insert(1, event)).get)
 
 
-def test_replay_without_a_record_is_refused() -> None:
+def test_replay_without_a_record_is_refused(ako: SimRun) -> None:
     with pytest.raises(DataError, match=r"the run was not recorded.*run it with --record"):
-        replay({}.get)
+        replay(ako.plan, {}.get)
 
 
 def test_replay_of_a_plan_that_is_none_is_refused() -> None:
     with pytest.raises(DataError, match=r"the plan of the record cannot be read.* at events/plan.json"):
-        replay({recording.PLAN_FILE: b"{}"}.get)
+        recorded_plan({recording.PLAN_FILE: b"{}"}.get)
 
 
 def test_compare_of_another_model_names_the_file(ako: SimRun) -> None:
-    replayed = replay(ako.artifacts.get)
+    replayed = replay(ako.plan, ako.artifacts.get)
     kept = {**ako.artifacts, "model.safetensors": ako.artifacts["model.safetensors"][:-1] + b"x"}
     assert compare(replayed, kept.get, reports(replayed)) == Difference("model.safetensors differs")
     del kept["model.safetensors"]
@@ -299,7 +307,7 @@ def test_compare_of_another_model_names_the_file(ako: SimRun) -> None:
 
 
 def test_compare_of_other_reports_names_the_first(ako: SimRun) -> None:
-    replayed = replay(ako.artifacts.get)
+    replayed = replay(ako.plan, ako.artifacts.get)
     said = reports(replayed)
     other = [{**report} for report in said]
     other[0]["loss"] = 7.0
@@ -313,6 +321,6 @@ def test_compare_of_other_reports_names_the_first(ako: SimRun) -> None:
 
 def test_progress_of_a_replay_ends_with_all_events(ako: SimRun) -> None:
     told: list[int] = []
-    replayed = replay(ako.artifacts.get, told.append)
+    replayed = replay(ako.plan, ako.artifacts.get, told.append)
     assert told[-1] == sum(replayed.events)
     assert told == sorted(told)
