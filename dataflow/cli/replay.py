@@ -138,7 +138,8 @@ def _read(folder: Path, name: str) -> bytes | None:
     try:
         status = path.stat()
         if not S_ISREG(status.st_mode):
-            raise DataError(what="this is no file, as a run has them", where=str(path))
+            what, fix = "a file of the run is no plain file", "replay the folder as it was kept"
+            raise DataError(what, where=str(path), fix=fix)
         if status.st_size > most:
             what = f"a file of the run is too large: {name} has at most {most:,} bytes"
             raise DataError(what, got=status.st_size, where=str(path))
