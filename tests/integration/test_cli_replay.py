@@ -197,7 +197,7 @@ def test_replay_of_a_file_without_an_end_is_refused(copy: Path, capsys: pytest.C
     (copy / "record.json").unlink()
     os.mkfifo(copy / "record.json")
     assert main(["replay", str(copy)]) == 2
-    assert "this is no file, as a run has them" in capsys.readouterr().err
+    assert "no plain file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{}", '{"name": 3}', "\ufeff"])
