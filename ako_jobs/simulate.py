@@ -27,6 +27,7 @@ from dataflow import (
     make_record,
     task_means,
 )
+from dataflow.errors import ConfigError
 
 _STATISTICS_GRADIENTS = 16
 """Gradients of a node between two statistics: enough to see how a short run goes, and little of its work."""
@@ -102,6 +103,7 @@ def prepare_simulation(
     """
     model.checked(nodes)
     prepared = prepare(job, settings, nodes)
+    check_takes_time(prepared, model)
     means = means or task_means(prepared.spec, model, clock or SystemClock())
     gradient_s = _gradient_s(means, model)
     if "statistics_s" not in model.model_fields_set:
@@ -111,6 +113,17 @@ def prepare_simulation(
     if asked:
         prepared = prepare(job, {**settings, **asked}, nodes)
     return Simulation(prepared, model, means)
+
+
+def check_takes_time(prepared: Prepared, model: ClusterModel) -> None:
+    """Refuse a job that would go on for ever at second 0.
+
+    Raises:
+        ConfigError: only gradients take time, and the job makes none.
+    """
+    if model.compute != "measured" and not any(operator.gather for operator in prepared.spec.graph.operators):
+        what = f"nothing would take time: {prepared.spec.name} makes no gradients, which alone do"
+        raise ConfigError(what, got=f"compute={model.compute}", fix="use compute=measured, without a step time")
 
 
 def execute_simulation(

@@ -181,7 +181,7 @@ def read_comparison(path: Path) -> Comparison:
 
 def _from(folder: Path, job: str) -> str:
     place, colon, function = job.partition(":")
-    return f"{folder / place}{colon}{function}" if place.endswith(".py") else job
+    return f"{folder / Path(place).expanduser()}{colon}{function}" if place.endswith(".py") else job
 
 
 def _case(comparison: Comparison, number: int, name: str, point: tuple[tuple[str, str], ...]) -> Case:

@@ -1,13 +1,15 @@
 """Runs a comparison. Each run has a folder of its own, and the record in it is the memory of what has been done.
 
 Invariant: a run's folder appears whole, when the run has ended; whatever happens in between, runs that ended are kept.
+One whose identity has changed since is run again, and its folder kept until then.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,14 +17,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ako_jobs.compare.comparison import Case, Comparison
+from ako_jobs.compare.identity import Identity
 from ako_jobs.jobs import Prepared, load_job, prepare
 from ako_jobs.run import Result, empty_folder, execute, keep
-from ako_jobs.simulate import execute_simulation, prepare_simulation
+from ako_jobs.simulate import check_takes_time, execute_simulation, prepare_simulation
 from dataflow import JobEvent, JobState, TaskKind
 from dataflow.errors import AkoError, ConfigError
 
 COMPARISON_FILE = "comparison.json"
-"""Says which comparison a folder is of."""
+"""Says which comparison a folder is of; locked while somebody works in the folder."""
 
 Record = Mapping[str, Any]
 """See `dataflow.observe.record.make_record`."""
@@ -72,6 +75,9 @@ class Outcomes:
 class Watcher(Protocol):
     """Is told how a comparison goes."""
 
+    def outdated(self, runs: Sequence[Run]) -> None:
+        """These have finished, but with other code or another Ako than there is now: they are run again."""
+
     def begin(self, run: Run) -> None:
         """A run is prepared."""
 
@@ -103,10 +109,11 @@ def check_cases(comparison: Comparison) -> dict[str, tuple[str, ...]]:
     warnings: dict[str, tuple[str, ...]] = dict.fromkeys(comparison.variants, ())
     for case in comparison.cases():
         try:
+            prepared = prepare(load_job(case.job), case.settings, case.nodes)
+            spec = prepared.spec
             if case.cluster is not None:
-                case.cluster.model().checked(case.nodes)
-            spec = prepare(load_job(case.job), case.settings, case.nodes).spec
-            if case.cluster is None and spec.graph.tensor_scale != 1:
+                check_takes_time(prepared, case.cluster.model().checked(case.nodes))
+            elif spec.graph.tensor_scale != 1:
                 what, fix = "only a simulation can count phantom tensors", "add --sim, or leave out phantom=true"
                 raise ConfigError(what, fix=fix)
             warnings[case.variant] = tuple(dict.fromkeys((*warnings[case.variant], *spec.warnings)))
@@ -116,29 +123,52 @@ def check_cases(comparison: Comparison) -> dict[str, tuple[str, ...]]:
     return warnings
 
 
-def claim(out: Path, comparison: Comparison) -> None:
-    """Make `out` the folder of a comparison, or find that it is.
+@contextmanager
+def claim(out: Path, comparison: Comparison) -> Iterator[None]:
+    """Make `out` the folder of a comparison, or find that it is, and keep others out of it inside the ``with`` block.
 
     Raises:
-        ConfigError: it is another's, holds something else, or cannot be written to.
+        ConfigError: it is another's, holds something else, cannot be written to, or somebody works in it.
     """
     path = out / COMPARISON_FILE
-    if path.is_file():
-        try:
-            before = Comparison.model_validate_json(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ConfigError(what="the folder's comparison cannot be read", got=str(path)) from error
-        if not before.same_runs(comparison):
-            fix = "name a new folder; only seeds and target may change"
-            raise ConfigError(what="the folder holds another comparison", got=str(out), fix=fix)
-    else:
+    if not path.is_file():
         empty_folder(out)
-    path.write_text(comparison.model_dump_json(indent=2) + "\n")
+    try:
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(what=f"cannot write results there: {error.strerror}", got=str(path)) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            fix = "wait for its end, or name another folder"
+            raise ConfigError(what="another `ako compare` works in the folder", got=str(out), fix=fix) from error
+        file.seek(0)
+        _check_same(file.read(), comparison, out)
+        file.truncate(0)
+        file.write(comparison.model_dump_json(indent=2) + "\n")
+        file.flush()
+        yield
+
+
+def _check_same(text: str, comparison: Comparison, out: Path) -> None:
+    """Refuse the folder of another comparison; one that was only just made has an empty text."""
+    if not text:
+        return
+    try:
+        before = Comparison.model_validate_json(text)
+    except ValueError as error:
+        what = "the folder's comparison cannot be read"
+        raise ConfigError(what, got=str(out / COMPARISON_FILE)) from error
+    if not before.same_runs(comparison):
+        fix = "name a new folder; only seeds and target may change"
+        raise ConfigError(what="the folder holds another comparison", got=str(out), fix=fix)
 
 
 def run_comparison(comparison: Comparison, out: Path, watcher: Watcher) -> Outcomes:
-    """Run what has not been run before, and return what became of all. Runs that failed are run again.
+    """Run what has not been run before, and return what became of all.
 
+    Runs that failed are run again, and so are those that finished with other code, or with another version of Ako.
     A first Ctrl-C ends the run that it interrupts, and those that are left are not run.
 
     Args:
@@ -149,12 +179,16 @@ def run_comparison(comparison: Comparison, out: Path, watcher: Watcher) -> Outco
     ended: list[Outcome] = []
     tasks = _TaskTimes()
     try:
-        for run in runs(comparison):
-            folder = out / "runs" / run.case.folder / f"seed-{run.seed}"
-            if record := _finished(folder):
-                outcome = Outcome(run, record)
+        # Before the first run: a job file that is edited from now on is not what this process has imported.
+        planned = [_Planned.of(run, out) for run in runs(comparison)]
+        if outdated := [each.run for each in planned if each.outdated]:
+            watcher.outdated(outdated)
+        for each in planned:
+            run = each.run
+            if each.before is not None and not each.outdated:
+                outcome = Outcome(run, each.before)
             else:
-                outcome = _perform(run, comparison.master, folder, tasks, watcher)
+                outcome = _perform(each, comparison.master, tasks, watcher)
             if outcome.record is not None:
                 tasks.learn(run.case, outcome.record)
             ended.append(outcome)
@@ -162,6 +196,30 @@ def run_comparison(comparison: Comparison, out: Path, watcher: Watcher) -> Outco
     except KeyboardInterrupt:
         return Outcomes(tuple(ended), interrupted=True)
     return Outcomes(tuple(ended))
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A run, its folder, what it would be if it was run now, and its record if it has finished before."""
+
+    run: Run
+    folder: Path
+    identity: Identity | None
+    before: Record | None
+
+    @classmethod
+    def of(cls, run: Run, out: Path) -> _Planned:
+        folder = out / "runs" / run.case.folder / f"seed-{run.seed}"
+        try:
+            identity = Identity.of(prepare(load_job(run.case.job), _settings(run), run.case.nodes))
+        except AkoError:
+            identity = None  # and running it will fail, and say why
+        return cls(run, folder, identity, _finished(folder))
+
+    @property
+    def outdated(self) -> bool:
+        """Whether it has finished as another than it would be now."""
+        return self.before is not None and (self.identity is None or Identity.read(self.folder) != self.identity)
 
 
 @dataclass
@@ -195,12 +253,13 @@ def _finished(folder: Path) -> Record | None:
         return None
 
 
-def _perform(run: Run, master: str, folder: Path, tasks: _TaskTimes, watcher: Watcher) -> Outcome:
+def _perform(planned: _Planned, master: str, tasks: _TaskTimes, watcher: Watcher) -> Outcome:
     """Run it and keep what it makes.
 
     Raises:
         KeyboardInterrupt: Ctrl-C ended it; nothing of it is kept.
     """
+    run, identity = planned.run, planned.identity
     try:
         watcher.begin(run)
         prepared, go = _ready(run, master, tasks)
@@ -211,20 +270,26 @@ def _perform(run: Run, master: str, folder: Path, tasks: _TaskTimes, watcher: Wa
         return Outcome(run, None, str(error))
     if result.interrupted:
         raise KeyboardInterrupt
-    with _arriving(folder) as unfinished:
+    with _arriving(planned.folder) as unfinished:
         keep(result, prepared, unfinished)
+        if identity is not None:
+            identity.write(unfinished)
     finished = result.state is JobState.FINISHED
     return Outcome(run, result.record, "" if finished else result.reason or f"it was {result.state.lower()}")
 
 
 def _ready(run: Run, master: str, tasks: _TaskTimes) -> tuple[Prepared, Callable[..., Result]]:
     case = run.case
-    job, settings = load_job(case.job), {**case.settings, "seed": str(run.seed)}
+    job, settings = load_job(case.job), _settings(run)
     if case.cluster is None:
         prepared = prepare(job, settings, case.nodes)
         return prepared, partial(execute, prepared, master=master)
     simulation = prepare_simulation(job, settings, case.nodes, case.cluster.model(), means=tasks.of(case))
     return simulation.prepared, partial(execute_simulation, simulation)
+
+
+def _settings(run: Run) -> dict[str, str]:
+    return {**run.case.settings, "seed": str(run.seed)}
 
 
 @contextmanager

@@ -113,11 +113,12 @@ def compare(
     for variant, warnings in check_cases(comparison).items():
         for warning in warnings:
             note(f"{variant}: {warning}")
-    claim(out, comparison)
-    with CompareProgress(len(runs(comparison))) as progress:
-        outcomes = run_comparison(comparison, out, progress)
-    table = rows(comparison, outcomes)
-    write_report(comparison, table, outcomes, out)
+    out = out.expanduser()
+    with claim(out, comparison):
+        with CompareProgress(len(runs(comparison))) as progress:
+            outcomes = run_comparison(comparison, out, progress)
+        table = rows(comparison, outcomes)
+        write_report(comparison, table, outcomes, out)
     if json:
         print_json(document(comparison, table, outcomes))
     else:

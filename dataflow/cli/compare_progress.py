@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -43,6 +44,11 @@ class CompareProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
+
+    def outdated(self, runs: Sequence[Run]) -> None:
+        """Say that runs which finished are run again."""
+        many = "a run that finished is run again" if len(runs) == 1 else f"{len(runs)} runs that finished are run again"
+        self._console.print(f"note: {many}: the job's code, or Ako's version, has changed since", soft_wrap=True)
 
     def begin(self, run: Run) -> None:
         """Show that a run is prepared."""

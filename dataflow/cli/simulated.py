@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from ako_jobs.cluster_options import ClusterOptions
-from dataflow.sim.model import ClusterModel
 
 _PANEL = "Simulated cluster (with --sim)"
 
@@ -82,21 +81,3 @@ def cluster_options(
         fault=tuple(fault or ()),
     )
     return None if given == ClusterOptions() else given
-
-
-def cluster_model(
-    bandwidth: list[str] | None,
-    latency: str,
-    compute: str,
-    step_time: str,
-    tasks: int | None,
-    speed: list[str] | None,
-    fault: list[str] | None,
-) -> ClusterModel | None:
-    """The cluster that the options describe; None if none of them was given.
-
-    Raises:
-        ConfigError: one of them cannot be used.
-    """
-    given = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, fault)
-    return None if given is None else given.model()

@@ -39,7 +39,7 @@ from dataflow.cli.simulated import (
     SpeedOption,
     StepTimeOption,
     TasksOption,
-    cluster_model,
+    cluster_options,
 )
 from dataflow.engine.coordinator import JobState
 from dataflow.errors import ConfigError, JobFailedError
@@ -95,8 +95,8 @@ def run(
 
     With --sim, all nodes live in this process and time is virtual: real gradients, modelled network and machines.
     """
-    model = cluster_model(bandwidth, latency, compute, step_time, tasks, speed, fault)
-    if not sim and model is not None:
+    cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, fault)
+    if not sim and cluster is not None:
         raise ConfigError(what="options of a simulated cluster without --sim", fix="add --sim, or leave them out")
     if sim and master:
         raise ConfigError(
@@ -107,7 +107,8 @@ def run(
     _check_target(json)
     go: Callable[..., Result]
     if sim:
-        simulation = prepare_simulation(load_job(job), parse_settings(settings), nodes, model or ClusterModel())
+        model = ClusterModel() if cluster is None else cluster.model()
+        simulation = prepare_simulation(load_job(job), parse_settings(settings), nodes, model)
         simulation = simulation.recorded() if record else simulation
         prepared, go = simulation.prepared, partial(execute_simulation, simulation)
     else:

@@ -6,7 +6,7 @@ slower link's rate. A flow has a limited number of bytes under way between the t
 window: a receiver with many senders slows its own flows down, and not others that share their senders.
 
 All streams from one node to another are one flow, first in, first out, as they share one connection. What a node sends
-itself takes no time.
+itself takes no time. A flow exists while there is something about it to know: most pairs of many nodes have none.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class SimNetwork:
 
     def send(self, source: int, target: int, item: Any, nbytes: int) -> None:
         """Have an item of `nbytes` bytes delivered, behind all that was sent from `source` to `target` before."""
+        if self._lost(source, target):
+            return
         if source == target:
             self.signal(source, target, item)
             return
@@ -61,12 +63,14 @@ class SimNetwork:
 
     def signal(self, source: int, target: int, item: Any) -> None:
         """Have an item delivered that is too small to take time on a link, such as a grant of credit."""
-        flow = self._flow(source, target)
-        if flow.cuts:
+        if self._lost(source, target):
+            return
+        flow = self._flows.get((source, target))
+        if flow is not None and flow.cuts:
             flow.signals.append(item)
         else:
             latency_s = self._latency_s if source != target else 0.0
-            self._clock.at(self._clock.now() + latency_s, self._signalled, (flow, item))
+            self._clock.at(self._clock.now() + latency_s, self._signalled, (source, target, item))
 
     def cut(self, one: int, other: int) -> None:
         """Let nothing more pass between two nodes, except what is between their links already."""
@@ -82,6 +86,7 @@ class SimNetwork:
                 for item in signals:
                     self.signal(flow.source, flow.target, item)
                 self._offer(flow)
+                self._forget_if_idle(flow)
 
     def drop(self, node: int) -> None:
         """Deliver nothing more from or to a node."""
@@ -90,9 +95,9 @@ class SimNetwork:
             if node in (source, target):
                 flow.queue.clear()
 
-    def queued_nbytes(self, source: int, target: int) -> int:
-        """Bytes that wait at `source` to leave for `target`."""
-        return sum(nbytes for nbytes, _ in self._flow(source, target).queue)
+    def _lost(self, source: int, target: int) -> bool:
+        """Whether nothing passes any more between two nodes, as one of them is gone."""
+        return bool(self._gone) and (source in self._gone or target in self._gone)
 
     def _flow(self, source: int, target: int) -> _Flow:
         flow = self._flows.get((source, target))
@@ -100,6 +105,10 @@ class SimNetwork:
             flow = _Flow(source, target, self._up[source], self._down[target], self._latency_s)
             self._flows[source, target] = flow
         return flow
+
+    def _forget_if_idle(self, flow: _Flow) -> None:
+        if flow.idle():
+            del self._flows[flow.source, flow.target]
 
     def _offer(self, flow: _Flow) -> None:
         """Put a flow among those that its sender's link serves, if it has something that may leave."""
@@ -124,6 +133,7 @@ class SimNetwork:
                 self._leave(flow)
                 return
             flow.in_turn_up = False
+            self._forget_if_idle(flow)
         link.busy = False
 
     def _leave(self, flow: _Flow) -> None:
@@ -135,6 +145,7 @@ class SimNetwork:
         else:
             flow.queue.popleft()
         flow.under_way += nbytes
+        flow.pieces += 1
         flow.turn_up -= nbytes
         now, up_s, down_s = self._clock.now(), nbytes * flow.up.byte_s, nbytes * flow.down.byte_s
         self._clock.at(now + up_s, self._left, flow)
@@ -145,6 +156,7 @@ class SimNetwork:
     def _left(self, flow: _Flow) -> None:
         if not flow.may_leave():
             flow.in_turn_up, flow.turn_up = False, min(flow.turn_up, 0)
+            self._forget_if_idle(flow)
         elif flow.turn_up > 0:
             self._leave(flow)
             return
@@ -177,13 +189,15 @@ class SimNetwork:
     def _entered(self, arrival: tuple[_Flow, int, Any]) -> None:
         flow, nbytes, item = arrival
         flow.under_way -= nbytes
+        flow.pieces -= 1
         self._offer(flow)
         # The next quantum is asked for after this one is handed over, so that a receiver that puts off both, to the
         # same moment, still takes them in order.
         if item is not _MORE:
-            self._hand_over(flow, item)
+            self._hand_over(flow.source, flow.target, item)
         if not flow.arriving:
             flow.in_turn_down, flow.turn_down = False, min(flow.turn_down, 0)
+            self._forget_if_idle(flow)
         elif flow.turn_down > 0:
             self._enter(flow)
             return
@@ -191,12 +205,12 @@ class SimNetwork:
             flow.down.join(flow.source, flow)
         self._serve_down(flow.down)
 
-    def _signalled(self, arrival: tuple[_Flow, Any]) -> None:
+    def _signalled(self, arrival: tuple[int, int, Any]) -> None:
         self._hand_over(*arrival)
 
-    def _hand_over(self, flow: _Flow, item: Any) -> None:
-        if not self._gone or (flow.source not in self._gone and flow.target not in self._gone):
-            self._deliver(flow.source, flow.target, item)
+    def _hand_over(self, source: int, target: int, item: Any) -> None:
+        if not self._lost(source, target):
+            self._deliver(source, target, item)
 
 
 class _Link:
@@ -230,7 +244,7 @@ class _Link:
         """The flow whose turn it is; it waits no more."""
         place = bisect_right(self.waiting, self._last)
         self._last = self.waiting.pop(place % len(self.waiting))
-        return self._flows[self._last]
+        return self._flows.pop(self._last)
 
 
 class _Flow:
@@ -238,7 +252,7 @@ class _Flow:
 
     __slots__ = (
         *("source", "target", "up", "down", "window", "queue", "arriving", "signals", "under_way", "cuts"),
-        *("in_turn_up", "in_turn_down", "turn_up", "turn_down"),
+        *("pieces", "in_turn_up", "in_turn_down", "turn_up", "turn_down"),
     )
 
     def __init__(self, source: int, target: int, up: _Link, down: _Link, latency_s: float) -> None:
@@ -251,9 +265,16 @@ class _Flow:
         # Bytes: between the links, and what is left of a turn on each. A turn may be overdrawn once, and the next one
         # is shorter for it.
         self.under_way = self.turn_up = self.turn_down = 0
+        # Quanta that have begun to leave and have not all come in; some have no bytes.
+        self.pieces = 0
         self.cuts = 0
         self.in_turn_up = self.in_turn_down = False
 
     def may_leave(self) -> bool:
         """Whether there is something that may leave the sender now."""
         return bool(self.queue) and not self.cuts and self.under_way < self.window
+
+    def idle(self) -> bool:
+        """Whether a new flow would be no different."""
+        busy = self.queue or self.pieces or self.in_turn_up or self.in_turn_down
+        return not (busy or self.cuts or self.turn_up or self.turn_down)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,13 @@ class Watch:
 
     def __init__(self, on_begin: Any = lambda run: None, on_event: Any = lambda event: None) -> None:
         self.begun: list[str] = []
+        self.again: list[str] = []
         self.ended: list[Outcome] = []
         self.epochs: list[float | None] = []
         self._on_begin, self._on_event = on_begin, on_event
+
+    def outdated(self, runs: Sequence[Run]) -> None:
+        self.again = [run.name for run in runs]
 
     def begin(self, run: Run) -> None:
         self._on_begin(run)

@@ -90,6 +90,13 @@ def test_same_runs_more_seeds_and_another_target_are_the_same_runs() -> None:
     assert not comparison(cluster=None).same_runs(comparison())
 
 
+def test_read_comparison_finds_job_files_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    path = tmp_path / "one.toml"
+    path.write_text('variants.mine.job = "~/jobs/mine.py:build"')
+    assert read_comparison(path).variants["mine"].job == "/home/somebody/jobs/mine.py:build"
+
+
 def test_read_comparison_finds_job_files_from_its_own_folder(tmp_path: Path) -> None:
     path = tmp_path / "two.toml"
     path.write_text("""\

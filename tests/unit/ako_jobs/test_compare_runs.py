@@ -3,18 +3,38 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compare_records import Watch, comparison, files
 
+from ako_jobs import ako
+from ako_jobs.compare import identity
 from ako_jobs.compare.comparison import Comparison
-from ako_jobs.compare.runs import check_cases, claim, run_comparison
+from ako_jobs.compare.runs import Outcomes, check_cases, claim, run_comparison
 from dataflow.errors import ConfigError
+from dataflow.graph.logical import LogicalGraph
 
 QUICK = {"phantom": True, "epochs": 0.1, "warm_start": 0}
 CLUSTER = {"step_time": "1ms"}
+
+
+@pytest.fixture(autouse=True)
+def same_imports(tmp_path: Path) -> Iterator[None]:
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def perform(compared: Comparison, out: Path, watch: Watch) -> Outcomes:
+    with claim(out, compared):
+        return run_comparison(compared, out, watch)
 
 
 def quick(**said: Any) -> Comparison:
@@ -29,18 +49,16 @@ def test_run_comparison_interrupted_goes_on_with_the_runs_that_are_missing(tmp_p
         if run.name == "a, seed 1":
             raise KeyboardInterrupt
 
-    claim(tmp_path / "out", compared)
     first = Watch(on_begin=third_is_interrupted)
-    ended = run_comparison(compared, tmp_path / "out", first)
+    ended = perform(compared, tmp_path / "out", first)
     assert ended.interrupted
     assert first.begun == ["a, seed 0", "b, seed 0"]
     assert first.epochs == [0.1, 0.1]
     kept = files(tmp_path / "out")
     (tmp_path / "out" / "runs" / "01-a" / ".seed-1").mkdir()  # as if the machine had stopped while it was written
 
-    claim(tmp_path / "out", compared)
     second = Watch()
-    ended = run_comparison(compared, tmp_path / "out", second)
+    ended = perform(compared, tmp_path / "out", second)
     assert not ended.interrupted
     assert not ended.failed
     assert second.begun == ["a, seed 1", "b, seed 1"]
@@ -57,8 +75,7 @@ def test_run_comparison_ctrl_c_in_a_run_keeps_nothing_of_it(tmp_path: Path) -> N
         if event.state == "RUNNING":
             signal.raise_signal(signal.SIGINT)
 
-    claim(tmp_path / "out", compared)
-    ended = run_comparison(compared, tmp_path / "out", Watch(on_event=interrupt))
+    ended = perform(compared, tmp_path / "out", Watch(on_event=interrupt))
     assert ended.interrupted
     assert ended.ended == ()
     assert not (tmp_path / "out" / "runs").exists()
@@ -67,10 +84,9 @@ def test_run_comparison_ctrl_c_in_a_run_keeps_nothing_of_it(tmp_path: Path) -> N
 def test_run_comparison_what_fails_does_not_keep_others_from_running_and_is_run_again(tmp_path: Path) -> None:
     """Node 1 fails in the midst of the job, or long after it."""
     compared = quick(seeds=1, sweep={"fault": ["fail:1@0.005", "fail:1@1000"]}, variants={"a": {"job": "ako"}})
-    claim(tmp_path / "out", compared)
     for _ in range(2):
         watch = Watch()
-        ended = run_comparison(compared, tmp_path / "out", watch)
+        ended = perform(compared, tmp_path / "out", watch)
         assert watch.begun[0] == "a fault=fail:1@0.005, seed 0"
         (failed,) = ended.failed
         assert "it failed at second 0.005, as declared" in failed.reason
@@ -93,8 +109,7 @@ def test_run_comparison_record_that_is_none_is_made_again(tmp_path: Path, text: 
 def test_run_comparison_what_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AKO_TOKEN", "none that a master knows")
     compared = quick(seeds=1, settings={}, cluster=None, master="127.0.0.1:1", variants={"a": {"job": "ako"}})
-    claim(tmp_path / "out", compared)
-    (outcome,) = run_comparison(compared, tmp_path / "out", Watch()).ended
+    (outcome,) = perform(compared, tmp_path / "out", Watch()).ended
     assert outcome.record is None
     assert "127.0.0.1:1" in outcome.reason
 
@@ -103,16 +118,14 @@ def test_run_comparison_tasks_are_measured_once_for_all_seeds_and_bandwidths(tmp
     """Also when it goes on with seeds that are missing; on other nodes they are measured again."""
     said = {"variants": {"a": {"job": "ako"}}, "cluster": {}, "sweep": {"bandwidth": ["10mbit", "1gbit"]}}
     for seeds in (1, 2):
-        claim(tmp_path / "out", quick(seeds=seeds, **said))
-        ended = run_comparison(quick(seeds=seeds, **said), tmp_path / "out", Watch()).ended
+        ended = perform(quick(seeds=seeds, **said), tmp_path / "out", Watch()).ended
     first, *others = [outcome.record["simulation"]["task_s"] for outcome in ended if outcome.record]
     assert len(others) == 3
     assert first
     assert all(task_s == first for task_s in others)
 
     said["sweep"] = {"nodes": ["2", "3"]}
-    claim(tmp_path / "nodes", quick(seeds=1, **said))
-    two, three = run_comparison(quick(seeds=1, **said), tmp_path / "nodes", Watch()).ended
+    two, three = perform(quick(seeds=1, **said), tmp_path / "nodes", Watch()).ended
     assert two.record is not None
     assert three.record is not None
     assert two.record["simulation"]["task_s"] != three.record["simulation"]["task_s"]
@@ -121,8 +134,7 @@ def test_run_comparison_tasks_are_measured_once_for_all_seeds_and_bandwidths(tmp
 def test_run_comparison_record_of_a_short_run_tells_how_it_went(tmp_path: Path) -> None:
     """180 steps of 1 ms on two nodes at once: statistics each 16 ms make six points and one at the end."""
     compared = quick(seeds=1, settings={**QUICK, "epochs": 1, "holdout": 0}, variants={"a": {"job": "ako"}})
-    claim(tmp_path / "out", compared)
-    (outcome,) = run_comparison(compared, tmp_path / "out", Watch()).ended
+    (outcome,) = perform(compared, tmp_path / "out", Watch()).ended
     assert outcome.record is not None
     series = outcome.record["series"]
     assert [point["time_s"] for point in series[:-1]] == pytest.approx(
@@ -137,23 +149,113 @@ def test_run_comparison_same_seed_gives_the_same_record(tmp_path: Path) -> None:
     compared = quick(seeds=1, settings={"epochs": 0.1})
     records = []
     for _ in range(2):
-        claim(tmp_path / "out", compared)
-        records.append([outcome.record for outcome in run_comparison(compared, tmp_path / "out", Watch()).ended])
+        records.append([outcome.record for outcome in perform(compared, tmp_path / "out", Watch()).ended])
         shutil.rmtree(tmp_path / "out")
     assert records[0] == records[1]
 
 
+JOB = """\
+from ako_jobs import ako
+
+
+class Config(ako.Config):
+    pass
+
+
+def build(config: Config):
+    return ako.build(config)
+"""
+
+
+def test_run_comparison_job_file_edited_runs_its_runs_again_and_no_others(tmp_path: Path) -> None:
+    """A comment will do: nobody can tell what a change of the code changes."""
+    job, out = tmp_path / "mine.py", tmp_path / "out"
+    job.write_text(JOB)
+    compared = quick(variants={"mine": {"job": str(job)}, "b": {"job": "all_to_all"}})
+    perform(compared, out, Watch())
+    kept = files(out)
+
+    job.write_text(JOB + "# better\n")
+    again = Watch()
+    ended = perform(compared, out, again)
+    assert again.again == again.begun == ["mine, seed 0", "mine, seed 1"]
+    assert len(ended.ended) == 4
+    assert not ended.failed
+    changed = {name for name, data in files(out).items() if kept[name] != data}
+    assert {f"runs/01-mine/seed-{seed}/identity.json" for seed in (0, 1)} <= changed
+    assert not [name for name in changed if name.startswith("runs/02-b")]
+
+    third = Watch()
+    perform(compared, out, third)
+    assert third.again == third.begun == []
+
+
+def test_run_comparison_job_that_builds_another_graph_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an installed module does that has been replaced: there is no code bundle of it."""
+    compared = quick(seeds=1, variants={"a": {"job": "ako"}})
+    perform(compared, tmp_path / "out", Watch())
+    before = ako.build
+
+    def build(config: ako.Config) -> LogicalGraph:
+        return before(config).model_copy(update={"name": "better"})
+
+    monkeypatch.setattr(ako, "build", build)
+    again = Watch()
+    perform(compared, tmp_path / "out", again)
+    assert again.again == ["a, seed 0"]
+
+
+def test_run_comparison_of_another_version_of_ako_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = quick(seeds=1)
+    perform(compared, tmp_path / "out", Watch())
+    monkeypatch.setattr(identity, "installed_versions", lambda: {"ako-dataflow": "99.0"})
+    again = Watch()
+    perform(compared, tmp_path / "out", again)
+    assert again.again == again.begun == ["a, seed 0", "b, seed 0"]
+    (tmp_path / "out" / "runs" / "01-a" / "seed-0" / "identity.json").unlink()
+    unknown = Watch()
+    perform(compared, tmp_path / "out", unknown)
+    assert unknown.begun == ["a, seed 0"]
+
+
+def test_run_comparison_of_measured_times_that_finished_is_not_run_again(tmp_path: Path) -> None:
+    """Ako is told what was measured, which differs from one time to the next: it is no part of what a run is."""
+    compared = quick(seeds=1, cluster={})
+    perform(compared, tmp_path / "out", Watch())
+    again = Watch()
+    perform(compared, tmp_path / "out", again)
+    assert again.again == again.begun == []
+
+
 def test_claim_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:
-    claim(tmp_path / "out", quick())
-    claim(tmp_path / "out", quick(seeds=5, target=0.5))
+    def claimed(out: Path, compared: Comparison) -> None:
+        with claim(out, compared):
+            pass
+
+    claimed(tmp_path / "out", quick())
+    claimed(tmp_path / "out", quick(seeds=5, target=0.5))
     with pytest.raises(ConfigError, match="the folder holds another comparison"):
-        claim(tmp_path / "out", quick(nodes=3))
+        claimed(tmp_path / "out", quick(nodes=3))
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="the folder for the results is not empty"):
-        claim(tmp_path, quick())
+        claimed(tmp_path, quick())
     (tmp_path / "out" / "comparison.json").write_text("{")
     with pytest.raises(ConfigError, match="the folder's comparison cannot be read"):
-        claim(tmp_path / "out", quick())
+        claimed(tmp_path / "out", quick())
+
+
+def test_claim_folder_in_which_somebody_works_is_refused_until_they_have_ended(tmp_path: Path) -> None:
+    with (
+        claim(tmp_path / "out", quick()),
+        pytest.raises(ConfigError, match="another `ako compare` works in the folder"),
+        claim(tmp_path / "out", quick()),
+    ):
+        pass
+    with claim(tmp_path / "out", quick(seeds=3)):
+        said = (tmp_path / "out" / "comparison.json").read_text()
+    assert Comparison.model_validate_json(said) == quick(seeds=3)
 
 
 def test_check_cases_names_the_case_that_cannot_be_run() -> None:
@@ -172,3 +274,32 @@ def test_check_cases_tells_each_warning_once_for_a_variant() -> None:
     found = check_cases(quick(sweep={"bandwidth": ["1mbit", "1gbit"]}, settings={**QUICK, "lr": 0.5}))
     said = "effective learning rate: 2 workers x lr 0.5 = 1 per round (updates add up)"
     assert found == {"a": (said,), "b": (said,)}
+
+
+NUMBERS = """\
+from ako_jobs.config import TrainingConfig
+from dataflow import Emissions, LogicalGraph, Message, Operator, Out, Tick
+
+
+class Numbers(Operator):
+    source = True
+    numbers = Out(Message)
+
+    def process(self, tick: Tick) -> Emissions:
+        yield self.numbers(Message())
+
+
+class Config(TrainingConfig):
+    pass
+
+
+def build(config: Config):
+    return LogicalGraph(name="numbers").with_role("worker").with_operator("source", Numbers(), role="worker")
+"""
+
+
+def test_check_cases_simulations_in_which_nothing_takes_time_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "numbers_job.py").write_text(NUMBERS)
+    variants = {"n": {"job": str(tmp_path / "numbers_job.py")}}
+    with pytest.raises(ConfigError, match=r"^n: nothing would take time: .* makes no gradients"):
+        check_cases(quick(settings={}, variants=variants))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ako_jobs.compare import identity
 from ako_jobs.compare.comparison import Comparison
 from ako_jobs.compare.runs import Outcome, runs
 from dataflow.cli.compare_progress import CompareProgress
@@ -52,6 +53,19 @@ def test_compare_again_with_more_seeds_runs_those_only(tmp_path: Path, capsys: p
     assert "2 of 2" in said.out
     assert main([*command, "--tasks", "2"]) == 2
     assert "the folder holds another comparison" in capsys.readouterr().err
+
+
+def test_compare_again_after_the_code_has_changed_says_how_many_runs_are_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["compare", "ako", "all_to_all", "phantom=true", *HALF, *STEPS_OF_1_MS, "--out", str(tmp_path)]
+    assert main(command) == 0
+    assert "run again" not in capsys.readouterr().err
+    monkeypatch.setattr(identity, "installed_versions", lambda: {"ako-dataflow": "99.0"})
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert "note: 2 runs that finished are run again: the job's code, or Ako's version, has changed since\n" in said
+    assert "run before" not in said
 
 
 def test_compare_file_with_options_beside_it_is_the_file_but_for_these(

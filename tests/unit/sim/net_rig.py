@@ -67,6 +67,11 @@ class Rig:
         self.clock.run()
         return self.arrivals
 
+    def queued_nbytes(self, source: int, target: int) -> int:
+        """Bytes that wait at one node to leave for another."""
+        flow = self.network._flows.get((source, target))
+        return sum(nbytes for nbytes, _ in flow.queue) if flow else 0
+
     def items(self, source: int, target: int) -> list[Any]:
         """What has come from one node to another, in order."""
         return [each.item for each in self.arrivals if (each.source, each.target) == (source, target)]

@@ -183,7 +183,7 @@ def test_cut_leaves_other_links_of_both_nodes_alone() -> None:
     for source, target in itertools.permutations(range(3), 2):
         rig.network.send(source, target, (source, target), QUANTUM)
     assert {arrival.item for arrival in rig.run()} == {(0, 2), (2, 0), (1, 2), (2, 1)}
-    assert rig.network.queued_nbytes(0, 1) == rig.network.queued_nbytes(1, 0) == QUANTUM
+    assert rig.queued_nbytes(0, 1) == rig.queued_nbytes(1, 0) == QUANTUM
 
 
 def test_cut_twice_is_mended_by_the_second_mend() -> None:
@@ -209,7 +209,53 @@ def test_drop_delivers_nothing_more_from_or_to_the_node_and_all_to_others() -> N
     for source, target in itertools.permutations(range(3), 2):
         whole = ["early", "on its way", "late"]
         assert rig.items(source, target) == (whole[:1] if 1 in (source, target) else whole)
-    assert rig.network.queued_nbytes(0, 1) == 0
+    assert rig.queued_nbytes(0, 1) == 0
+
+
+def test_messages_to_a_node_that_is_gone_leave_the_link_of_their_sender_to_others() -> None:
+    """What had begun to leave when node 1 went, one quantum, delays what is sent to node 2; the rest does not."""
+    rig = Rig([RATE] * 3)
+    rig.network.send(0, 1, "early", 10 * QUANTUM)
+    rig.call(0.5 * QUANTUM_S, rig.network.drop, 1)
+    rig.send(0.6 * QUANTUM_S, 0, 1, "late", 10 * QUANTUM)
+    rig.send(0.6 * QUANTUM_S, 0, 2, "alive", 4 * QUANTUM)
+    rig.send(0.6 * QUANTUM_S, 1, 2, "from the dead", 10 * QUANTUM)
+    rig.signal(0.6 * QUANTUM_S, 1, 1, "signal")
+    (arrival,) = rig.run()
+    assert arrival.item == "alive"
+    assert arrival.at_s == pytest.approx(5 * QUANTUM_S + LATENCY_S, rel=EXACT)
+    assert not rig.network._flows
+
+
+def test_flows_with_nothing_to_carry_are_forgotten_and_begin_again_where_they_were() -> None:
+    """Of a message that is small enough to owe nothing of a turn, of an empty one, and of a cut that is mended."""
+    rig = Rig([RATE] * 20)
+    pairs = list(itertools.permutations(range(20), 2))
+    for round_s in (0.0, 1.0):
+        for source, target in pairs:
+            rig.send(round_s, source, target, "full", 1000)
+            rig.send(round_s, source, target, "empty", 0)
+            rig.signal(round_s, target, source, "credit")
+    rig.call(0.3, rig.network.cut, 0, 1)
+    rig.signal(0.4, 0, 1, "waits")
+    rig.call(0.5, rig.network.mend, 0, 1)
+    rig.clock.at(0.9, lambda _: kept.append(len(rig.network._flows)))
+    kept: list[int] = []
+    rig.run()
+    assert kept == [0]
+    assert not rig.network._flows
+    assert all(rig.items(*pair).count("full") == rig.items(*pair).count("empty") == 2 for pair in pairs)
+    first, last = LATENCY_S, LATENCY_S + 19 * 1000 / RATE
+    messages = [arrival.at_s % 1.0 for arrival in rig.arrivals if arrival.item == "full"]
+    assert first < min(messages) <= max(messages) <= last * (1 + EXACT)
+
+
+def test_flow_of_an_empty_message_is_kept_while_it_is_between_the_links() -> None:
+    rig = Rig([RATE] * 2, 0.01)
+    rig.network.send(0, 1, "empty", 0)
+    rig.send(0.005, 0, 1, "next", 1000)
+    assert [arrival.item for arrival in rig.run()] == ["empty", "next"]
+    assert not rig.network._flows
 
 
 def test_receiver_that_puts_off_two_messages_to_one_moment_gets_them_in_order() -> None:
@@ -271,7 +317,7 @@ def test_everything_sent_arrives_once_in_the_order_of_its_flow_whatever_is_cut(
         items = rig.items(source, target)
         assert [item for item in items if isinstance(item, int)] == flow
         assert sorted(item for item in items if isinstance(item, str)) == sorted(f"signal {number}" for number in flow)
-        assert rig.network.queued_nbytes(source, target) == 0
+        assert rig.queued_nbytes(source, target) == 0
 
 
 def assert_within(rate: float, pieces: list[tuple[float, int]]) -> None:

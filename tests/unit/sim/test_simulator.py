@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
-from ako_jobs.jobs import load_job, prepare
-from ako_jobs.simulate import Simulation, execute_simulation, simulate
+from ako_jobs.config import TrainingConfig
+from ako_jobs.jobs import Job, load_job, prepare
+from ako_jobs.simulate import Simulation, execute_simulation, prepare_simulation, simulate
 from dataflow.engine.coordinator import JobState
+from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
-from dataflow.message import HEADER_NBYTES
+from dataflow.message import HEADER_NBYTES, Tick
 from dataflow.observe.events import JobEvent
+from dataflow.operators_api import Emissions, Operator
+from dataflow.ports import Out
 from dataflow.reports import NodeStatistics
 from dataflow.sim.costs import TaskKind
 from dataflow.sim.faults import LinkFails, parse_fault
@@ -52,6 +56,23 @@ def model_nbytes(graph: LogicalGraph) -> int:
 
 def gradients(finished: SimRun) -> int:
     return sum(each.steps for each in finished.statistics)
+
+
+class Ticks(Operator):
+    source = True
+    ticks = Out(Tick)
+
+    def process(self, tick: Tick) -> Emissions:
+        yield self.ticks(tick)
+
+
+@pytest.mark.parametrize("said", [{"compute": "constant"}, {"compute": "gamma"}, {"compute": "gamma", "step_s": 1.0}])
+def test_simulation_of_a_job_without_gradients_in_which_they_alone_take_time_is_refused(said: dict[str, Any]) -> None:
+    graph = LogicalGraph(name="ticks").with_role("worker").with_operator("source", Ticks(), role="worker")
+    job = Job("ticks", TrainingConfig, lambda config: graph)
+    with pytest.raises(ConfigError, match="nothing would take time: ticks makes no gradients") as raised:
+        prepare_simulation(job, {}, 2, ClusterModel(**said))
+    assert "use compute=measured" in str(raised.value)
 
 
 # How long jobs take
