@@ -116,11 +116,14 @@ def prepare_simulation(
 
 
 def check_takes_time(prepared: Prepared, model: ClusterModel) -> None:
-    """Refuse a job that would go on for ever at second 0.
+    """Refuse a job that would go on for ever at second 0, or whose gradients' time nobody can know.
 
     Raises:
-        ConfigError: only gradients take time, and the job makes none.
+        ConfigError: only gradients take time, and the job makes none; or they are a phantom's, and no time is given.
     """
+    if prepared.spec.graph.tensor_scale != 1 and model.step_s is None:
+        what = "a phantom computes nothing whose time could be measured"
+        raise ConfigError(what, fix="say how long a gradient takes, as in --step-time 5ms")
     if model.compute != "measured" and not any(operator.gather for operator in prepared.spec.graph.operators):
         what = f"nothing would take time: {prepared.spec.name} makes no gradients, which alone do"
         raise ConfigError(what, got=f"compute={model.compute}", fix="use compute=measured, without a step time")

@@ -18,6 +18,7 @@ from ako_jobs.compare.runs import Outcomes, check_cases, claim, run_comparison
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 
+REAL = {"epochs": 0.1, "warm_start": 0}
 QUICK = {"phantom": True, "epochs": 0.1, "warm_start": 0}
 CLUSTER = {"step_time": "1ms"}
 
@@ -116,7 +117,8 @@ def test_run_comparison_what_cannot_start_is_told(tmp_path: Path, monkeypatch: p
 
 def test_run_comparison_tasks_are_measured_once_for_all_seeds_and_bandwidths(tmp_path: Path) -> None:
     """Also when it goes on with seeds that are missing; on other nodes they are measured again."""
-    said = {"variants": {"a": {"job": "ako"}}, "cluster": {}, "sweep": {"bandwidth": ["10mbit", "1gbit"]}}
+    said: dict[str, Any] = {"variants": {"a": {"job": "ako"}}, "cluster": {}, "settings": REAL}
+    said["sweep"] = {"bandwidth": ["10mbit", "1gbit"]}
     for seeds in (1, 2):
         ended = perform(quick(seeds=seeds, **said), tmp_path / "out", Watch()).ended
     first, *others = [outcome.record["simulation"]["task_s"] for outcome in ended if outcome.record]
@@ -222,7 +224,7 @@ def test_run_comparison_of_another_version_of_ako_is_run_again(tmp_path: Path, m
 
 def test_run_comparison_of_measured_times_that_finished_is_not_run_again(tmp_path: Path) -> None:
     """Ako is told what was measured, which differs from one time to the next: it is no part of what a run is."""
-    compared = quick(seeds=1, cluster={})
+    compared = quick(seeds=1, cluster={}, settings=REAL)
     perform(compared, tmp_path / "out", Watch())
     again = Watch()
     perform(compared, tmp_path / "out", again)

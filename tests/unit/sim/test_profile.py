@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from ako_jobs.jobs import load_job, prepare
+from ako_jobs.simulate import prepare_simulation
+from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.message import Message, Tick
 from dataflow.operators_api import Emissions, Operator
@@ -111,3 +113,8 @@ def test_with_steps_gives_a_step_the_time_of_its_shard_and_its_merge() -> None:
     assert with_steps({step: 4.0}, ["compute"]) == {step: 4.0, shard: 4.0}
     assert with_steps({step: 5.0, shard: 3.0}, ["compute"]) == {step: 5.0, shard: 3.0}
     assert with_steps({other: 7.0}, ["compute"]) == {other: 7.0}
+
+
+def test_phantom_without_a_time_for_its_gradients_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--step-time 5ms"):
+        prepare_simulation(load_job("ako"), {"phantom": True}, 2, ClusterModel(compute="gamma"))
