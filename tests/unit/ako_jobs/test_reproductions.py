@@ -57,7 +57,7 @@ def test_reproduction_file_names_no_folder_of_data_and_has_its_command_on_the_pa
 
 @pytest.mark.parametrize(
     ("name", "nodes", "p"),
-    [("fig12_partitions", 8, 3), ("fig09_scaling", 16, 5), ("fig09_scaling", 32, 10), ("fig09_scaling", 64, 20)],
+    [("fig12_partitions", 8, 3), ("fig10_efficiency", 16, 5), ("fig09_scaling", 32, 10), ("fig09_scaling", 64, 20)],
 )
 def test_reproduction_cost_model_asks_for_as_many_partitions_as_the_page_says(name: str, nodes: int, p: int) -> None:
     comparison: Comparison = read_comparison(ROOT / "benchmarks" / "reproductions" / f"{name}.toml")
