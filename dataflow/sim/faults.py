@@ -19,57 +19,38 @@ Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
 
 
 class _Fault(BaseModel):
-    """What all faults have: the second they begin at."""
+    """What all faults have: the second they begin at, and a node that they are about."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     at_s: Moment
+    node: NonNegativeInt
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The nodes that it is about."""
-        raise NotImplementedError
+        """All nodes that it is about."""
+        return (self.node,)
 
 
 class NodeFails(_Fault):
     """A node does nothing more and is never heard of again."""
 
-    node: NonNegativeInt
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        """The node."""
-        return (self.node,)
-
 
 class NodePauses(_Fault):
     """A node does nothing for a while, and then goes on where it was."""
 
-    node: NonNegativeInt
     for_s: Duration
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        """The node."""
-        return (self.node,)
 
 
 class NodeSlows(_Fault):
     """All that a node does for a while takes `factor` times as long."""
 
-    node: NonNegativeInt
     for_s: Duration
     factor: Factor
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        """The node."""
-        return (self.node,)
 
 
 class LinkFails(_Fault):
     """Nothing passes between two nodes for a while, or ever again; what is sent meanwhile waits."""
 
-    node: NonNegativeInt
     other: NonNegativeInt
     for_s: Duration | None = None
 
