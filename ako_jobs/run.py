@@ -66,6 +66,28 @@ class Result:
         return list(found)
 
 
+class Heard:
+    """What was heard of a job while it ran: its events, and how it went over time.
+
+    Args:
+        on_event: called with each event too.
+    """
+
+    def __init__(self, on_event: OnEvent | None) -> None:
+        self.events: list[JobEvent] = []
+        self.series = Series()
+        self._on_event = on_event
+
+    def handle(self, event: JobEvent) -> None:
+        """Take in an event. Statistics pass by; the newest of each node are asked for at the end."""
+        if event.statistics is None:
+            self.events.append(event)
+        else:
+            self.series.add(event.elapsed_s, event.statistics)
+        if self._on_event is not None:
+            self._on_event(event)
+
+
 def run(
     job: str | Job,
     settings: Mapping[str, Any] | None = None,
@@ -173,8 +195,7 @@ def _client(master: str, nodes: int) -> Iterator[Client]:
 
 
 def _run(client: Client, prepared: Prepared, on_event: OnEvent) -> Result:
-    events: list[JobEvent] = []
-    series = Series()
+    heard = Heard(on_event)
     operation = secrets.token_hex(16)
     try:
         job = client.submit(prepared.spec, prepared.bundle, operation)
@@ -183,16 +204,9 @@ def _run(client: Client, prepared: Prepared, on_event: OnEvent) -> Result:
         client.cancel(client.submit(prepared.spec, prepared.bundle, operation))
         raise
 
-    def handle(event: JobEvent) -> None:
-        if event.statistics is None:
-            events.append(event)
-        else:
-            series.add(event.elapsed_s, event.statistics)
-        on_event(event)
-
-    interrupted = _follow(client, job, handle)
+    interrupted = _follow(client, job, heard.handle)
     status = client.job(job)
-    series.close()
+    heard.series.close()
     return Result(
         job=job,
         state=status.state,
@@ -200,11 +214,11 @@ def _run(client: Client, prepared: Prepared, on_event: OnEvent) -> Result:
         stopped_by=status.stopped_by,
         record=make_record(
             prepared.spec,
-            events,
+            heard.events,
             status.statistics,
             installed_versions(),
             node_names=status.node_names,
-            series=series.points,
+            series=heard.series.points,
         ),
         artifacts=dict(client.artifacts(job)),
         log=tuple(f"{line.node}: {line.text}" for line in client.logs(job)),

@@ -14,12 +14,10 @@ from typing import Any
 from pydantic import JsonValue
 
 from ako_jobs.jobs import Job, Prepared, load_job, prepare
-from ako_jobs.run import OnEvent, Result, empty_folder, keep
+from ako_jobs.run import Heard, OnEvent, Result, empty_folder, keep
 from dataflow import (
     Clock,
     ClusterModel,
-    JobEvent,
-    Series,
     Simulator,
     SystemClock,
     TaskKind,
@@ -134,23 +132,13 @@ def execute_simulation(
 ) -> Result:
     """Simulate a prepared job. A first Ctrl-C cancels it, and what it made until then is returned."""
     folder = None if out is None else empty_folder(out)
-    prepared, series = simulation.prepared, Series()
-    events: list[JobEvent] = []
-
-    def handle(event: JobEvent) -> None:
-        if event.statistics is None:
-            events.append(event)
-        else:
-            series.add(event.elapsed_s, event.statistics)
-        if on_event is not None:
-            on_event(event)
-
-    simulator = Simulator(prepared.spec, simulation.model, simulation.means, handle)
+    prepared, heard = simulation.prepared, Heard(on_event)
+    simulator = Simulator(prepared.spec, simulation.model, simulation.means, heard.handle)
     with _on_interrupt(simulator.cancel) as interrupted:
         run = simulator.run()
     for each in run.statistics:
-        series.add(run.elapsed_s, each)
-    series.close()
+        heard.series.add(run.elapsed_s, each)
+    heard.series.close()
     result = Result(
         job="simulated",
         state=run.state,
@@ -158,11 +146,11 @@ def execute_simulation(
         stopped_by=run.stopped_by,
         record=make_record(
             prepared.spec,
-            events,
+            heard.events,
             run.statistics,
             installed_versions(),
             node_names=[node.name for node in run.plan.nodes],
-            series=series.points,
+            series=heard.series.points,
             simulation=_assumed(simulation),
         ),
         artifacts=run.artifacts,
