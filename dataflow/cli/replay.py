@@ -40,6 +40,7 @@ class _Record(BaseModel):
 
     name: str
     config: dict[str, Any]
+    state: str
     reports: list[dict[str, Any]]
     versions: dict[str, str]
 
@@ -65,8 +66,8 @@ def replay_run(
     The plan is built from the job again, and compared with the one recorded: no code is run that only RUN names.
 
     A record that breaks off, such as that of a node that was killed, is replayed as far as it goes. Exit code 0: all
-    is identical; 1: something differs, and the first difference is shown; 2: the folder holds no record, or the job is
-    another one than was recorded.
+    is identical; 1: something differs, and the first difference is shown; 2: the folder holds no record, or not all of
+    a run that finished, or the job is another one than was recorded.
     """
     record = _record_of(folder)
     read = partial(_read, folder)
@@ -82,6 +83,9 @@ def replay_run(
         print("\n".join(_lines(replayed, difference)))
     if difference is not None:
         raise typer.Exit(1)
+    if record.state == "FINISHED" and not replayed.complete:
+        what, fix = "the run finished, and events of it are missing here", "replay the folder as it was kept"
+        raise DataError(what, where=str(folder), fix=fix)
 
 
 def _record_of(folder: Path) -> _Record:

@@ -29,7 +29,8 @@ ComputeOption = Annotated[
     typer.Option(
         "--compute",
         metavar="KIND",
-        help="How long tasks take: measured [default] on this machine; or only gradients take time: constant, gamma, "
+        help="How long tasks take: measured [default] on this machine, without the "
+        "engine's own time; or only gradients take time: constant, gamma, "
         "or gamma-heterogeneous (machines differ).",
         rich_help_panel=_PANEL,
     ),

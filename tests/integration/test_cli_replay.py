@@ -101,9 +101,22 @@ def test_replay_of_another_model_says_so(copy: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "different: model.safetensors differs\n"
 
 
+def test_replay_of_a_finished_run_of_which_events_are_missing_is_refused(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (copy / "events").glob("node-2-*.bin"):
+        path.unlink()
+    assert main(["replay", str(copy)]) == 2
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1] == "the record of node-2 breaks off after 0 events"
+    assert "the run finished, and events of it are missing here" in said.err
+
+
 def test_replay_of_a_node_without_its_end_says_how_far_it_went(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (copy / "events").glob("node-2-*.bin"):
         path.unlink()
+    record = json.loads((copy / "record.json").read_text())
+    (copy / "record.json").write_text(json.dumps({**record, "state": "FAILED"}))
     assert main(["replay", str(copy)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("identical as far as the record goes: ")
