@@ -93,3 +93,8 @@ def test_setting_values_in_a_table_and_in_a_sentence(
 
 def test_setting_values_without_words_for_a_type_are_left_to_pydantic() -> None:
     assert required(Config.model_fields["levels"]) == ""
+
+
+def test_config_target_of_a_phantom_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a phantom learns nothing, so it reaches no target; leave out target"):
+        TrainingConfig.parse({"phantom": True, "target": 0.9})
