@@ -170,7 +170,8 @@ def read_comparison(path: Path) -> Comparison:
     try:
         said = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(what=f"the comparison cannot be read: {error}", got=str(path)) from error
+        fix = "check its path, and that it is TOML as in examples/compare_digits.toml"
+        raise ConfigError(what=f"the comparison cannot be read: {error}", got=str(path), fix=fix) from error
     comparison = Comparison.parse(said, str(path))
     variants = {
         name: variant.model_copy(update={"job": _from(path.absolute().parent, variant.job)})

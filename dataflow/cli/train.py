@@ -42,7 +42,7 @@ from dataflow.cli.simulated import (
     cluster_options,
 )
 from dataflow.engine.coordinator import JobState
-from dataflow.errors import ConfigError, DataError, JobFailedError
+from dataflow.errors import ConfigError, JobFailedError
 from dataflow.runtime.state_dir import default_state_dir
 from dataflow.sim.model import ClusterModel
 
@@ -129,7 +129,7 @@ def run(
             Path(json).write_text(record_text(result))
         except OSError as error:
             what, fix = f"the run has ended, but its record cannot be written: {error}", "name a file on another disk"
-            raise DataError(what, got=json, fix=fix) from error
+            raise JobFailedError(what, got=json, fix=fix) from error
     if out is not None:
         note(f"results are in {out}")
     _check_end(result, out)

@@ -104,8 +104,8 @@ def check_faults(faults: Sequence[Fault], nodes: int) -> None:
     """
     for fault in faults:
         if any(node >= nodes for node in fault.nodes):
-            raise ConfigError(
-                what=f"a fault is about a node that does not exist: {fault!r}", fix=f"nodes: 0 to {nodes - 1}"
-            )
+            what = f"the fault at second {fault.at_s:g} is about a node that does not exist"
+            raise ConfigError(what, got=max(fault.nodes), fix=f"nodes: 0 to {nodes - 1}")
         if len(set(fault.nodes)) < len(fault.nodes):
-            raise ConfigError(what=f"a node has no link to itself: {fault!r}", fix="name two different nodes")
+            what = f"the fault at second {fault.at_s:g} cuts a node off itself"
+            raise ConfigError(what, got=fault.node, fix="name two different nodes")

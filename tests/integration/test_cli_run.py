@@ -189,3 +189,10 @@ def test_run_killed_leaves_no_process(tmp_path: Path) -> None:
     while alive(started) and clock.now() < deadline:
         clock.sleep(0.02)
     assert alive(started) == set()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_run_whose_record_cannot_be_written_in_the_end_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "ako", "epochs=0.1", "warm_start=0", "--nodes", "1", "--sim", "--step-time", "5ms"]
+    assert main([*words, "--json", "/dev/full"]) == 1
+    assert "the run has ended, but its record cannot be written" in capsys.readouterr().err
