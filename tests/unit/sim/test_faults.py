@@ -66,7 +66,7 @@ def test_check_faults_of_a_node_that_does_not_exist_names_those_that_do(text: st
 
 
 def test_check_faults_of_a_link_to_itself_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no link to itself"):
+    with pytest.raises(ConfigError, match="cuts a node off itself"):
         check_faults([parse_fault("cut:2-2@1+1")], 4)
 
 
