@@ -185,6 +185,12 @@ class Chain:
         self.merge_needs = Needs(writes=self.members[0].uses("merge").writes)
         self.process_needs = self._process_needs()
         self.start_needs = self.process_needs | self.gate_uses.without_writes()
+        # Whether what a step needs is held by the step before it.
+        self.repeats = (
+            self.gather
+            and self.start_needs.all <= self.merge_needs.writes
+            and not any(port.latest for port in self.head.inputs)
+        )
         self.left_needs, self.end_needs = self._hook_needs("on_left"), self._hook_needs("on_end")
 
     def ready(self, given: Given) -> bool:

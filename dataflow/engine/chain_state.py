@@ -51,6 +51,14 @@ class Running:
     outcome: Outcome | None = None
 
 
+@dataclass(slots=True)
+class Offered:
+    """A step of one shard that has been offered behind the one under way; its delivery still waits in the inbox."""
+
+    step: Step
+    run: Running
+
+
 class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
@@ -70,6 +78,7 @@ class ChainState:
         self.inbox = Inbox(chain.head.inputs, by_step=chain.gather)
         self.running: deque[Running] = deque()
         self.step: Step | None = None
+        self.offered: Offered | None = None
         self.next_step = self.next_shard = 0
         self.exhausted = self.ending = False
         self.gate_shut = False
@@ -98,9 +107,9 @@ class ChainState:
             return self.step.merging
         return not (self.source or self.inbox.size) and (bool(self.open_inputs) or self.ending)
 
-    def has_room(self) -> bool:
-        """Whether every inbox downstream has room."""
-        return not self._local or all(inbox.room(port) for inbox, port in self._local)
+    def has_room(self, messages: int = 1) -> bool:
+        """Whether every inbox downstream has room for so many messages."""
+        return not self._local or all(inbox.room(port, messages) for inbox, port in self._local)
 
     def is_open(self, key: int | None) -> bool:
         """Whether a message made for `key` could be sent at once."""

@@ -77,12 +77,16 @@ class StreamEnded(NamedTuple):
 
 
 class TaskFinished(NamedTuple):
-    """A task has run, or failed with `error`; `busy_s` is how long it took."""
+    """A task has run, or failed with `error`; `busy_s` is how long it took.
+
+    `followed` says that the task which was offered behind it has been started.
+    """
 
     task: Task
     outcome: Outcome
     busy_s: float = 0.0
     error: AkoError | None = None
+    followed: bool = False
 
 
 class CreditGranted(NamedTuple):
@@ -116,6 +120,18 @@ class RunTask(NamedTuple):
     """Run a task on its pool; there is a free slot for it."""
 
     task: Task
+
+
+class Offer(NamedTuple):
+    """A task that may be started in the place of `behind` as soon as that has run, if `ready` then says so.
+
+    The engine need not hear of the end of `behind` before. A driver may leave offers alone: the engine starts what was
+    not started. `ready` may be called on any thread, between the two tasks; it raises `AkoError` and nothing else.
+    """
+
+    behind: Task
+    task: Task
+    ready: Callable[[], bool]
 
 
 class SendMessage(NamedTuple):
@@ -158,4 +174,4 @@ class Failed:
     error: AkoError
 
 
-Command = RunTask | SendMessage | SendEnd | GrantCredit | Report | Ended | Failed | GoOn
+Command = RunTask | Offer | SendMessage | SendEnd | GrantCredit | Report | Ended | Failed | GoOn

@@ -42,10 +42,10 @@ class Inbox:
         self._left: deque[int] = deque()
         self._arrivals = self.size = 0
 
-    def room(self, port: str) -> bool:
-        """Whether another message may be sent to `port`."""
+    def room(self, port: str, messages: int = 1) -> bool:
+        """Whether so many more messages may be sent to `port`."""
         spec = self._ports[port]
-        return bool(spec.latest) or self._waiting[port] < spec.capacity
+        return bool(spec.latest) or self._waiting[port] + messages <= spec.capacity
 
     def push(self, delivery: Delivery) -> Delivery | None:
         """Add a delivery; returns the one it replaces, if the port keeps only the latest.

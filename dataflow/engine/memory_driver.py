@@ -20,6 +20,7 @@ from dataflow.engine.events import (
     GoOn,
     GrantCredit,
     MessageArrived,
+    Offer,
     Outcome,
     Report,
     RunTask,
@@ -79,6 +80,8 @@ class MemoryDriver:
         self.engines = [NodeEngine(plan, node.index, self.run.nodes[node.index]) for node in plan.nodes]
         self._order, self._on_report = order, on_report
         self._events: dict[object, deque[tuple[int, Event]]] = {}
+        self._offers: dict[Task, Offer] = {}
+        self._first: dict[Task, Task] = {}
         self._compute: list[tuple[int, Task]] = []
 
     def execute(self) -> MemoryRun:
@@ -143,24 +146,30 @@ class MemoryDriver:
             match command:
                 case RunTask(task):
                     self._start_task(node, task)
+                case Offer(behind):
+                    self._offers[behind] = command
                 case SendMessage(stream, message, size):
                     self._put(stream, stream.target, MessageArrived(stream, message, size))
                 case SendEnd(stream):
                     self._put(stream, stream.target, StreamEnded(stream))
                 case GrantCredit(stream, size):
                     self._put(("credit", stream), stream.source, CreditGranted(stream, size))
-                case Report(Artifact() as artifact):
-                    self.run.artifacts[artifact.name] = artifact.data
-                case Report(OperatorReport() as report):
-                    self.run.reports.append((node, report))
-                    if self._on_report:
-                        self._on_report(self, node, report)
+                case Report(what):
+                    self._report(node, what)
                 case GoOn():
                     self._put(("control", node), node, command)
                 case Ended():
                     self.run.ended.add(node)
                 case Failed(error):
                     raise error
+
+    def _report(self, node: int, what: OperatorReport | Artifact) -> None:
+        if isinstance(what, Artifact):
+            self.run.artifacts[what.name] = what.data
+            return
+        self.run.reports.append((node, what))
+        if self._on_report:
+            self._on_report(self, node, what)
 
     def _start_task(self, node: int, task: Task) -> None:
         if task.pool == "compute":
@@ -169,8 +178,13 @@ class MemoryDriver:
             self._run_task(node, task)
 
     def _run_task(self, node: int, task: Task) -> None:
+        offer, queue = self._offers.pop(task, None), self._first.pop(task, task)
         try:
             event = TaskFinished(task, task.run())
+            if offer and self._order and self._order.integers(2) and offer.ready():
+                event = event._replace(followed=True)
+                self._first[offer.task] = queue  # what follows another is not heard of before
+                self._start_task(node, offer.task)
         except AkoError as error:
             event = TaskFinished(task, Outcome(), error=error)
-        self._put(task, node, event)
+        self._put(queue, node, event)

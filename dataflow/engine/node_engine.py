@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from dataflow.engine.blame import reraise
 from dataflow.engine.chain import Chain, Given, Needs
-from dataflow.engine.chain_state import ChainState, Role, Running, Step
+from dataflow.engine.chain_state import ChainState, Offered, Role, Running, Step
 from dataflow.engine.events import (
     Command,
     CreditGranted,
@@ -27,6 +27,7 @@ from dataflow.engine.events import (
     GrantCredit,
     MessageArrived,
     NodeLeft,
+    Offer,
     Outcome,
     Report,
     RunTask,
@@ -89,6 +90,7 @@ class NodeEngine:
         # Those that chains wait for come before sources, whose work can always wait.
         self._turns = sorted(self._chains.values(), key=lambda state: state.source)
         self._awake = Turns(self._turns)
+        self._repeating = [state for state in self._turns if state.chain.repeats]
         self._gated = [state for state in self._turns if state.chain.gated]
         self._entries = {
             number: (self._chains[edge.target], edge.input)
@@ -136,6 +138,8 @@ class NodeEngine:
                 self._commands.append(GoOn())
             elif self._started:
                 self._pump()
+            for state in self._repeating:
+                self._offer(state)
         except AkoError as error:
             self._failed = True
             self._commands.append(Failed(error))
@@ -166,18 +170,22 @@ class NodeEngine:
         They are not overtaken for long: the shards of a step lock nothing, and a step of one task, which holds what it
         writes for as long as it takes, is not started ahead of a chain that waits for that.
         """
-        if not state.chain.gather or state.ending or not self._slots[state.pool]:
+        if not state.chain.gather or state.ending or not self._slots[state.pool] or self._others_wait(state):
             return False
-        held = state.chain.merge_needs.writes if state.alone else frozenset()
-        for other in self._awake:
-            waits = other.pool == state.pool or not held.isdisjoint(other.chain.uses.all)
-            if waits and other is not state and not other.idle():
-                return False
         self._reserved.clear()
         if not self._start(state):
             return False
         self._awake.served(state)
         return True
+
+    def _others_wait(self, state: ChainState) -> bool:
+        """Whether any other chain may wait for a slot of this one's pool, or for what its steps hold."""
+        held = state.chain.merge_needs.writes if state.alone else frozenset()
+        for other in self._awake:
+            waits = other.pool == state.pool or not held.isdisjoint(other.chain.uses.all)
+            if waits and other is not state and not other.idle():
+                return True
+        return False
 
     def _pump(self) -> None:
         """Start every task that can start; end every chain that is through."""
@@ -271,6 +279,35 @@ class NodeEngine:
         step.merging = True
         chain, given = state.chain, self._given_to_merge(state, step)
         self._run(state, "step", given, lambda: chain.step(delivery.message, given, step.number), delivery)
+
+    def _offer(self, state: ChainState) -> None:
+        """Offer the next step to whoever runs this one, if it needs nothing but what this one holds.
+
+        Whoever begins to wait after that waits for one more step, as nothing is offered while anybody waits.
+        """
+        if state.offered is not None or state.step is None or not state.step.merging or not state.alone:
+            return
+        delivery = state.inbox.lowest_step()
+        if delivery is None or not state.has_room(2) or not state.is_open(None) or self._others_wait(state):
+            return
+        chain, message = state.chain, delivery.message
+        number, shards = (message.step, message.shards) if isinstance(message, Sharded) else (state.next_step, 1)
+        if shards > 1:
+            return
+        needs = Needs(chain.process_needs.reads, chain.merge_needs.writes)
+        task = Task(chain.plan.head, "step", state.pool, lambda: chain.step(message, self._given(needs), number))
+        state.offered = Offered(Step(number, _NOTHING, 1, 1, merging=True), Running(task, needs.writes, delivery))
+        self._commands.append(Offer(state.running[-1].task, task, lambda: chain.ready(self._given(chain.gate_uses))))
+
+    def _follow(self, state: ChainState, offered: Offered) -> None:
+        """Take note that the step that was offered is under way."""
+        run = offered.run
+        assert run.delivery is not None
+        state.inbox.take(run.delivery)
+        state.step, state.next_step = offered.step, offered.step.number + 1
+        self._locked |= run.locked
+        self._slots[run.task.pool] -= 1
+        state.running.append(run)
 
     def _finish_step(self, state: ChainState, step: Step) -> bool:
         chain = state.chain
@@ -376,13 +413,16 @@ class NodeEngine:
         tally.tasks += 1
         if event.error is not None:
             raise event.error
-        runs = state.running
+        runs, offered, state.offered = state.running, state.offered, None
         if runs[0].task is not task:
             next(run for run in runs if run.task is task).outcome = event.outcome
             return
         self._commit(state, runs.popleft(), event.outcome)
         while runs and (outcome := runs[0].outcome) is not None:
             self._commit(state, runs.popleft(), outcome)
+        if event.followed:
+            assert offered is not None
+            self._follow(state, offered)
 
     def _commit(self, state: ChainState, run: Running, outcome: Outcome) -> None:
         if run.locked:

@@ -1,7 +1,8 @@
 """Records of runs: the events that an engine was given, in order, without payloads.
 
 Invariant: a record refers to what the engines made themselves. The k-th arrival noted on a stream is the k-th message
-that its sender's engine sent on it, and task number n is the n-th that this engine commanded; so whoever runs the
+that its sender's engine sent on it, and task number n is the n-th that this engine
+commanded or saw started as it had offered; so whoever runs the
 same plan again and gives every engine the events of its record gets the same messages, and the same state, bit for bit.
 """
 
@@ -26,6 +27,7 @@ from dataflow.engine.events import (
     GoOn,
     MessageArrived,
     NodeLeft,
+    Offer,
     Report,
     RunTask,
     Started,
@@ -47,7 +49,7 @@ PLAN_FILE = f"{RECORD_FOLDER}/plan.json"
 MAX_PLAN_NBYTES = 64 << 20
 """Most bytes of a plan that is read: five times those of `MAX_NODES` nodes."""
 
-VERSION = 1
+VERSION = 2
 """Version of the layout of chunks."""
 
 CHUNK_EVENTS = 16_384
@@ -58,7 +60,7 @@ CHUNK_S = 0.5
 
 _MAGIC = b"akoevent"
 _HEADER = struct.Struct("<8sHHIQII32s")
-_EVENT = struct.Struct("<BBxxIIIQdd")
+_EVENT = struct.Struct("<BBBxIIIQdd")
 _LAST = 1
 
 EVENT_NBYTES = _EVENT.size
@@ -94,6 +96,7 @@ class Noted(NamedTuple):
     Args:
         kind: a `Kind`.
         failed: whether the task failed.
+        followed: whether the task that was offered behind it was started.
         edge: number of the stream's edge.
         node: number of the node at the other end of the stream, or of the node that left.
         checksum: of the message; see `checksum`.
@@ -104,6 +107,7 @@ class Noted(NamedTuple):
 
     kind: int
     failed: int = 0
+    followed: int = 0
     edge: int = 0
     node: int = 0
     checksum: int = 0
@@ -246,6 +250,7 @@ class _Notebook:
         self.node, self.closed = node, False
         self._plan, self._digest, self._chunk_s = plan, digest, chunk_s
         self._tasks: dict[Task, int] = {}
+        self._offered: dict[Task, Task] = {}
         self._packed = bytearray()
         self._commanded = self._first = self._chunks = 0
         self._begun_s = math.inf
@@ -260,8 +265,9 @@ class _Notebook:
         """Give the tasks that the engine has commanded their numbers."""
         for command in commands:
             if isinstance(command, RunTask):
-                self._tasks[command.task] = self._commanded
-                self._commanded += 1
+                self._start(command.task)
+            elif isinstance(command, Offer):
+                self._offered[command.behind] = command.task
 
     def full(self, now: float) -> bool:
         """Whether a chunk is due."""
@@ -281,19 +287,27 @@ class _Notebook:
         """The plan as an artifact."""
         return Artifact(PLAN_FILE, self._plan.model_dump_json().encode())
 
+    def _start(self, task: Task) -> None:
+        self._tasks[task] = self._commanded
+        self._commanded += 1
+
     def _pack(self, event: Event, now: float) -> bytes:
         """The bytes of an event; see `Noted` for what they mean."""
         if isinstance(event, TaskFinished):
-            number, failed = self._tasks.pop(event.task), event.error is not None
-            return _EVENT.pack(_TASK_FINISHED, failed, 0, 0, 0, number, now, event.busy_s)
+            number, offered = self._tasks.pop(event.task), self._offered.pop(event.task, None)
+            if offered and event.followed:
+                self._start(offered)
+            return _EVENT.pack(
+                _TASK_FINISHED, event.error is not None, event.followed, 0, 0, 0, number, now, event.busy_s
+            )
         if isinstance(event, MessageArrived):
             edge, source, _ = event.stream
-            return _EVENT.pack(_MESSAGE_ARRIVED, 0, edge, source, checksum(event.message), event.nbytes, now, 0.0)
+            return _EVENT.pack(_MESSAGE_ARRIVED, 0, 0, edge, source, checksum(event.message), event.nbytes, now, 0.0)
         if isinstance(event, CreditGranted):
             edge, _, target = event.stream
-            return _EVENT.pack(_CREDIT_GRANTED, 0, edge, target, 0, event.nbytes, now, 0.0)
+            return _EVENT.pack(_CREDIT_GRANTED, 0, 0, edge, target, 0, event.nbytes, now, 0.0)
         if isinstance(event, StreamEnded):
             return pack(Noted(Kind.STREAM_ENDED, edge=event.stream.edge, node=event.stream.source, now_s=now))
         if isinstance(event, NodeLeft):
             return pack(Noted(Kind.NODE_LEFT, node=event.node, now_s=now))
-        return _EVENT.pack(_KINDS[type(event)], 0, 0, 0, 0, 0, now, 0.0)
+        return _EVENT.pack(_KINDS[type(event)], 0, 0, 0, 0, 0, 0, now, 0.0)

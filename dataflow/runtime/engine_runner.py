@@ -20,7 +20,7 @@ from itertools import count
 from queue import SimpleQueue
 
 from dataflow.clock import Clock
-from dataflow.engine.events import Command, Ended, Event, Failed, GoOn, RunTask, Task, TaskFinished
+from dataflow.engine.events import Command, Ended, Event, Failed, GoOn, Offer, RunTask, Task, TaskFinished
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.errors import OperatorError
 from dataflow.plan.physical import NodePlan
@@ -54,7 +54,7 @@ class EngineRunner:
         engine: the engine; nobody else may touch it.
         node: its node in the plan.
         clock: for measurements.
-        carry_out: told of every command but `RunTask` and `GoOn`, on the event loop, in order.
+        carry_out: told of every command but `RunTask`, `Offer` and `GoOn`, on the event loop, in order.
         progress: told of every event, on any thread.
     """
 
@@ -109,7 +109,11 @@ class EngineRunner:
     def _came_back(self, event: TaskFinished, pool: TaskPool) -> None:
         """A task has run; called on the pool's thread, perhaps after the loop has ended."""
         self._progress()
-        if self._leave(event):
+        if not self._leave(event):
+            return
+        if event.followed:
+            self._left.put(current_processor())
+        else:
             self._work_on_thread(pool)
 
     def _clear_up(self) -> None:
@@ -176,6 +180,8 @@ class EngineRunner:
         for command in commands:
             if isinstance(command, RunTask):
                 self._dispatch(command.task)
+            elif isinstance(command, Offer):
+                self._pools[command.task.pool].offer(command)
             elif isinstance(command, GoOn):
                 self._waiting.append(command)
             else:
@@ -202,6 +208,7 @@ class EngineRunner:
             self._pools[task.pool].submit(task)
 
     def _measure(self, event: TaskFinished) -> None:
+        self._pools[event.task.pool].forget(event.task)
         key = (event.task.chain, event.task.role)
         self._typical_s[key] = _MEMORY * self._typical_s[key] + (1 - _MEMORY) * event.busy_s
 

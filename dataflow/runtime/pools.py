@@ -8,12 +8,14 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from dataflow.clock import Clock
-from dataflow.engine.events import Outcome, Task, TaskFinished
+from dataflow.engine.events import Offer, Outcome, Task, TaskFinished
 from dataflow.errors import AkoError, OperatorError
 
 
 class TaskPool:
     """A fixed number of threads; the engine never gives it more tasks than it has threads.
+
+    A thread takes up the task that was offered behind the one that it has run, before anybody has heard of that.
 
     Args:
         name: of the threads, for people.
@@ -28,6 +30,7 @@ class TaskPool:
     ) -> None:
         self._clock, self._done, self._niceness = clock, done, niceness
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._offers: dict[Task, Offer] = {}
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(size)
         ]
@@ -43,6 +46,14 @@ class TaskPool:
         """Have a task run."""
         self._tasks.put(task)
 
+    def offer(self, offer: Offer) -> None:
+        """Have a task run behind another, unless that has run already."""
+        self._offers[offer.behind] = offer
+
+    def forget(self, task: Task) -> None:
+        """Drop what is offered behind a task that has run."""
+        self._offers.pop(task, None)
+
     def close(self) -> None:
         """Let the threads end after the tasks they were given; does not wait for them."""
         for _ in self._threads:
@@ -52,7 +63,21 @@ class TaskPool:
         if self._niceness:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)  # on Linux, of this thread
         while (task := self._tasks.get()) is not None:
-            self._done(run_task(task, self._clock), self)
+            following: Task | None = task
+            while following is not None:
+                event = run_task(following, self._clock)
+                following = self._taken_up(event)
+                self._done(event if following is None else event._replace(followed=True), self)
+
+    def _taken_up(self, event: TaskFinished) -> Task | None:
+        """What is to be run behind a task that has run, if anything is offered."""
+        offer = self._offers.pop(event.task, None)
+        if offer is None or event.error is not None:
+            return None
+        try:
+            return offer.task if offer.ready() else None
+        except AkoError:  # the engine asks again, and says so
+            return None
 
 
 def run_task(task: Task, clock: Clock) -> TaskFinished:

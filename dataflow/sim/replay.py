@@ -27,6 +27,7 @@ from dataflow.engine.events import (
     GrantCredit,
     MessageArrived,
     NodeLeft,
+    Offer,
     Outcome,
     Report,
     RunTask,
@@ -200,6 +201,7 @@ class _Replay:
         self._next = [next(record, None) for record in self._records]
         self._tasks: list[dict[int, Task]] = [{} for _ in nodes]
         self._commanded = [0] * len(nodes)
+        self._offered: dict[Task, Task] = {}
         self._sent: defaultdict[StreamId, deque[MessageArrived | StreamEnded]] = defaultdict(deque)
         self._granted: Counter[StreamId] = Counter()
         members, role = plan.members(), {operator.id: operator.role for operator in plan.graph.operators}
@@ -322,6 +324,12 @@ class _Replay:
         if task is None:
             what = f"task {noted.amount} had finished, and is not under way in the replay"
             raise _DiffersError(what)
+        offered = self._offered.pop(task, None)
+        if noted.followed:
+            if offered is None:
+                what = f"a task of {task.chain!r} was followed at once by another, which is not offered in the replay"
+                raise _DiffersError(what)
+            self._start(node, offered)
         outcome, error = Outcome(), None
         try:
             outcome = task.run()
@@ -330,14 +338,19 @@ class _Replay:
         if (error is not None) != bool(noted.failed):
             what = f"a task of {task.chain!r} " + (f"fails: {error}" if error else "had failed, and does not fail")
             raise _DiffersError(what)
-        return TaskFinished(task, outcome, noted.busy_s, error)
+        return TaskFinished(task, outcome, noted.busy_s, error, bool(noted.followed))
+
+    def _start(self, node: int, task: Task) -> None:
+        self._tasks[node][self._commanded[node]] = task
+        self._commanded[node] += 1
 
     def _obey(self, node: int, command: Command) -> None:
         run = self._run
         match command:
             case RunTask(task):
-                self._tasks[node][self._commanded[node]] = task
-                self._commanded[node] += 1
+                self._start(node, task)
+            case Offer(behind, task):
+                self._offered[behind] = task
             case SendMessage(stream, message, nbytes):
                 self._sent[stream].append(MessageArrived(stream, message, nbytes))
                 self._ready[stream.target] = None

@@ -21,6 +21,7 @@ from dataflow.engine.events import (
     GoOn,
     GrantCredit,
     MessageArrived,
+    Offer,
     Outcome,
     Report,
     RunTask,
@@ -275,6 +276,9 @@ class Simulator:
     def _go_on(self, node: int, command: GoOn) -> None:
         self._clock.at(self._clock.now(), self._feed, (node, command))
 
+    def _leave_alone(self, node: int, command: Offer) -> None:
+        """Engines start the task when the one before it ends, which takes no time here."""
+
     def _report(self, node: int, command: Report) -> None:
         what = command.what
         if isinstance(what, Artifact):
@@ -329,6 +333,7 @@ _CARRY_OUT: Final[Mapping[type, Callable[[Simulator, int, Any], None]]] = {
     GrantCredit: Simulator._grant,
     SendEnd: Simulator._send_end,
     GoOn: Simulator._go_on,
+    Offer: Simulator._leave_alone,
     Report: Simulator._report,
     Ended: Simulator._node_ended,
     Failed: Simulator._node_failed,

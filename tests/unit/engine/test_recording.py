@@ -31,6 +31,7 @@ events = st.builds(
     Noted,
     kind=st.sampled_from([int(kind) for kind in Kind]),
     failed=st.integers(0, 1),
+    followed=st.integers(0, 1),
     edge=numbers,
     node=numbers,
     checksum=numbers,
@@ -99,7 +100,7 @@ def test_chunk_cut_off_is_refused(cut: int) -> None:
 
 def test_chunk_of_another_version_is_refused() -> None:
     data = chunk_of().encode()
-    with pytest.raises(DataError, match="version 9, this program reads version 1"):
+    with pytest.raises(DataError, match="version 9, this program reads version 2"):
         Chunk.decode(data[:8] + struct.pack("<H", 9) + data[10:])
 
 
