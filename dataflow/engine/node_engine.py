@@ -47,6 +47,7 @@ from dataflow.engine.tally import Tally
 from dataflow.engine.turns import Turns
 from dataflow.errors import AkoError
 from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.routes import reached
 from dataflow.message import Message, Sharded, Tick
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.ports import Emission
@@ -103,7 +104,7 @@ class NodeEngine:
                 number,
                 edge,
                 self._node,
-                members[graph.operator(edge.target).role],
+                reached(edge.route, members[graph.operator(edge.target).role]),
                 plan.window_nbytes,
                 graph.tensor_scale,
             )
@@ -566,7 +567,8 @@ def _inputs(graph: LogicalGraph, members: Members, chain: Chain, node: int) -> I
         if edge.target == chain.head.id and edge.route is None:
             senders[number] = (None,)
         elif edge.target == chain.head.id:
-            senders[number] = as_set(members[graph.operator(edge.source).role])
+            is_reached = node in as_set(reached(edge.route, members[chain.head.role]))
+            senders[number] = as_set(members[graph.operator(edge.source).role]) if is_reached else ()
             if not edge.loopback:
                 alone.add(number)
     inputs = Inputs(senders)

@@ -23,6 +23,11 @@ class Route(StrEnum):
     """The node that the emission names: ``self.port(message, to=node)``."""
 
 
+def reached(route: Route | None, members: tuple[int, ...]) -> tuple[int, ...]:
+    """Those members of the target role, in rank order, that messages on an edge can be for."""
+    return members[:1] if route is Route.ALL_TO_ONE else members
+
+
 def receivers(
     route: Route, members: Sequence[int], *, to: int | None, key: int | None, credit: Mapping[int, int]
 ) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from dataflow.errors import PlanError
 from dataflow.graph.logical import Edge, LogicalGraph, canonical_json
+from dataflow.graph.routes import reached
 from dataflow.operators_api import Pool
 
 MAX_NODES = 100_000
@@ -114,7 +115,7 @@ class PhysicalPlan(_Data):
         members = self.members()
         for number, edge in self.stream_edges().items():
             for source in members[self.graph.operator(edge.source).role]:
-                for target in members[self.graph.operator(edge.target).role]:
+                for target in reached(edge.route, members[self.graph.operator(edge.target).role]):
                     if source != target:
                         yield StreamId(number, source, target)
 
@@ -125,7 +126,7 @@ class PhysicalPlan(_Data):
             target
             for edge in self.stream_edges().values()
             if self.graph.operator(edge.source).role in roles
-            for target in members[self.graph.operator(edge.target).role]
+            for target in reached(edge.route, members[self.graph.operator(edge.target).role])
         }
         return tuple(sorted(targets - {node}))
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from dataflow.graph.drawing import Box, Drawing, Group, counted, dot, flow_order, mermaid, text
+from dataflow.graph.routes import reached
 from dataflow.plan.physical import NodePlan, PhysicalPlan
 
 
@@ -66,7 +67,8 @@ def _drawing(plan: PhysicalPlan) -> Drawing:
         groups=tuple(groups),
         streams={
             number: _pairs(
-                members[plan.graph.operator(edge.source).role], members[plan.graph.operator(edge.target).role]
+                members[plan.graph.operator(edge.source).role],
+                reached(edge.route, members[plan.graph.operator(edge.target).role]),
             )
             for number, edge in plan.stream_edges().items()
         },

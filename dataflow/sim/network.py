@@ -51,10 +51,10 @@ class SimNetwork:
         self._gone: set[int] = set()
 
     def send(self, source: int, target: int, item: Any, nbytes: int) -> None:
-        """Have an item of `nbytes` bytes delivered, behind all that was sent from `source` to `target` before."""
+        """Have an item of `nbytes` bytes, perhaps none, delivered behind all sent from `source` to `target` before."""
         if self._lost(source, target):
             return
-        if source == target:
+        if source == target or (not nbytes and (source, target) not in self._flows):
             self.signal(source, target, item)
             return
         flow = self._flow(source, target)

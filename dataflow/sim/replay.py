@@ -44,6 +44,7 @@ from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import PLAN_FILE, Chunk, Kind, Noted, checksum, chunk_name
 from dataflow.errors import AkoError, DataError
 from dataflow.graph.logical import canonical_json
+from dataflow.graph.routes import reached
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import OperatorReport
@@ -206,7 +207,7 @@ class _Replay:
         self._granted: Counter[StreamId] = Counter()
         members, role = plan.members(), {operator.id: operator.role for operator in plan.graph.operators}
         self._ends = {
-            number: (frozenset(members[role[edge.source]]), frozenset(members[role[edge.target]]))
+            number: (frozenset(members[role[edge.source]]), frozenset(reached(edge.route, members[role[edge.target]])))
             for number, edge in plan.stream_edges().items()
         }
         self._ready = dict.fromkeys(range(len(nodes)))

@@ -171,7 +171,7 @@ def test_all_to_one_goes_to_rank_zero_of_the_role() -> None:
     rig = Rig(nodes_of(graph, 4))
     _rest(rig)
     assert rig.sent() == [(2, 0), (2, 1)]
-    assert rig.ends() == [2, 3]
+    assert rig.ends() == [2]
 
 
 @pytest.mark.parametrize("window", [SIZE, 99 * SIZE])
@@ -317,3 +317,25 @@ def test_messages_before_the_start_are_kept() -> None:
     rig.start()
     rig.finish_all()
     assert rig.log() == [(1, 8)]
+
+
+def test_members_that_an_all_to_one_edge_does_not_reach_wait_for_nothing_on_it() -> None:
+    graph = graph_of(
+        {"count": Count(limit=1), "send": Send(), "receive": Receive(), "note": NetNote()},
+        [("count", "send"), ("send", "receive", Route.ALL_TO_ONE, True), ("receive", "note")],
+        ["log"],
+    )
+    plan = nodes_of(graph, 3)
+    assert list(plan.streams()) == [StreamId(1, 1, 0), StreamId(1, 2, 0)]
+    last = Rig(plan, 2)
+    last.start()
+    assert "receive" in last.running()  # it ends at once
+    _rest(last)
+    assert (last.ends(), last.log()) == ([0], ["end"])
+    first = Rig(plan, 0)
+    _rest(first)
+    assert first.log() == [(0, 0), "left 0"]
+    for node in (1, 2):
+        first.give(StreamEnded(StreamId(1, node, 0)))
+        first.finish_all()
+    assert first.log() == [(0, 0), "left 0", "left 1", "left 2", "end"]
