@@ -62,8 +62,8 @@ class Offered:
 class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
-    `alone` says that no other chain that has not ended writes what this one's merge writes. `turn` and `awake` are
-    for `dataflow.engine.turns`.
+    `feeders` are the sources on this node whose messages come to it. `alone` says that no other chain that has not
+    ended writes what this one's merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
     """
 
     def __init__(self, chain: Chain, inputs: Inputs) -> None:
@@ -80,12 +80,13 @@ class ChainState:
         self.step: Step | None = None
         self.offered: Offered | None = None
         self.next_step = self.next_shard = 0
-        self.exhausted = self.ending = False
+        self.exhausted = self.stopping = self.ending = False
         self.gate_shut = False
         self.alone = False
         self.turn = 0
         self.awake = False
         self.blocked_since: float | None = None
+        self.feeders: list[ChainState] = []
         self._keys = {port.key for port in chain.head.inputs}
         self._local: list[tuple[Inbox, str]] = []
         self._crossings: list[tuple[Crossing, bool]] = []
@@ -102,10 +103,18 @@ class ChainState:
         self._crossings = [(crossing, crossing.goes_by(self._keys)) for crossing in crossings]
 
     def idle(self) -> bool:
-        """Whether there is nothing to start, nor to end, until something arrives or the chain's task finishes."""
+        """Whether there is nothing to start, nor to end, until something happens that wakes the chain.
+
+        That is: something arrives, its task finishes, its gate may have opened, a source has room again, or is stopped.
+        """
         if self.step is not None:
             return self.step.merging
-        return not (self.source or self.inbox.size) and (bool(self.open_inputs) or self.ending)
+        if self.source:
+            waits = bool(self.running) or self.gate_shut or not self.has_room()
+            return waits and not (self.exhausted or self.stopping)
+        if self.inbox.size:
+            return self.gate_shut and not self.inbox.anybody_left
+        return bool(self.open_inputs) or self.ending
 
     def has_room(self, messages: int = 1) -> bool:
         """Whether every inbox downstream has room for so many messages."""
@@ -122,12 +131,12 @@ class ChainState:
         if isinstance(delivery.message, Sharded):
             self._steps[source] = max(self._steps.get(source, 0), delivery.message.step)
 
-    def through(self, *, stopping: bool) -> bool:
+    def through(self) -> bool:
         """Whether nothing will come any more and nothing is under way."""
         if self.ending or self.running or self.step is not None or self.inbox.size:
             return False
         if self.source:
-            return self.exhausted or (stopping and not self.next_shard)
+            return self.exhausted or (self.stopping and not self.next_shard)
         return not self.open_inputs
 
     def complete(self, step: Step) -> bool:

@@ -94,6 +94,11 @@ class Inbox:
             self._queues[key] = queue
         self._count(delivery, -1)
 
+    @property
+    def anybody_left(self) -> bool:
+        """Whether a node has left of which a note waits."""
+        return bool(self._left)
+
     def leave(self, node: int) -> None:
         """Note that nothing more comes from a node."""
         self._left.append(node)

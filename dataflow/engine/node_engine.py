@@ -78,7 +78,7 @@ class NodeEngine:
         self._to_self: deque[Event] = deque()
         self._gone: set[int] = set()
         self._now = 0.0
-        self._started = self._stopping = self._ended = self._failed = False
+        self._started = self._ended = self._failed = False
         chains = [Chain(plan, chain, loaded.operators, loaded.contexts) for chain in plan.chains_on(node)]
         self._build(plan, loaded.members, chains)
 
@@ -119,6 +119,8 @@ class NodeEngine:
             local = [self._entries[number] for number in leaving if number not in self._crossings]
             crossings = [self._crossings[number] for number in leaving if number in self._crossings]
             state.connect([(target.inbox, port) for target, port in local], crossings)
+            for target, _ in local if state.source else ():
+                target.feeders.append(state)
             state.look_around(self._turns)
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -158,7 +160,9 @@ class NodeEngine:
         self._started = True
 
     def _stop(self, _: StopAsked) -> None:
-        self._stopping = True
+        for state in self._turns:
+            state.stopping = True
+            self._awake.wake(state)
 
     def _go_on(self, _: GoOn) -> None:
         """Nothing has changed; what can start is started after every event."""
@@ -224,13 +228,13 @@ class NodeEngine:
             return False
         if gather:
             return self._open_step(state, delivery.message)
-        state.inbox.take(delivery)
+        self._take_out(state, delivery)
         self._run_message(state, delivery, self._given(state.chain.process_needs), state.next_step)
         state.next_step += 1
         return True
 
     def _start_source(self, state: ChainState) -> bool:
-        stopping = self._stopping and not state.next_shard
+        stopping = state.stopping and not state.next_shard
         if stopping or state.exhausted or state.running or not state.is_open(None) or not self._may_run(state):
             return False
         number, shard = state.next_step, state.next_shard
@@ -267,7 +271,7 @@ class NodeEngine:
         delivery = state.inbox.of_step(step.number) if step.started else state.inbox.lowest_step()
         if delivery is None:
             return False
-        state.inbox.take(delivery)
+        self._take_out(state, delivery)
         step.started += 1
         if step.shards == 1 and state.alone and self._locked.isdisjoint(state.chain.merge_needs.writes):
             self._run_step(state, step, delivery)
@@ -304,11 +308,17 @@ class NodeEngine:
         """Take note that the step that was offered is under way."""
         run = offered.run
         assert run.delivery is not None
-        state.inbox.take(run.delivery)
+        self._take_out(state, run.delivery)
         state.step, state.next_step = offered.step, offered.step.number + 1
         self._locked |= run.locked
         self._slots[run.task.pool] -= 1
         state.running.append(run)
+
+    def _take_out(self, state: ChainState, delivery: Delivery) -> None:
+        """Take a delivery out of its inbox, which makes room."""
+        state.inbox.take(delivery)
+        for source in state.feeders:
+            self._awake.wake(source)
 
     def _finish_step(self, state: ChainState, step: Step) -> bool:
         chain = state.chain
@@ -324,7 +334,7 @@ class NodeEngine:
 
     def _end(self, state: ChainState) -> bool:
         """End a chain that has nothing left to do; whether that changed anything."""
-        if not state.through(stopping=self._stopping) or not self._free(state.chain.end_needs):
+        if not state.through() or not self._free(state.chain.end_needs):
             return False
         state.ending = True
         self._unblocked(state)
@@ -454,6 +464,7 @@ class NodeEngine:
         for state in self._gated:
             if state.gate_shut and not elements.isdisjoint(state.chain.gate_uses.all):
                 state.gate_shut = False
+                self._awake.wake(state)
 
     def _emit(self, operator: str, emission: Emission) -> None:
         for number in self._leaving[operator, emission.port]:
