@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import PrivateAttr
@@ -25,8 +24,7 @@ from operators.schedule import Schedule
 from operators.vector_state import VectorState
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """What one shard gives: its share of the mean gradient, and its share of the loss.
 
     Args:
