@@ -1,7 +1,6 @@
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -176,7 +175,7 @@ def test_compute_loss_that_is_infinite_raises():
     compute = make()
     part = compute.part(shards(1)[0])
     with pytest.raises(OperatorError, match="the loss is inf at step 1"):
-        compute.merge([replace(part, loss=math.inf)])
+        compute.merge([part._replace(loss=math.inf)])
 
 
 @pytest.mark.parametrize(("made", "ready"), [(0, True), (5, True), (6, False)])
