@@ -41,10 +41,13 @@ class ClocksState(State):
         }
         self._lowest = dict.fromkeys(self._applied, 0)
         self._span = dict.fromkeys(self._applied, span)
+        self._slowest: float | None = None
 
     def slowest(self) -> float:
         """The least gradient number applied of any origin, each with its span added; infinite for nobody."""
-        return min((self._lowest[origin] + self._span[origin] for origin in self._applied), default=math.inf)
+        if self._slowest is None:
+            self._slowest = min((low + self._span[origin] for origin, low in self._lowest.items()), default=math.inf)
+        return self._slowest
 
     def lag(self) -> int:
         """Gradients made here beyond those applied of the slowest origin; 0 with nobody else."""
@@ -64,8 +67,7 @@ class ClocksState(State):
             return False
         applied = self._applied[origin][cells]
         applied[:] = high
-        self._lowest[origin] = int(self._applied[origin].min())
-        self._span[origin] = span
+        self._note(origin, span)
         return True
 
     def reach(self, origin: int, cells: slice, number: int) -> None:
@@ -77,12 +79,13 @@ class ClocksState(State):
             return
         applied = self._applied[origin][cells]
         np.maximum(applied, number, out=applied)
-        self._lowest[origin] = int(self._applied[origin].min())
+        self._note(origin, self._span[origin])
 
     def leave(self, origin: int) -> None:
         """Wait for `origin` no more."""
         for table in (self._applied, self._lowest, self._span):
             table.pop(origin, None)
+        self._slowest = None
 
     def snapshot(self) -> ClocksState:
         """A copy."""
@@ -113,6 +116,14 @@ class ClocksState(State):
         self._applied = {origin: np.array(row) for origin, row in zip(origins, tensors["applied"], strict=True)}
         self._lowest = {origin: int(row.min()) for origin, row in self._applied.items()}
         self._span = {origin: int(span) for origin, span in zip(origins, tensors["span"], strict=True)}
+        self._slowest = None
+
+    def _note(self, origin: int, span: int) -> None:
+        """Note that what was applied of an origin, or its span, may have changed."""
+        before = self._lowest[origin] + self._span[origin]
+        self._lowest[origin], self._span[origin] = int(np.minimum.reduce(self._applied[origin])), span
+        if self._slowest is not None and min(before, self._lowest[origin] + span) <= self._slowest:
+            self._slowest = None
 
     def _follows(self, origin: int, cells: slice, low: int, *, skips: bool) -> bool:
         if origin not in self._applied:

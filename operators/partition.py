@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -67,10 +68,7 @@ class RotationState(State):
         With more partitions than cells a turn may be empty, but not in the first round after a change: a receiver
         that does not hear of a longer span would wait for cells that are not due.
         """
-        begin = self._place[receiver]
-        end = begin + Fraction(1, self.partitions)
-        self._place[receiver] = end % 1
-        start, stop = math.floor(begin * cells), math.floor(end * cells)
+        start, stop, self._place[receiver] = _turn(self._place[receiver], self.partitions, cells)
         if self._rounds == 1:
             stop = max(stop, start + 1)
         if start < min(stop, cells):
@@ -99,6 +97,13 @@ class RotationState(State):
         self.partitions, self.span = (int(value) for value in tensors["partitions"])
         self._place = {int(node): Fraction(int(above), int(below)) for node, above, below in tensors["place"]}
         self._rounds = 0
+
+
+@lru_cache(maxsize=1024)
+def _turn(begin: Fraction, partitions: int, cells: int) -> tuple[int, int, Fraction]:
+    """First and last cell of a turn, and the place behind it; many receivers take the same turns round after round."""
+    end = begin + Fraction(1, partitions)
+    return math.floor(begin * cells), math.floor(end * cells), end % 1
 
 
 class Rotation(StateElement):

@@ -69,6 +69,7 @@ class WindowState(State):
         self._sent_to = np.zeros((len(wanted), layout.cells), np.int64)
         for row, mask in enumerate(wanted.values()):
             self._sent_to[row, ~mask] = FAR
+        self._least = self._least_of_each()
         self._sums: dict[tuple[int, int, int], Vector] = {}
 
     @property
@@ -103,7 +104,8 @@ class WindowState(State):
         if row is None:
             return []
         sent = self._sent_to[row, start:stop]
-        cuts = [0, *(np.flatnonzero(np.diff(sent)) + 1).tolist(), len(sent)]
+        alike = bool((sent == sent[0]).all())
+        cuts = [0, len(sent)] if alike else [0, *(np.flatnonzero(np.diff(sent)) + 1).tolist(), len(sent)]
         intervals = []
         for begin, end in pairwise(cuts):
             low = int(sent[begin])
@@ -112,6 +114,7 @@ class WindowState(State):
                 intervals.append(Interval(first, last, low, self.newest, self._sum(first, last, low)))
                 sent[begin:end] = self.newest
         if intervals:
+            self._least[row] = int(np.minimum.reduce(self._sent_to[row]))
             self._free()
         return intervals
 
@@ -119,7 +122,7 @@ class WindowState(State):
         """Send nothing to `receiver` any more."""
         row = self._row.pop(receiver, None)
         if row is not None:
-            self._sent_to[row] = FAR
+            self._sent_to[row] = self._least[row] = FAR
             self._free()
 
     def snapshot(self) -> dict[str, np.ndarray]:
@@ -143,6 +146,7 @@ class WindowState(State):
         self._blocks.clear()
         self._sums.clear()
         self._sent_to[self._sent_to < FAR] = self.newest
+        self._least = self._least_of_each()
 
     def _sum(self, start: int, stop: int, low: int) -> Vector:
         """Sum of gradients (low, newest] over cells; receivers with the same interval share one."""
@@ -159,7 +163,7 @@ class WindowState(State):
 
     def _free(self) -> None:
         """Let go of gradients that everybody has been sent."""
-        everywhere = int(self._sent_to.min(initial=FAR))
+        everywhere = min(self._least, default=FAR)
         self._blocks = [block for block in self._blocks if block.high > everywhere]
 
     def _merge(self) -> None:
@@ -178,6 +182,12 @@ class WindowState(State):
         if behind.any():
             self.dropped += int((number - self._sent_to[behind]).max())
             self._sent_to[behind] = number
+            self._least = self._least_of_each()
+
+    def _least_of_each(self) -> list[int]:
+        """By row of `_sent_to`, up to which gradient all of its cells were sent."""
+        least: list[int] = self._sent_to.min(axis=1, initial=FAR).tolist()
+        return least
 
 
 class Window(StateElement):

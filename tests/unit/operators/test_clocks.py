@@ -1,6 +1,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dataflow.node_context import NodeContext
 from operators.clocks import FAR, Clocks, ClocksState, everything
@@ -172,3 +174,24 @@ def test_create_server_that_owns_nothing_is_not_waited_for():
     node = NodeContext(index=0, members={"worker": (0,), "server": (1, 2, 3)})
     clocks = Clocks(cells=2, origins="server", sharding=sharding).create(node)
     assert clocks.tensors()["origins"].tolist() == [1, 2]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["advance", "reach", "leave"]), st.integers(1, 3), st.integers(0, 3), st.integers(0, 4)
+        ),
+        max_size=40,
+    )
+)
+def test_slowest_is_the_same_whether_it_was_asked_for_before_or_not(actions):
+    clocks = make(origins=(1, 2, 3))
+    for action, origin, start, span in actions:
+        if action == "advance" and origin in clocks.snapshot().tensors()["origins"]:
+            low = int(clocks.applied(origin)[start : start + 1].max(initial=0))
+            clocks.advance(origin, slice(start, start + 1), low, low + 2, span=span)
+        elif action == "reach":
+            clocks.reach(origin, slice(0, start + 1), 3 * span)
+        elif action == "leave":
+            clocks.leave(origin)
+        assert clocks.slowest() == clocks.snapshot().slowest()  # a snapshot was never asked
