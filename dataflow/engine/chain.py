@@ -96,7 +96,7 @@ class Member:
             OperatorError: a gathering operator yields in `process`.
         """
         self.name, self.operator, self.context = spec.id, operator, context
-        kind = type(operator)
+        kind: Any = type(operator)
         self.ports = _ports(kind)
         self.exits = {port: [leaving for leaving in exits if leaving.edge.output == port] for port in self.ports}
         elements = {use.name: use.element for use in spec.uses}
