@@ -17,7 +17,7 @@ from setuptools import Distribution, setup
 from setuptools.command.build_ext import build_ext
 
 COMPILED = {
-    "engine": "chain chain_state events flow inbox inputs node_engine tally turns",
+    "engine": "chain chain_state events flow inbox inputs node_engine recording tally turns",
     "sim": "clock cores costs network simulator",
 }
 """The compiled modules, by package in `dataflow`."""
