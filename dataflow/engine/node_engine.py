@@ -169,7 +169,7 @@ class NodeEngine:
         if not state.chain.gather or state.ending or not self._slots[state.pool]:
             return False
         held = state.chain.merge_needs.writes if state.alone else frozenset()
-        for other in self._awake:
+        for other in self._awake.in_turn():
             waits = other.pool == state.pool or not held.isdisjoint(other.chain.uses.all)
             if waits and other is not state and not other.idle():
                 return False
@@ -190,7 +190,7 @@ class NodeEngine:
     def _serve_next(self) -> bool:
         """Start one task of the first chain that can; that chain goes behind the others."""
         self._reserved.clear()
-        for state in self._awake:
+        for state in self._awake.in_turn():
             if state.idle():
                 self._awake.sleep(state)
                 continue
@@ -389,8 +389,10 @@ class NodeEngine:
             self._unlock(run.locked)
         for name, emission in outcome.emissions:
             self._emit(name, emission)
-        self._commands += map(Report, outcome.reports)
-        self._commands += map(Report, outcome.artifacts)
+        for report in outcome.reports:
+            self._commands.append(Report(report))
+        for artifact in outcome.artifacts:
+            self._commands.append(Report(artifact))
         for name, sample in outcome.samples:
             self._tally.sample(name, sample)
         if run.delivery is not None:
@@ -427,26 +429,28 @@ class NodeEngine:
         for command in commands:
             target = command.stream.target
             if target == self._node:
-                back = isinstance(command, SendMessage)
-                self._to_self.append(MessageArrived(*command) if back else StreamEnded(*command))
+                if isinstance(command, SendMessage):
+                    self._to_self.append(MessageArrived(command.stream, command.message, command.nbytes))
+                else:
+                    self._to_self.append(StreamEnded(command.stream))
                 continue
             if isinstance(command, SendMessage):
                 self._tally.sent_nbytes[target] += command.nbytes
             self._commands.append(command)
 
     def _credit_granted(self, event: CreditGranted) -> None:
-        stream, size = event
-        self._send(self._crossings[stream.edge].grant(stream.target, size))
+        stream = event.stream
+        self._send(self._crossings[stream.edge].grant(stream.target, event.nbytes))
 
     def _message_arrived(self, event: MessageArrived) -> None:
-        stream, message, size = event
+        stream, size = event.stream, event.nbytes
         source = stream.source
         if source in self._gone:
             return
         if source != self._node:
             self._tally.received_nbytes[source] += size
         port = self._entries[stream.edge][1]
-        self._deliver((stream.edge, source), Delivery(port, message, stream, size))
+        self._deliver((stream.edge, source), Delivery(port, event.message, stream, size))
 
     def _deliver(self, source: Source, delivery: Delivery) -> None:
         state, _ = self._entries[source[0]]
