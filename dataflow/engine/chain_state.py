@@ -74,7 +74,7 @@ class ChainState:
             inputs: everything that feeds its first operator.
         """
         self.chain, self.open_inputs = chain, inputs
-        self.pool, self.source = chain.plan.pool, chain.head.source
+        self.name, self.pool, self.source = chain.plan.head, chain.plan.pool, chain.head.source
         self.inbox = Inbox(chain.head.inputs, by_step=chain.gather)
         self.running: deque[Running] = deque()
         self.step: Step | None = None

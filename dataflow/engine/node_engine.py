@@ -307,7 +307,7 @@ class NodeEngine:
         work: Callable[[], Outcome],
         delivery: Delivery | None = None,
     ) -> None:
-        task = Task(state.chain.plan.head, role, state.pool, work)
+        task = Task(state.name, role, state.pool, work)
         if given.live:
             self._locked.update(given.live)
         self._slots[task.pool] -= 1
