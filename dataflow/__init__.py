@@ -6,6 +6,8 @@ Names are imported when they are first used, so that agents and light commands n
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dataflow import compiled
+
 if TYPE_CHECKING:
     from dataflow.clock import Clock, SystemClock
     from dataflow.engine.coordinator import JobState
@@ -119,6 +121,8 @@ __all__ = [
     "plan_text",
     "task_means",
 ]
+
+compiled.use()
 
 _HOMES = {
     "clock": "Clock SystemClock",

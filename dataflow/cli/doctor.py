@@ -16,6 +16,7 @@ from typing import Literal
 import typer
 
 from ako_jobs.datasets import NAMES, load
+from dataflow import compiled
 from dataflow.cli.common import JsonFlag, StateDirOption, print_json, verbs
 from dataflow.errors import DataError
 from dataflow.runtime.process import ONE_THREAD
@@ -46,6 +47,7 @@ def doctor(state_dir: StateDirOption = None, json: JsonFlag = False) -> None:
     findings = [
         _python(),
         *_packages(),
+        _engine(),
         _cores(),
         _blas_threads(),
         _kernel_cache(),
@@ -77,6 +79,13 @@ def _packages() -> list[Finding]:
         except PackageNotFoundError:
             findings.append(Finding(f"package {name}", "failed", "not installed", f"pip install '{line}'"))
     return findings
+
+
+def _engine() -> Finding:
+    form = compiled.form()
+    if form.compiled:
+        return Finding("engine", "ok", "compiled")
+    return Finding("engine", "warning", f"interpreted: {form.why}", form.fix)
 
 
 def _cores() -> Finding:

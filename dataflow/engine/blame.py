@@ -13,6 +13,7 @@ from dataflow.operators_api import declared_at
 
 _OTHERS = (
     "<",
+    f"dataflow{os.sep}",  # so compiled modules call their files
     f"{Path(__file__).parents[1]}{os.sep}",
     *(f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
 )

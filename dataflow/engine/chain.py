@@ -6,9 +6,9 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from types import GeneratorType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -37,31 +37,25 @@ from dataflow.reports import OperatorReport
 from dataflow.state import State
 
 
-@dataclass(frozen=True)
 class Needs:
-    """State elements that a task is given: snapshots of `reads`, the live elements of `writes`."""
+    """State elements that a task is given: snapshots of `reads`, the live elements of `writes`; `all` are both."""
 
-    reads: frozenset[str] = frozenset()
-    writes: frozenset[str] = frozenset()
+    def __init__(self, reads: frozenset[str] = frozenset(), writes: frozenset[str] = frozenset()) -> None:
+        self.reads, self.writes, self.all = reads, writes, reads | writes
 
     def __or__(self, other: Needs) -> Needs:
         return Needs(self.reads | other.reads, self.writes | other.writes)
-
-    @cached_property
-    def all(self) -> frozenset[str]:
-        """Both."""
-        return self.reads | self.writes
 
     def without_writes(self) -> Needs:
         """The same elements, all as snapshots."""
         return Needs(self.all)
 
 
-class Given(NamedTuple):
+class Given:
     """What a task was given when it started, by element name."""
 
-    snapshots: Mapping[str, Any]
-    live: Mapping[str, State]
+    def __init__(self, snapshots: dict[str, Any], live: dict[str, State]) -> None:
+        self.snapshots, self.live = snapshots, live
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +90,7 @@ class Member:
             OperatorError: a gathering operator yields in `process`.
         """
         self.name, self.operator, self.context = spec.id, operator, context
-        kind = type(operator)
+        kind: Any = type(operator)
         self.ports = _ports(kind)
         self.exits = {port: [leaving for leaving in exits if leaving.edge.output == port] for port in self.ports}
         elements = {use.name: use.element for use in spec.uses}

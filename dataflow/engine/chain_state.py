@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from dataflow.engine.chain import Chain, Given
@@ -18,7 +18,7 @@ from dataflow.message import Sharded
 Role = Literal["message", "shard", "merge", "step", "end"]
 
 
-@dataclass(slots=True)
+@dataclass(init=False, slots=True, eq=False)
 class Step:
     """The step a gathering chain is in.
 
@@ -35,28 +35,35 @@ class Step:
     number: int
     given: Given
     shards: int
-    started: int = 0
-    finished: int = 0
-    parts: list[tuple[int, Any]] = field(default_factory=list)
-    merging: bool = False
+    started: int
+    finished: int
+    parts: list[tuple[int, Any]]
+    merging: bool
+
+    def __init__(self, number: int, given: Given, shards: int) -> None:
+        self.number, self.given, self.shards = number, given, shards
+        self.started = self.finished = 0
+        self.parts, self.merging = [], False
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(init=False, slots=True, eq=False)
 class Running:
     """A task that has started: its locks, the delivery it consumed, its outcome once it is there."""
 
     task: Task
     locked: AbstractSet[str]
-    delivery: Delivery | None = None
-    outcome: Outcome | None = None
+    delivery: Delivery | None
+    outcome: Outcome | None
+
+    def __init__(self, task: Task, locked: AbstractSet[str], delivery: Delivery | None) -> None:
+        self.task, self.locked, self.delivery, self.outcome = task, locked, delivery, None
 
 
-@dataclass(slots=True)
 class Offered:
     """A step of one shard that has been offered behind the one under way; its delivery still waits in the inbox."""
 
-    step: Step
-    run: Running
+    def __init__(self, number: int, run: Running) -> None:
+        self.number, self.run = number, run
 
 
 class ChainState:
@@ -74,7 +81,7 @@ class ChainState:
             inputs: everything that feeds its first operator.
         """
         self.chain, self.open_inputs = chain, inputs
-        self.pool, self.source = chain.plan.pool, chain.head.source
+        self.name, self.pool, self.source = chain.plan.head, chain.plan.pool, chain.head.source
         self.inbox = Inbox(chain.head.inputs, by_step=chain.gather)
         self.running: deque[Running] = deque()
         self.step: Step | None = None

@@ -6,7 +6,7 @@ Invariant: a stream has at most its window, and one message more, under way: sen
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from dataflow.engine.events import SendEnd, SendMessage
@@ -19,7 +19,7 @@ from dataflow.ports import Emission
 Sending = SendMessage | SendEnd
 
 
-@dataclass(slots=True)
+@dataclass(init=False, slots=True, eq=False)
 class Outgoing:
     """One stream's sending side, while anything of it is under way or waits.
 
@@ -31,7 +31,10 @@ class Outgoing:
 
     stream: StreamId
     credit: int
-    waiting: list[tuple[Message, int]] = field(default_factory=list)
+    waiting: list[tuple[Message, int]]
+
+    def __init__(self, stream: StreamId, credit: int) -> None:
+        self.stream, self.credit, self.waiting = stream, credit, []
 
     def is_open(self) -> bool:
         """Whether a message made now would not have to wait."""

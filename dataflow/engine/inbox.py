@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from dataflow.errors import OperatorError
 from dataflow.graph.logical import InputSpec
@@ -12,13 +13,17 @@ from dataflow.message import Message
 from dataflow.plan.physical import StreamId
 
 
-class Delivery(NamedTuple):
+@dataclass(init=False, slots=True, eq=False)
+class Delivery:
     """A message waiting; `stream` and `nbytes` say whose credit it holds, if it came on a stream."""
 
     port: str
     message: Message
-    stream: StreamId | None = None
-    nbytes: int = 0
+    stream: StreamId | None
+    nbytes: int
+
+    def __init__(self, port: str, message: Message, stream: StreamId | None = None, nbytes: int = 0) -> None:
+        self.port, self.message, self.stream, self.nbytes = port, message, stream, nbytes
 
 
 class Inbox:
@@ -37,8 +42,8 @@ class Inbox:
         self._ports = {port.name: port for port in ports}
         self._by_step = by_step
         self._queues: dict[Any, dict[object, Delivery]] = {}
-        self._waiting: Counter[str] = Counter()
-        self._senders: Counter[int] = Counter()
+        self._waiting: dict[str, int] = dict.fromkeys(self._ports, 0)
+        self._senders: defaultdict[int, int] = defaultdict(int)
         self._left: deque[int] = deque()
         self._arrivals = self.size = 0
 

@@ -182,7 +182,7 @@ class MemoryDriver:
         try:
             event = TaskFinished(task, task.run())
             if offer and self._order and self._order.integers(2) and offer.ready():
-                event = event._replace(followed=True)
+                event.followed = True
                 self._first[offer.task] = queue  # what follows another is not heard of before
                 self._start_task(node, offer.task)
         except AkoError as error:

@@ -186,7 +186,7 @@ class NodeEngine:
     def _others_wait(self, state: ChainState) -> bool:
         """Whether any other chain may wait for a slot of this one's pool, or for what its steps hold."""
         held = state.chain.merge_needs.writes if state.alone else frozenset()
-        for other in self._awake:
+        for other in self._awake.in_turn():
             waits = other.pool == state.pool or not held.isdisjoint(other.chain.uses.all)
             if waits and other is not state and not other.idle():
                 return True
@@ -203,7 +203,7 @@ class NodeEngine:
     def _serve_next(self) -> bool:
         """Start one task of the first chain that can; that chain goes behind the others."""
         self._reserved.clear()
-        for state in self._awake:
+        for state in self._awake.in_turn():
             if state.idle():
                 self._awake.sleep(state)
                 continue
@@ -301,7 +301,7 @@ class NodeEngine:
             return
         needs = Needs(chain.process_needs.reads, chain.merge_needs.writes)
         task = Task(chain.plan.head, "step", state.pool, lambda: chain.step(message, self._given(needs), number))
-        state.offered = Offered(Step(number, _NOTHING, 1, 1, merging=True), Running(task, needs.writes, delivery))
+        state.offered = Offered(number, Running(task, needs.writes, delivery))
         self._commands.append(Offer(state.running[-1].task, task, lambda: chain.ready(self._given(chain.gate_uses))))
 
     def _follow(self, state: ChainState, offered: Offered) -> None:
@@ -309,7 +309,8 @@ class NodeEngine:
         run = offered.run
         assert run.delivery is not None
         self._take_out(state, run.delivery)
-        state.step, state.next_step = offered.step, offered.step.number + 1
+        state.step, state.next_step = Step(offered.number, _NOTHING, 1), offered.number + 1
+        state.step.started, state.step.merging = 1, True
         self._locked |= run.locked
         self._slots[run.task.pool] -= 1
         state.running.append(run)
@@ -355,7 +356,7 @@ class NodeEngine:
         work: Callable[[], Outcome],
         delivery: Delivery | None = None,
     ) -> None:
-        task = Task(state.chain.plan.head, role, state.pool, work)
+        task = Task(state.name, role, state.pool, work)
         if given.live:
             self._locked.update(given.live)
         self._slots[task.pool] -= 1
@@ -440,8 +441,10 @@ class NodeEngine:
             self._unlock(run.locked)
         for name, emission in outcome.emissions:
             self._emit(name, emission)
-        self._commands += map(Report, outcome.reports)
-        self._commands += map(Report, outcome.artifacts)
+        for report in outcome.reports:
+            self._commands.append(Report(report))
+        for artifact in outcome.artifacts:
+            self._commands.append(Report(artifact))
         for name, sample in outcome.samples:
             self._tally.sample(name, sample)
         if run.delivery is not None:
@@ -479,26 +482,28 @@ class NodeEngine:
         for command in commands:
             target = command.stream.target
             if target == self._node:
-                back = isinstance(command, SendMessage)
-                self._to_self.append(MessageArrived(*command) if back else StreamEnded(*command))
+                if isinstance(command, SendMessage):
+                    self._to_self.append(MessageArrived(command.stream, command.message, command.nbytes))
+                else:
+                    self._to_self.append(StreamEnded(command.stream))
                 continue
             if isinstance(command, SendMessage):
                 self._tally.sent_nbytes[target] += command.nbytes
             self._commands.append(command)
 
     def _credit_granted(self, event: CreditGranted) -> None:
-        stream, size = event
-        self._send(self._crossings[stream.edge].grant(stream.target, size))
+        stream = event.stream
+        self._send(self._crossings[stream.edge].grant(stream.target, event.nbytes))
 
     def _message_arrived(self, event: MessageArrived) -> None:
-        stream, message, size = event
+        stream, size = event.stream, event.nbytes
         source = stream.source
         if source in self._gone:
             return
         if source != self._node:
             self._tally.received_nbytes[source] += size
         port = self._entries[stream.edge][1]
-        self._deliver((stream.edge, source), Delivery(port, message, stream, size))
+        self._deliver((stream.edge, source), Delivery(port, event.message, stream, size))
 
     def _deliver(self, source: Source, delivery: Delivery) -> None:
         state, _ = self._entries[source[0]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from operator import attrgetter
 
 from dataflow.engine.chain_state import ChainState
@@ -26,9 +26,9 @@ class Turns:
         for turn, state in enumerate(self._awake):
             state.turn, state.awake = turn, True
 
-    def __iter__(self) -> Iterator[ChainState]:
+    def in_turn(self) -> list[ChainState]:
         """The chains that are awake, first things first."""
-        return iter(tuple(self._awake))
+        return self._awake.copy()
 
     def wake(self, state: ChainState) -> None:
         """Have a chain asked again, in its old place, unless it is idle."""

@@ -67,7 +67,8 @@ class TaskPool:
             while following is not None:
                 event = run_task(following, self._clock)
                 following = self._taken_up(event)
-                self._done(event if following is None else event._replace(followed=True), self)
+                event.followed = following is not None
+                self._done(event, self)
 
     def _taken_up(self, event: TaskFinished) -> Task | None:
         """What is to be run behind a task that has run, if anything is offered."""

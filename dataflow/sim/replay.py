@@ -339,7 +339,7 @@ class _Replay:
         if (error is not None) != bool(noted.failed):
             what = f"a task of {task.chain!r} " + (f"fails: {error}" if error else "had failed, and does not fail")
             raise _DiffersError(what)
-        return TaskFinished(task, outcome, noted.busy_s, error, bool(noted.followed))
+        return TaskFinished(task, outcome, noted.busy_s, error, followed=bool(noted.followed))
 
     def _start(self, node: int, task: Task) -> None:
         self._tasks[node][self._commanded[node]] = task

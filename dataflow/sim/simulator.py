@@ -263,12 +263,12 @@ class Simulator:
             _CARRY_OUT[type(command)](self, node, command)
 
     def _send(self, node: int, command: SendMessage) -> None:
-        stream, message, nbytes = command
+        stream, nbytes = command.stream, command.nbytes
         self.run_so_far.messages += 1
-        self._network.send(node, stream.target, MessageArrived(stream, message, nbytes), nbytes)
+        self._network.send(node, stream.target, MessageArrived(stream, command.message, nbytes), nbytes)
 
     def _grant(self, node: int, command: GrantCredit) -> None:
-        self._network.signal(node, command.stream.source, CreditGranted(*command))
+        self._network.signal(node, command.stream.source, CreditGranted(command.stream, command.nbytes))
 
     def _send_end(self, node: int, command: SendEnd) -> None:
         self._network.send(node, command.stream.target, StreamEnded(command.stream), 0)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dataflow.cli.main import VERBS, main
+from dataflow.compiled import Form
 from dataflow.errors import AkoError
 
 
@@ -162,6 +163,29 @@ def test_doctor_finds_nothing_that_fails_here(tmp_path: Path, capsys: pytest.Cap
     assert findings["data digits"]["found"] == "1,442 training images"
     assert findings["BLAS threads"]["state"] == "ok"
     assert {"python", "package numpy", "cores", "kernel cache", "port", "open files"} <= findings.keys()
+
+
+@pytest.mark.parametrize(
+    ("form", "row"),
+    [
+        (Form(compiled=True), ("ok", "compiled", "")),
+        (
+            Form(compiled=False, why="AKO_INTERPRETED is set", fix="unset AKO_INTERPRETED"),
+            ("warning", "interpreted: AKO_INTERPRETED is set", "unset AKO_INTERPRETED"),
+        ),
+    ],
+)
+def test_doctor_says_which_form_of_the_engine_runs(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    form: Form,
+    row: tuple[str, str, str],
+) -> None:
+    monkeypatch.setattr("dataflow.compiled.form", lambda: form)
+    assert main(["doctor", "--state-dir", str(tmp_path / "new"), "--json"]) == 0
+    (engine,) = [each for each in json.loads(capsys.readouterr().out) if each["name"] == "engine"]
+    assert (engine["state"], engine["found"], engine["fix"]) == row
 
 
 def test_light_verbs_load_no_numpy() -> None:

@@ -15,6 +15,7 @@ from dataflow.engine.events import (
     GoOn,
     GrantCredit,
     MessageArrived,
+    Outcome,
     RunTask,
     SendEnd,
     SendMessage,
@@ -348,7 +349,7 @@ class Rig:
         try:
             event = TaskFinished(task, task.run(), busy_s)
         except AkoError as error:
-            event = TaskFinished(task, None, busy_s, error)  # type: ignore[arg-type]
+            event = TaskFinished(task, Outcome(), busy_s, error)
         return self.give(event, now)
 
     def finish_all(self) -> None:

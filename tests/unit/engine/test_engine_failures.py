@@ -174,6 +174,16 @@ class Keeps(Operator):
         yield from ()
 
 
+class TakesNothing(Operator):
+    """Cannot be called with a message."""
+
+    inp = In(Num)
+    out = Out(Num)
+
+    def process(self) -> Emissions:
+        yield from ()
+
+
 class OpensBadly(Count):
     def open(self, node: NodeContext) -> None:
         raise OSError("no disk")
@@ -209,6 +219,12 @@ def test_raising_operator_fails_naming_itself_node_and_line(how: str, text: str,
     error = _failure(Breaks(how=how))
     assert error.what.startswith(what)
     assert error.where == f"node node-0, {_line(Breaks.process, text)}"
+
+
+def test_operator_that_cannot_be_called_fails_naming_its_class_and_no_line_of_the_engine() -> None:
+    error = _failure(TakesNothing())
+    assert error.what.startswith("operator 'middle' raised TypeError: ")
+    assert error.where == f"node node-0, {_line(TakesNothing, 'class TakesNothing')}"
 
 
 @pytest.mark.parametrize("how", ["effect", "foreign", "end"])

@@ -224,8 +224,10 @@ def test_replay_of_a_follower_that_was_never_offered_differs(monkeypatch: pytest
             note = self._notebook.note
 
             def invent(event: Event, now: float) -> None:
-                is_task = isinstance(event, TaskFinished) and event.task.chain == "pieces"
-                note(event._replace(followed=True) if is_task else event, now)  # type: ignore[union-attr]
+                if isinstance(event, TaskFinished) and event.task.chain == "pieces":
+                    note(TaskFinished(event.task, event.outcome, followed=True), now)
+                else:
+                    note(event, now)
 
             self._notebook.note = invent  # type: ignore[method-assign]
 

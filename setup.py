@@ -1,0 +1,92 @@
+"""What pyproject.toml cannot say: the engine and the simulator are compiled when the package is installed.
+
+Where they cannot be compiled they run as they are. See docs/decisions/0018-the-engine-is-compiled.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import runpy
+import shutil
+import tempfile
+from pathlib import Path
+
+from mypyc.build import mypycify
+from setuptools import Distribution, setup
+from setuptools.command.build_ext import build_ext
+
+COMPILED = {
+    "engine": "chain chain_state events flow inbox inputs node_engine recording tally turns",
+    "sim": "clock cores costs network simulator",
+}
+"""The compiled modules, by package in `dataflow`."""
+
+MYPY = ("--config-file=", "--no-site-packages", "--ignore-missing-imports")
+"""Only sources of the package are looked at: the build needs nothing that these import, and is the same everywhere."""
+
+OPTIMIZATION = "1"
+"""Of the C compiler; 2 and 3 take up to twice as long, and the result is no faster."""
+
+
+class Package(Distribution):
+    """A distribution for one platform, although it declares no extension modules."""
+
+    def has_ext_modules(self) -> bool:
+        """As wheels have to know."""
+        return True
+
+
+class CompileEngine(build_ext):
+    """Compiles modules into a folder of their own; fails never, but notes there why it could not."""
+
+    def run(self) -> None:
+        """Build from scratch."""
+        compiled = runpy.run_path("dataflow/compiled.py")
+        sources = [f"dataflow/{folder}/{name}.py" for folder, names in COMPILED.items() for name in names.split()]
+        folder = Path("" if self.inplace else self.build_lib, "dataflow", compiled["FOLDER"])
+        shutil.rmtree(folder, ignore_errors=True)
+        failure = ""
+        try:
+            build(sources, folder)
+        except (Exception, SystemExit) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            failure = "mypyc refuses a source" if isinstance(error, SystemExit) else str(error)
+            logging.getLogger(__name__).warning("the engine is not compiled, and will run as it is: %s", failure)
+        folder.mkdir(parents=True, exist_ok=True)
+        compiled["note"](folder, [path.removeprefix("dataflow/") for path in reached(sources)], failure)
+
+
+def build(sources: list[str], folder: Path) -> None:
+    """Compile sources into a tree like theirs."""
+    with tempfile.TemporaryDirectory() as temporary:
+        modules = mypycify(
+            [*MYPY, *sources],
+            opt_level=OPTIMIZATION,
+            debug_level="0",
+            target_dir=temporary,
+            group_name="dataflow.compiled",
+        )
+        command = build_ext(Distribution({"ext_modules": modules}))
+        command.build_lib, command.build_temp, command.parallel = str(folder), temporary, True
+        command.ensure_finalized()
+        command.run()
+
+
+def reached(sources: list[str]) -> list[str]:
+    """These sources, and those that they import, whose types are compiled into them."""
+    found: set[str] = set()
+    left = list(sources)
+    while left:
+        path = left.pop()
+        if path in found or not Path(path).is_file():
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(Path(path).read_bytes())):
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)]
+                left += [f"{name.replace('.', '/')}.py" for name in names]
+    return sorted(path for path in found if path.startswith("dataflow/"))
+
+
+setup(distclass=Package, cmdclass={"build_ext": CompileEngine})
