@@ -51,6 +51,11 @@ from dataflow.sim.model import ClusterModel
 from dataflow.sim.network import SimNetwork
 
 
+COLLECTED: Final = 200_000
+"""Objects made between two collections of garbage: at any time some tens of thousands are under way among many nodes,
+none of them garbage."""
+
+
 @dataclass
 class SimRun:
     """A simulated job.
@@ -131,12 +136,15 @@ class Simulator:
         clock.at(self._model.statistics_s, self._tell_statistics)
         gc.collect()
         gc.freeze()  # or every full collection would look through all nodes
+        often = gc.get_threshold()
+        gc.set_threshold(COLLECTED, *often[1:])
         try:
             clock.run()
             while run.state not in co.ENDED:
                 self._coordinate(self._what_stopped_it())
                 clock.run()
         finally:
+            gc.set_threshold(*often)
             gc.unfreeze()
         run.elapsed_s = clock.now()
         run.statistics = [engine.statistics() for engine in self._engines]
