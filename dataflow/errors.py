@@ -74,6 +74,10 @@ class MasterError(AkoError):
     """The master cannot be reached, or refused the request."""
 
 
+class LabError(AkoError):
+    """An emulated cluster cannot be made on this machine, or none is up."""
+
+
 class JobFailedError(AkoError):
     """A job ended as FAILED."""
 

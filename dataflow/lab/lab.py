@@ -1,0 +1,212 @@
+"""A lab on this machine: made, found again, changed while it is up, looked at, taken down.
+
+Invariant: whatever is made bears the name of the state directory's lab, and nothing else is ever removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dataflow.clock import Clock
+from dataflow.errors import LabError
+from dataflow.lab.commands import require_kernel, require_tools, run, run_all, run_json
+from dataflow.lab.cores import find_cpu_control, procs_file
+from dataflow.lab.plan import (
+    Command,
+    LabPlan,
+    Station,
+    cut_commands,
+    enter_command,
+    is_cut,
+    lab_name,
+    leftovers,
+    make_commands,
+    mend_commands,
+    rate_commands,
+)
+from dataflow.lab.processes import command_of, kill_all, processes
+from dataflow.lab.state import LabState, forget_state, in_use, read_state, write_state
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What was removed of a lab: how many of its namespaces, and how many processes were killed in them."""
+
+    stations: int
+    processes: int
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of a station: its id and its command line."""
+
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True)
+class StationStatus:
+    """A station as it is now.
+
+    Args:
+        name: the host's number, or ``switch``.
+        namespace: its name for ``ip netns``.
+        address: where others reach it.
+        rate: bytes per second that it can send and receive; None for the switch.
+        cores: how many cores it may use; None: all.
+        sent_nbytes, received_nbytes: bytes that its interface has counted since the lab was made, headers among them.
+        cut_from: names of the stations that nothing passes to or from.
+        processes: what runs there.
+    """
+
+    name: str
+    namespace: str
+    address: str
+    rate: float | None
+    cores: float | None
+    sent_nbytes: int
+    received_nbytes: int
+    cut_from: tuple[str, ...]
+    processes: tuple[Process, ...]
+
+
+def up(plan: LabPlan, state_dir: Path, clock: Clock) -> Removed:
+    """Make a lab, in place of the one that is up or of what an earlier command left behind.
+
+    Args:
+        plan: the lab; its name is that of the state directory's lab.
+        state_dir: where it is noted.
+        clock: the clock.
+
+    Returns:
+        What was there before.
+
+    Raises:
+        LabError: this machine cannot make it, and what is missing; or a job runs in the one that is up. Nothing of
+            the new lab is left then.
+    """
+    require_tools()
+    with in_use(state_dir, alone=True):
+        removed = _remove(plan.name, clock)
+        try:
+            write_state(state_dir, LabState(plan=plan, complete=False))
+            require_kernel(plan)
+            _share_cores(plan)
+            run_all(make_commands(plan))
+        except BaseException:  # Ctrl-C too: what was begun is taken back
+            _remove(plan.name, clock)
+            forget_state(state_dir)
+            raise
+        write_state(state_dir, LabState(plan=plan, complete=True))
+    return removed
+
+
+def down(state_dir: Path, clock: Clock) -> Removed:
+    """Remove the lab of a state directory, or what is left of it, and end its processes."""
+    require_tools()
+    removed = _remove(lab_name(state_dir), clock)
+    forget_state(state_dir)
+    return removed
+
+
+def find(state_dir: Path) -> LabPlan:
+    """The lab that is up.
+
+    Raises:
+        LabError: none is, or not all of it.
+    """
+    require_tools()
+    state = read_state(state_dir)
+    fix = "make one: ako lab up 4 --rate 100mbit"
+    if state is None:
+        raise LabError(what="no lab is up", got=str(state_dir), fix=fix)
+    there = set(_namespaces())
+    if not state.complete or any(station.namespace not in there for station in state.plan.stations):
+        raise LabError(what="the lab is not whole: it was interrupted, or the machine restarted since", fix=fix)
+    return state.plan
+
+
+def enter(plan: LabPlan, station: Station, command: Sequence[str]) -> Command:
+    """What runs a command in a station of a lab that is up, with the station's share of the CPU."""
+    control = find_cpu_control()
+    shared = station != plan.switch and plan.hosts[int(station.name)].cores is not None and control is not None
+    group = control.group(plan.name, int(station.name)) if shared and control else None
+    return enter_command(station, command, procs_file(group) if group else None)
+
+
+def cut(one: Station, others: Sequence[Station]) -> None:
+    """Let nothing more pass between one station and others."""
+    for other in others:
+        run_all(cut_commands(one, other))
+
+
+def mend(plan: LabPlan, one: Station, others: Sequence[Station]) -> None:
+    """Take back cuts between one station and others, where there are any."""
+    cut_from = _cut_from(plan, one)
+    for other in others:
+        if other.name in cut_from:
+            run_all(mend_commands(one, other))
+
+
+def set_rate(plan: LabPlan, host: int, rate: float) -> None:
+    """Give a host another rate, in bytes per second, while whatever it does goes on."""
+    run_all(rate_commands(plan, host, plan.with_rate(host, rate).hosts[host].rate))
+
+
+def status(plan: LabPlan) -> tuple[StationStatus, ...]:
+    """Every station of a lab that is up: the hosts, then the switch."""
+    return tuple(_status(plan, station) for station in plan.stations)
+
+
+def _status(plan: LabPlan, station: Station) -> StationStatus:
+    (link,) = run_json(("ip", "-n", station.namespace, "-j", "-s", "link", "show", "dev", station.device))
+    qdiscs = run_json(("tc", "-n", station.namespace, "-j", "qdisc", "show", "dev", station.device))
+    rates = [float(qdisc["options"]["rate"]) for qdisc in qdiscs if qdisc["kind"] == "tbf"]
+    return StationStatus(
+        name=station.name,
+        namespace=station.namespace,
+        address=station.address,
+        rate=rates[0] if rates else None,
+        cores=None if station == plan.switch else plan.hosts[int(station.name)].cores,
+        sent_nbytes=int(link["stats64"]["tx"]["bytes"]),
+        received_nbytes=int(link["stats64"]["rx"]["bytes"]),
+        cut_from=_cut_from(plan, station),
+        processes=tuple(Process(each, command_of(each)) for each in processes(station.namespace)),
+    )
+
+
+def _cut_from(plan: LabPlan, station: Station) -> tuple[str, ...]:
+    """Names of the stations that one is cut off from: the kernel is asked, so that nothing else need remember."""
+    neighbours = run_json(("ip", "-n", station.namespace, "-j", "neigh", "show", "nud", "permanent"))
+    lost = {each["dst"] for each in neighbours if is_cut(each.get("lladdr", ""))}
+    return tuple(other.name for other in plan.stations if other.address in lost)
+
+
+def _share_cores(plan: LabPlan) -> None:
+    if all(host.cores is None for host in plan.hosts):
+        return
+    control = find_cpu_control()
+    if control is None:
+        what = "the CPU cannot be shared out: this machine has no control groups that limit it"
+        raise LabError(what, fix="leave out --cpu and --cpus")
+    for number, host in enumerate(plan.hosts):
+        if host.cores is not None:
+            control.make(plan.name, number, host.cores)
+
+
+def _namespaces() -> list[str]:
+    return [line.split()[0] for line in run(("ip", "netns", "list")).splitlines() if line.strip()]
+
+
+def _remove(name: str, clock: Clock) -> Removed:
+    """Remove all that bears the name of a lab."""
+    found = leftovers(name, _namespaces())
+    killed = kill_all(found, clock)
+    for namespace in found:
+        run(("ip", "netns", "delete", namespace))
+    control = find_cpu_control()
+    if control is not None:
+        control.remove(name, clock)
+    return Removed(len(found), killed)

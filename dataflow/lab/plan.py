@@ -1,0 +1,276 @@
+"""What a lab is made of, as values: stations, addresses, and the commands that make and change them. Runs nothing.
+
+A station is a network namespace: a host, or the switch, which holds the bridge. A host has one interface, whose other
+end is a port of the bridge; `tbf` shapes both ends, so a host sends and receives at its rate. Nothing is made outside
+of these namespaces: no interface or address of a lab can collide with the machine's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dataflow.errors import ConfigError
+
+Command = tuple[str, ...]
+"""A program and its arguments."""
+
+MOST_HOSTS: Final = 250
+SWITCH: Final = "switch"
+PREFIX: Final = "ako-lab-"
+"""What the name of every lab begins with."""
+
+_DEVICE: Final = "eth0"
+_BRIDGE: Final = "br0"
+_NET = int(IPv4Address("198.18.0.0"))  # set aside for tests of networks, RFC 2544
+_MASK: Final = 16
+_NOBODY: Final = "02:00:00:00:00:00"
+_BURST_S: Final = 0.001
+_LEAST_BURST_NBYTES: Final = 4 * 1514
+_QUEUE_S: Final = 0.05
+_PORT_QUEUE_NBYTES: Final = 128 << 10
+_HOST_QUEUE_NBYTES: Final = 4 << 20
+_DELAYED_PACKETS: Final = 100_000
+
+Rate = Annotated[float, Field(ge=1e3, le=1e11)]
+Cores = Annotated[float, Field(ge=0.05, le=1024)]
+
+
+class Host(BaseModel):
+    """What a host has.
+
+    Args:
+        rate: bytes per second that it can send, and can receive.
+        cores: how many cores its processes may use together, such as 0.5; None: all there are.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    rate: Rate
+    cores: Cores | None = None
+
+
+@dataclass(frozen=True)
+class Station:
+    """A network namespace of a lab.
+
+    Args:
+        name: the host's number, or ``switch``.
+        namespace: its name for ``ip netns``.
+        device: its interface.
+        address: of that interface.
+        mac: likewise.
+    """
+
+    name: str
+    namespace: str
+    device: str
+    address: str
+    mac: str
+
+
+class LabPlan(BaseModel):
+    """A lab.
+
+    Args:
+        name: of the lab; see `lab_name`.
+        hosts: its hosts, by number.
+        latency_s: seconds that a packet takes from a host to any other station.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    name: Annotated[str, Field(pattern=f"^{PREFIX}[0-9a-f]+$")]
+    hosts: Annotated[tuple[Host, ...], Field(min_length=1, max_length=MOST_HOSTS)]
+    latency_s: Annotated[float, Field(ge=0, le=10)] = 0.0
+
+    @property
+    def switch(self) -> Station:
+        """The station that holds the bridge; nothing shapes its own interface."""
+        return _station(self.name, SWITCH, _BRIDGE, (1 << (32 - _MASK)) - 2)
+
+    @property
+    def stations(self) -> tuple[Station, ...]:
+        """The hosts by number, then the switch."""
+        return (*(self._host(number) for number in range(len(self.hosts))), self.switch)
+
+    def host(self, number: int) -> Station:
+        """One host.
+
+        Raises:
+            ConfigError: the lab has none of this number.
+        """
+        if not 0 <= number < len(self.hosts):
+            raise ConfigError(what="the lab has no such host", got=number, fix=f"hosts: 0 to {len(self.hosts) - 1}")
+        return self._host(number)
+
+    def station(self, name: str) -> Station:
+        """A host by its number, or the switch.
+
+        Raises:
+            ConfigError: the lab has none of this name.
+        """
+        if name == SWITCH:
+            return self.switch
+        if not name.isdecimal():
+            raise ConfigError(what="not a host", got=name, fix=f"write its number, or {SWITCH}")
+        return self.host(int(name))
+
+    def with_rate(self, number: int, rate: float) -> Self:
+        """This lab with another rate, in bytes per second, of one host."""
+        hosts = [host.model_dump() for host in self.hosts]
+        hosts[number]["rate"] = rate
+        return self.model_validate({**self.model_dump(), "hosts": hosts})
+
+    def _host(self, number: int) -> Station:
+        return _station(self.name, str(number), _DEVICE, number + 1)
+
+
+def lab_name(state_dir: Path) -> str:
+    """The name of the lab of a state directory: always the same, and unlike that of any other."""
+    return PREFIX + hashlib.sha256(str(state_dir.absolute()).encode()).hexdigest()[:8]
+
+
+def leftovers(name: str, namespaces: Iterable[str]) -> list[str]:
+    """Which of these namespaces are of the lab called `name`."""
+    return [each for each in namespaces if re.fullmatch(rf"{re.escape(name)}-({SWITCH}|probe|\d+)", each)]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Finds out whether the kernel knows the queueing disciplines of a lab, in a namespace of its own.
+
+    Args:
+        before: makes the namespace.
+        tries: a command for each discipline, by its name; succeeds if the kernel knows it.
+        after: removes the namespace.
+    """
+
+    before: Command
+    tries: Mapping[str, Command]
+    after: Command
+
+
+def probe(plan: LabPlan) -> Probe:
+    """The probe for a lab."""
+    scratch = f"{plan.name}-probe"
+    qdiscs = [_tbf(plan.hosts[0].rate, _PORT_QUEUE_NBYTES), *([_netem(plan.latency_s)] if plan.latency_s else [])]
+    tries = {words[0]: ("tc", "-n", scratch, "qdisc", "replace", "dev", "lo", "root", *words) for words in qdiscs}
+    return Probe(("ip", "netns", "add", scratch), tries, ("ip", "netns", "delete", scratch))
+
+
+def make_commands(plan: LabPlan) -> list[Command]:
+    """What makes a lab where nothing of it is, in order."""
+    switch = plan.switch
+    # Ports learn nothing and flood nothing: a frame for nobody that is plugged in is lost, as a cut link needs it.
+    commands: list[Command] = [
+        *_station_commands(switch),
+        ("ip", "-n", switch.namespace, "link", "add", _BRIDGE, "address", switch.mac, "type", "bridge"),
+        *_address_commands(switch),
+    ]
+    for number, host in enumerate(plan.hosts):
+        station, port = plan.host(number), _port(number)
+        on_switch = ("ip", "-n", switch.namespace, "link", "set", port)
+        interface = ("link", "add", _DEVICE, "address", station.mac, "type", "veth")
+        commands += [
+            *_station_commands(station),
+            ("ip", "-n", station.namespace, *interface, "peer", "name", port, "netns", switch.namespace),
+            (*on_switch, "master", _BRIDGE),
+            (*on_switch, "type", "bridge_slave", "flood", "off", "learning", "off"),
+            (*on_switch, "up"),
+            ("bridge", "-n", switch.namespace, "fdb", "replace", station.mac, "dev", port, "master", "static"),
+            *_address_commands(station),
+            *rate_commands(plan, number, host.rate),
+        ]
+        if plan.latency_s:
+            delay = ("parent", "1:1", "handle", "10:", *_netem(plan.latency_s))
+            commands.append(("tc", "-n", station.namespace, "qdisc", "add", "dev", _DEVICE, *delay))
+    return commands
+
+
+def rate_commands(plan: LabPlan, number: int, rate: float) -> list[Command]:
+    """What gives a host another rate, in bytes per second; what waits in its queues stays there."""
+    ends = (
+        # A host does not lose its own packets: its sockets wait. A port of the switch does.
+        (plan.host(number).namespace, _DEVICE, _HOST_QUEUE_NBYTES),
+        (plan.switch.namespace, _port(number), _PORT_QUEUE_NBYTES),
+    )
+    return [
+        ("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "handle", "1:", *_tbf(rate, queue_nbytes))
+        for namespace, device, queue_nbytes in ends
+    ]
+
+
+def cut_commands(one: Station, other: Station) -> list[Command]:
+    """What lets nothing more pass between two stations: each sends what is for the other to nobody."""
+    nobody = ("lladdr", _NOBODY, "nud", "permanent")
+    return [
+        ("ip", "-n", near.namespace, "neigh", "replace", far.address, *nobody, "dev", near.device)
+        for near, far in ((one, other), (other, one))
+    ]
+
+
+def mend_commands(one: Station, other: Station) -> list[Command]:
+    """What takes `cut_commands` back; fails where nothing is cut."""
+    return [
+        ("ip", "-n", near.namespace, "neigh", "delete", far.address, "dev", near.device)
+        for near, far in ((one, other), (other, one))
+    ]
+
+
+def is_cut(lladdr: str) -> bool:
+    """Whether a neighbour of this MAC address is one that was cut off."""
+    return lladdr == _NOBODY
+
+
+def enter_command(station: Station, command: Sequence[str], group: Path | None = None) -> Command:
+    """What runs a command in a station; it keeps its process id.
+
+    Args:
+        station: where.
+        command: the program and its arguments.
+        group: file that takes the process ids of the station's control group, if it has one.
+    """
+    inside = ("ip", "netns", "exec", station.namespace, *command)
+    return inside if group is None else ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group), *inside)
+
+
+def _station(lab: str, name: str, device: str, number: int) -> Station:
+    address = IPv4Address(_NET + number)
+    mac = ":".join(f"{byte:02x}" for byte in (2, 0, *address.packed))
+    return Station(name, f"{lab}-{name}", device, str(address), mac)
+
+
+def _port(number: int) -> str:
+    return f"port{number}"
+
+
+def _station_commands(station: Station) -> list[Command]:
+    return [
+        ("ip", "netns", "add", station.namespace),
+        ("ip", "-n", station.namespace, "link", "set", "lo", "up"),
+    ]
+
+
+def _address_commands(station: Station) -> list[Command]:
+    inside = ("ip", "-n", station.namespace)
+    return [
+        (*inside, "address", "add", f"{station.address}/{_MASK}", "dev", station.device),
+        (*inside, "link", "set", station.device, "up"),
+    ]
+
+
+def _tbf(rate: float, queue_nbytes: int) -> Command:
+    """A token bucket. ``bps`` is bytes per second for ``tc``; the queue has room for `_QUEUE_S` of traffic at least."""
+    burst = max(_LEAST_BURST_NBYTES, round(rate * _BURST_S))
+    limit = max(queue_nbytes, round(rate * _QUEUE_S))
+    return ("tbf", "rate", f"{round(rate)}bps", "burst", str(burst), "limit", str(limit))
+
+
+def _netem(latency_s: float) -> Command:
+    return ("netem", "delay", f"{round(latency_s * 1e6)}us", "limit", str(_DELAYED_PACKETS))
