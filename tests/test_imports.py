@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("dataflow", "operators", "ako_jobs")
-BASE = ("errors", "clock", "message", "state", "operators_api", "ports", "node_context", "reports")
+BASE = ("errors", "clock", "message", "state", "operators_api", "ports", "node_context", "quantities", "reports")
 ENGINE = {"base", "graph", "plan", "engine"}
 BELOW_TESTING = {*ENGINE, "transport", "observe", "runtime", "sim"}
 

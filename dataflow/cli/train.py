@@ -29,6 +29,7 @@ from dataflow.cli.common import (
     print_json,
     verbs,
 )
+from dataflow.cli.emulated import LabFlag
 from dataflow.cli.progress import Progress
 from dataflow.cli.simulated import (
     BandwidthOption,
@@ -43,6 +44,9 @@ from dataflow.cli.simulated import (
 )
 from dataflow.engine.coordinator import JobState
 from dataflow.errors import ConfigError, JobFailedError
+from dataflow.lab.cluster import lab_cluster
+from dataflow.lab.lab import find
+from dataflow.runtime.local_cluster import LocalCluster
 from dataflow.runtime.state_dir import default_state_dir
 from dataflow.sim.model import ClusterModel
 
@@ -65,10 +69,16 @@ app = verbs()
 def run(
     job: JobArgument,
     settings: SettingsArgument = None,
-    nodes: NodesOption = 4,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", "-n", min=1, metavar="N", help="How many nodes it runs on [default: 4; all hosts of a lab]."
+        ),
+    ] = None,
     master: Annotated[
         str, typer.Option("--master", metavar="HOST:PORT", help="Run it there instead of on this machine.")
     ] = "",
+    lab: LabFlag = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="New folder for the model, the record, the curves and artifacts."),
@@ -93,6 +103,8 @@ def run(
     Without --master, processes are started on this machine for this job alone. Ctrl-C cancels the job and keeps what
     it made; a second Ctrl-C ends everything at once. Exit code 1: the job failed or was cancelled; 130: by Ctrl-C.
 
+    With --lab, node i runs on host i of the lab that `ako lab up` has made, and what nodes send crosses its network.
+
     With --sim, all nodes live in this process and time is virtual: real gradients, modelled network and machines.
     """
     cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, fault)
@@ -102,10 +114,15 @@ def run(
         raise ConfigError(
             what="a simulation runs in this process, not at a master", got=master, fix="leave out --master"
         )
+    if lab and (sim or master):
+        what = "a job runs in the lab, simulated, or at a master"
+        raise ConfigError(what, fix="leave out --sim and --master, or --lab")
     if record and out is None:
         raise ConfigError(what="--record has no folder to keep the record in", fix="add --out DIR")
     _check_target(json)
     go: Callable[..., Result]
+    plan = find(default_state_dir()) if lab else None
+    nodes = nodes or (4 if plan is None else len(plan.hosts))
     if sim:
         model = ClusterModel() if cluster is None else cluster.model()
         simulation = prepare_simulation(load_job(job), parse_settings(settings), nodes, model)
@@ -115,7 +132,8 @@ def run(
         prepared = prepare(load_job(job), parse_settings(settings), nodes)
         prepared = prepared.recorded() if record else prepared
         address = master_address(master, default_state_dir()) if master else ""
-        go = partial(execute, prepared, master=address)
+        make_cluster = LocalCluster if plan is None else partial(lab_cluster, plan, default_state_dir())
+        go = partial(execute, prepared, master=address, cluster=make_cluster)
     for warning in prepared.spec.warnings:
         note(warning)
     with Progress(_epochs(prepared)) as progress:

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from dataflow.errors import LabError
-from dataflow.lab.plan import Command, LabPlan, probe
+from dataflow.lab.plan import Command, LabPlan, probe_commands
 
-_PROGRAMS = ("ip", "tc", "bridge")
+_PACKAGES = {"ip": "iproute2", "tc": "iproute2", "bridge": "iproute2", "unshare": "util-linux"}
 
 
 def run(command: Command) -> str:
@@ -53,25 +53,20 @@ def require_tools() -> None:
     missing = [] if sys.platform == "linux" else ["Linux"]
     if os.geteuid() != 0:
         missing.append("root (use sudo)")
-    programs = [program for program in _PROGRAMS if shutil.which(program) is None]
-    if programs:
-        missing.append(f"{', '.join(programs)} of iproute2 (install the package iproute2)")
+    missing += [
+        f"{program} (install {package})" for program, package in _PACKAGES.items() if shutil.which(program) is None
+    ]
     if missing:
         raise LabError(what=f"a lab cannot be made here; missing: {'; '.join(missing)}")
 
 
 def require_kernel(plan: LabPlan) -> None:
-    """Nothing, if the kernel can make what a lab needs; tried out in a namespace that is removed again.
+    """Nothing, if the kernel can make what a lab needs; tried out in a namespace of its own.
 
     Raises:
         LabError: with what is missing.
     """
-    trial = probe(plan)
-    run(trial.before)
-    try:
-        missing = [name for name, command in trial.tries.items() if not _succeeds(command)]
-    finally:
-        run(trial.after)
+    missing = [name for name, command in probe_commands(plan).items() if not _succeeds(command)]
     if missing:
         fix = "leave out --latency" if missing == ["netem"] else "use a kernel that has them"
         raise LabError(what=f"a lab cannot be made here; missing in the kernel: {', '.join(missing)}", fix=fix)

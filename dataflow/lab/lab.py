@@ -85,14 +85,14 @@ def up(plan: LabPlan, state_dir: Path, clock: Clock) -> Removed:
 
     Raises:
         LabError: this machine cannot make it, and what is missing; or a job runs in the one that is up. Nothing of
-            the new lab is left then.
+            the new one is left then.
     """
     require_tools()
+    require_kernel(plan)
     with in_use(state_dir, alone=True):
         removed = _remove(plan.name, clock)
         try:
             write_state(state_dir, LabState(plan=plan, complete=False))
-            require_kernel(plan)
             _share_cores(plan)
             run_all(make_commands(plan))
         except BaseException:  # Ctrl-C too: what was begun is taken back

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dataflow.errors import ConfigError
 
@@ -89,6 +89,20 @@ class LabPlan(BaseModel):
     hosts: Annotated[tuple[Host, ...], Field(min_length=1, max_length=MOST_HOSTS)]
     latency_s: Annotated[float, Field(ge=0, le=10)] = 0.0
 
+    @classmethod
+    def parse(cls, said: Mapping[str, Any]) -> Self:
+        """The lab that is described.
+
+        Raises:
+            ConfigError: a value that no lab has.
+        """
+        try:
+            return cls.model_validate(said)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise ConfigError(what=f"the lab's {where}: {first['msg']}", got=first["input"]) from None
+
     @property
     def switch(self) -> Station:
         """The station that holds the bridge; nothing shapes its own interface."""
@@ -125,7 +139,7 @@ class LabPlan(BaseModel):
         """This lab with another rate, in bytes per second, of one host."""
         hosts = [host.model_dump() for host in self.hosts]
         hosts[number]["rate"] = rate
-        return self.model_validate({**self.model_dump(), "hosts": hosts})
+        return self.parse({**self.model_dump(), "hosts": hosts})
 
     def _host(self, number: int) -> Station:
         return _station(self.name, str(number), _DEVICE, number + 1)
@@ -138,30 +152,16 @@ def lab_name(state_dir: Path) -> str:
 
 def leftovers(name: str, namespaces: Iterable[str]) -> list[str]:
     """Which of these namespaces are of the lab called `name`."""
-    return [each for each in namespaces if re.fullmatch(rf"{re.escape(name)}-({SWITCH}|probe|\d+)", each)]
+    return [each for each in namespaces if re.fullmatch(rf"{re.escape(name)}-({SWITCH}|\d+)", each)]
 
 
-@dataclass(frozen=True)
-class Probe:
-    """Finds out whether the kernel knows the queueing disciplines of a lab, in a namespace of its own.
+def probe_commands(plan: LabPlan) -> dict[str, Command]:
+    """For each queueing discipline of a lab, by its name: a command that fails where the kernel does not know it.
 
-    Args:
-        before: makes the namespace.
-        tries: a command for each discipline, by its name; succeeds if the kernel knows it.
-        after: removes the namespace.
+    Each runs in a namespace that is gone when it ends.
     """
-
-    before: Command
-    tries: Mapping[str, Command]
-    after: Command
-
-
-def probe(plan: LabPlan) -> Probe:
-    """The probe for a lab."""
-    scratch = f"{plan.name}-probe"
     qdiscs = [_tbf(plan.hosts[0].rate, _PORT_QUEUE_NBYTES), *([_netem(plan.latency_s)] if plan.latency_s else [])]
-    tries = {words[0]: ("tc", "-n", scratch, "qdisc", "replace", "dev", "lo", "root", *words) for words in qdiscs}
-    return Probe(("ip", "netns", "add", scratch), tries, ("ip", "netns", "delete", scratch))
+    return {words[0]: ("unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", *words) for words in qdiscs}
 
 
 def make_commands(plan: LabPlan) -> list[Command]:

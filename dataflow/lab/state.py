@@ -74,5 +74,5 @@ def _folder(state_dir: Path) -> Path:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         what = f"cannot keep the lab's state there: {error.strerror}"
-        raise LabError(what, got=str(folder), fix="name another --state-dir") from error
+        raise LabError(what, got=str(folder), fix="name another in AKO_STATE_DIR") from error
     return folder
