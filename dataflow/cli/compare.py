@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from ako_jobs.compare.runs import check_cases, claim, run_comparison, runs
 from ako_jobs.compare.table import cells, document, remarks, rows
 from dataflow.cli.common import JsonFlag, examples, master_address, note, parse_settings, print_json, print_table, verbs
 from dataflow.cli.compare_progress import CompareProgress
+from dataflow.cli.emulated import LabFlag
 from dataflow.cli.simulated import (
     BandwidthOption,
     ComputeOption,
@@ -28,6 +30,9 @@ from dataflow.cli.simulated import (
     cluster_options,
 )
 from dataflow.errors import ConfigError
+from dataflow.lab.cluster import check_room, lab_cluster
+from dataflow.lab.lab import find
+from dataflow.runtime.local_cluster import LocalCluster
 from dataflow.runtime.state_dir import default_state_dir
 
 app = verbs()
@@ -39,6 +44,7 @@ app = verbs()
         "ako compare ako all_to_all epochs=5 --sim --sweep nodes=2,4,8 --sweep bandwidth=100mbit,1gbit --out results",
         'ako compare "ako p=1" "ako p=3" --seeds 1 --out results',
         "ako compare examples/compare_digits.toml --out results",
+        "ako compare ako all_to_all --lab --out results",
     )
 )
 def compare(
@@ -77,6 +83,7 @@ def compare(
         int | None, typer.Option("--seeds", min=1, metavar="N", help="Run each with seeds 0 to N - 1 [default: 3].")
     ] = None,
     json: JsonFlag = False,
+    lab: LabFlag = False,
     sim: SimFlag = False,
     bandwidth: BandwidthOption = None,
     latency: LatencyOption = "",
@@ -105,9 +112,17 @@ def compare(
     if sim or cluster is not None:
         given = (cluster or ClusterOptions()).model_dump(exclude_defaults=True)
         said["cluster"] = {**(said.get("cluster") or {}), **given}
+    plan = find(default_state_dir()) if lab else None
+    if plan is not None:
+        said["lab"] = plan.text
+        nodes = nodes or (None if "nodes" in said else len(plan.hosts))
     options = {"nodes": nodes, "master": master or None, "seeds": seeds, "target": target}
     said |= {key: value for key, value in options.items() if value is not None}
     comparison = Comparison.parse(said)
+    if plan is None and comparison.lab:
+        raise ConfigError(what="the comparison is one in a lab", got=comparison.lab, fix="add --lab")
+    for case in comparison.cases() if plan is not None else ():
+        check_room(plan, case.nodes)
     if comparison.master:
         master_address(comparison.master, default_state_dir())
     for variant, warnings in check_cases(comparison).items():
@@ -116,7 +131,8 @@ def compare(
     out = out.expanduser()
     with claim(out, comparison):
         with CompareProgress(len(runs(comparison))) as progress:
-            outcomes = run_comparison(comparison, out, progress)
+            make_cluster = LocalCluster if plan is None else partial(lab_cluster, plan, default_state_dir())
+            outcomes = run_comparison(comparison, out, progress, make_cluster)
         table = rows(comparison, outcomes)
         write_report(comparison, table, outcomes, out)
     if json:

@@ -183,8 +183,7 @@ def _each(hosts: int, one: str, list_: str, option: str) -> list[str]:
         return [one] * hosts
     values = list_.split(",")
     if len(values) != hosts:
-        what = f"{option} has {len(values)} values for {hosts} hosts"
-        raise ConfigError(what, got=list_, fix="give one for each host")
+        raise ConfigError(what=f"{option} needs {hosts} values, one for each host", got=list_)
     return values
 
 

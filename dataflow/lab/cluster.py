@@ -33,15 +33,24 @@ def places(plan: LabPlan, nodes: int, cores: int) -> dict[str, Place]:
     Raises:
         PlanError: the lab has fewer hosts than that.
     """
-    if nodes > len(plan.hosts):
-        fix = f"make a larger lab, or use --nodes {len(plan.hosts)}"
-        raise PlanError(what=f"a lab of {len(plan.hosts)} hosts cannot run the job's {nodes} nodes", fix=fix)
+    check_room(plan, nodes)
     found = {"master": _place(plan, plan.switch, None)}
     for number in range(nodes):
         share = plan.hosts[number].cores
         tasks = None if share is None else max(1, round(min(share, cores)))
         found[f"node-{number}"] = _place(plan, plan.host(number), tasks)
     return found
+
+
+def check_room(plan: LabPlan, nodes: int) -> None:
+    """Nothing, if a lab has a host for each of so many nodes.
+
+    Raises:
+        PlanError: it has fewer.
+    """
+    if nodes > len(plan.hosts):
+        fix = f"make a larger lab, or use --nodes {len(plan.hosts)}"
+        raise PlanError(what=f"a lab of {len(plan.hosts)} hosts cannot run the job's {nodes} nodes", fix=fix)
 
 
 @contextmanager

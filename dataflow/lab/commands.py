@@ -68,8 +68,9 @@ def require_kernel(plan: LabPlan) -> None:
     """
     missing = [name for name, command in probe_commands(plan).items() if not _succeeds(command)]
     if missing:
-        fix = "leave out --latency" if missing == ["netem"] else "use a kernel that has them"
-        raise LabError(what=f"a lab cannot be made here; missing in the kernel: {', '.join(missing)}", fix=fix)
+        fix = "leave out --latency" if missing == ["netem"] else ""
+        what = f"a lab cannot be made here; missing in the kernel, or not allowed: {', '.join(missing)}"
+        raise LabError(what, fix=fix)
 
 
 def _succeeds(command: Command) -> bool:

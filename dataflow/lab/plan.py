@@ -12,12 +12,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dataflow.errors import ConfigError
+from dataflow.quantities import bandwidth_text
 
 Command = tuple[str, ...]
 """A program and its arguments."""
@@ -104,6 +106,13 @@ class LabPlan(BaseModel):
             raise ConfigError(what=f"the lab's {where}: {first['msg']}", got=first["input"]) from None
 
     @property
+    def text(self) -> str:
+        """What the lab is like, in words, such as ``3 x 100mbit, 10mbit with 0.5 cores``."""
+        parts = [(len(list(group)), host) for host, group in groupby(self.hosts)]
+        words = [f"{count} x {_words(host)}" if count > 1 else _words(host) for count, host in parts]
+        return ", ".join(words) + (f"; latency {self.latency_s * 1e3:g}ms" if self.latency_s else "")
+
+    @property
     def switch(self) -> Station:
         """The station that holds the bridge; nothing shapes its own interface."""
         return _station(self.name, SWITCH, _BRIDGE, (1 << (32 - _MASK)) - 2)
@@ -156,12 +165,14 @@ def leftovers(name: str, namespaces: Iterable[str]) -> list[str]:
 
 
 def probe_commands(plan: LabPlan) -> dict[str, Command]:
-    """For each queueing discipline of a lab, by its name: a command that fails where the kernel does not know it.
+    """For each thing that a lab needs of the kernel, by its name: a command that fails where it cannot be had.
 
     Each runs in a namespace that is gone when it ends.
     """
+    inside = ("unshare", "--net")
     qdiscs = [_tbf(plan.hosts[0].rate, _PORT_QUEUE_NBYTES), *([_netem(plan.latency_s)] if plan.latency_s else [])]
-    return {words[0]: ("unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", *words) for words in qdiscs}
+    tries = {words[0]: (*inside, "tc", "qdisc", "add", "dev", "lo", "root", *words) for words in qdiscs}
+    return {"network namespaces": (*inside, "true"), **tries}
 
 
 def make_commands(plan: LabPlan) -> list[Command]:
@@ -238,6 +249,10 @@ def enter_command(station: Station, command: Sequence[str], group: Path | None =
     """
     inside = ("ip", "netns", "exec", station.namespace, *command)
     return inside if group is None else ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group), *inside)
+
+
+def _words(host: Host) -> str:
+    return bandwidth_text(host.rate) + (f" with {host.cores:g} cores" if host.cores is not None else "")
 
 
 def _station(lab: str, name: str, device: str, number: int) -> Station:

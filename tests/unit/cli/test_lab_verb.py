@@ -1,0 +1,91 @@
+"""``ako lab`` where no lab can be made, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dataflow.cli.main import main
+from dataflow.lab import commands
+
+
+@pytest.fixture(autouse=True)
+def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AKO_STATE_DIR", str(tmp_path / "state"))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The error that a command ends with, having started nothing."""
+    capsys.readouterr()
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    return said.err
+
+
+@pytest.mark.parametrize(
+    "words", [["up", "2"], ["down"], ["status"], ["exec", "0", "--", "ls"], ["fault", "kill", "0"]]
+)
+def test_lab_without_root_and_programs_names_all_that_is_missing(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", "")
+    error = refused(capsys, "lab", *words)
+    for word in ("root", "ip (install iproute2)", "tc (install iproute2)", "unshare (install util-linux)"):
+        assert word in error
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["up", "2", "--rates", "1gbit"], "--rates needs 2 values, one for each host (got 1gbit)"),
+        (["up", "2", "--cpus", "1,1,1"], "--cpus needs 2 values, one for each host (got 1,1,1)"),
+        (["up", "2", "--rate", "fast"], "not a bandwidth"),
+        (["up", "2", "--cpu", "half"], "not a number of cores"),
+        (["up", "2", "--cpu", "0"], "the lab's hosts.0.cores"),
+        (["up", "2", "--latency", "1"], "not a time"),
+    ],
+)
+def test_up_with_what_cannot_be_used_is_refused(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert text in refused(capsys, "lab", *words)
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataflow.lab.lab.require_tools", lambda: None)
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("words", [["status"], ["exec", "0", "--", "ls"], ["fault", "cut", "0"], ["run", "ako"]])
+def test_lab_that_is_not_up_says_how_to_make_one(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no lab is up" in (error := refused(capsys, "lab", *words))
+    assert "ako lab up 4 --rate 100mbit" in error
+
+
+@pytest.mark.usefixtures("tools")
+def test_up_without_what_the_kernel_lacks_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = []
+
+    def fails_for_netem(command: tuple[str, ...]) -> str:
+        tried.append(command)
+        if "netem" in command:
+            raise commands.LabError(what="tc says: unknown")
+        return ""
+
+    monkeypatch.setattr(commands, "run", fails_for_netem)
+    error = refused(capsys, "lab", "up", "2", "--latency", "1ms")
+    assert "missing in the kernel, or not allowed: netem; leave out --latency" in error
+    assert {command[0] for command in tried} == {"unshare"}
+
+
+@pytest.mark.parametrize("words", [["--sim"], ["--master", "127.0.0.1:7461"]])
+def test_run_in_the_lab_and_elsewhere_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "in the lab, simulated, or at a master" in refused(capsys, "lab", "run", "ako", *words)
