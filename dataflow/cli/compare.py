@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +16,7 @@ from ako_jobs.compare.runs import check_cases, claim, run_comparison, runs
 from ako_jobs.compare.table import cells, document, remarks, rows
 from dataflow.cli.common import JsonFlag, examples, master_address, note, parse_settings, print_json, print_table, verbs
 from dataflow.cli.compare_progress import CompareProgress
-from dataflow.cli.emulated import LabFlag
+from dataflow.cli.emulated import LabFlag, cluster_maker, lab_plan
 from dataflow.cli.simulated import (
     BandwidthOption,
     ComputeOption,
@@ -30,9 +29,8 @@ from dataflow.cli.simulated import (
     cluster_options,
 )
 from dataflow.errors import ConfigError
-from dataflow.lab.cluster import check_room, lab_cluster
-from dataflow.lab.lab import find
-from dataflow.runtime.local_cluster import LocalCluster
+from dataflow.lab.cluster import check_room
+from dataflow.lab.plan import LabPlan
 from dataflow.runtime.state_dir import default_state_dir
 
 app = verbs()
@@ -112,17 +110,13 @@ def compare(
     if sim or cluster is not None:
         given = (cluster or ClusterOptions()).model_dump(exclude_defaults=True)
         said["cluster"] = {**(said.get("cluster") or {}), **given}
-    plan = find(default_state_dir()) if lab else None
+    plan = lab_plan(lab)
     if plan is not None:
-        said["lab"] = plan.text
-        nodes = nodes or (None if "nodes" in said else len(plan.hosts))
+        said |= {"nodes": said.get("nodes", len(plan.hosts)), "lab": plan.text}
     options = {"nodes": nodes, "master": master or None, "seeds": seeds, "target": target}
     said |= {key: value for key, value in options.items() if value is not None}
     comparison = Comparison.parse(said)
-    if plan is None and comparison.lab:
-        raise ConfigError(what="the comparison is one in a lab", got=comparison.lab, fix="add --lab")
-    for case in comparison.cases() if plan is not None else ():
-        check_room(plan, case.nodes)
+    _check_lab(comparison, plan)
     if comparison.master:
         master_address(comparison.master, default_state_dir())
     for variant, warnings in check_cases(comparison).items():
@@ -131,8 +125,7 @@ def compare(
     out = out.expanduser()
     with claim(out, comparison):
         with CompareProgress(len(runs(comparison))) as progress:
-            make_cluster = LocalCluster if plan is None else partial(lab_cluster, plan, default_state_dir())
-            outcomes = run_comparison(comparison, out, progress, make_cluster)
+            outcomes = run_comparison(comparison, out, progress, cluster_maker(plan))
         table = rows(comparison, outcomes)
         write_report(comparison, table, outcomes, out)
     if json:
@@ -170,6 +163,16 @@ def _sorted(words: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, 
         else:
             variants[word] = {"job": job, "settings": parse_settings(own)}
     return variants, parse_settings(settings), files
+
+
+def _check_lab(comparison: Comparison, plan: LabPlan | None) -> None:
+    """Refuse what the lab has no room for, or has no lab."""
+    if plan is None:
+        if comparison.lab:
+            raise ConfigError(what="the comparison is one in a lab", got=comparison.lab, fix="add --lab")
+        return
+    for case in comparison.cases():
+        check_room(plan, case.nodes)
 
 
 def _file(names: Sequence[str]) -> Comparison | None:

@@ -29,7 +29,7 @@ from dataflow.cli.common import (
     print_json,
     verbs,
 )
-from dataflow.cli.emulated import LabFlag
+from dataflow.cli.emulated import LabFlag, cluster_maker, lab_plan
 from dataflow.cli.progress import Progress
 from dataflow.cli.simulated import (
     BandwidthOption,
@@ -44,9 +44,6 @@ from dataflow.cli.simulated import (
 )
 from dataflow.engine.coordinator import JobState
 from dataflow.errors import ConfigError, JobFailedError
-from dataflow.lab.cluster import lab_cluster
-from dataflow.lab.lab import find
-from dataflow.runtime.local_cluster import LocalCluster
 from dataflow.runtime.state_dir import default_state_dir
 from dataflow.sim.model import ClusterModel
 
@@ -62,6 +59,7 @@ app = verbs()
         "ako run all_to_all consistency=bsp epochs=5 --out results",
         "ako run my_job.py radius=2 --nodes 2",
         "ako run ako --nodes 64 --sim --bandwidth 1gbit --compute gamma",
+        "ako lab up 4 --rate 100mbit && ako run ako --lab",
         "ako run ako --record --out results && ako replay results",
         "ako check ako --settings",
     )
@@ -121,7 +119,7 @@ def run(
         raise ConfigError(what="--record has no folder to keep the record in", fix="add --out DIR")
     _check_target(json)
     go: Callable[..., Result]
-    plan = find(default_state_dir()) if lab else None
+    plan = lab_plan(lab)
     nodes = nodes or (4 if plan is None else len(plan.hosts))
     if sim:
         model = ClusterModel() if cluster is None else cluster.model()
@@ -132,8 +130,7 @@ def run(
         prepared = prepare(load_job(job), parse_settings(settings), nodes)
         prepared = prepared.recorded() if record else prepared
         address = master_address(master, default_state_dir()) if master else ""
-        make_cluster = LocalCluster if plan is None else partial(lab_cluster, plan, default_state_dir())
-        go = partial(execute, prepared, master=address, cluster=make_cluster)
+        go = partial(execute, prepared, master=address, cluster=cluster_maker(plan))
     for warning in prepared.spec.warnings:
         note(warning)
     with Progress(_epochs(prepared)) as progress:
