@@ -23,12 +23,12 @@ app = verbs()
 _HELP = "Emulate a cluster on this machine: hosts on a switch, with shaped links and shares of the CPU. Needs root."
 _lab = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=_HELP)
 app.add_typer(_lab, name="lab")
-_FAULT_HELP = "Cut links, change rates, stop or kill what runs on a host, while a job goes on."
+_FAULT_HELP = "Disturb the lab while a job runs in it."
 _fault = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=_FAULT_HELP)
 _lab.add_typer(_fault, name="fault")
 
 HostArgument = Annotated[int, typer.Argument(metavar="HOST", min=0, help="Its number, from 0.")]
-_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+_PASS_ON = {"ignore_unknown_options": True}
 
 
 @_lab.command(
@@ -60,10 +60,11 @@ def up(
     ] = "",
     json: JsonFlag = False,
 ) -> None:
-    """Make a lab of N hosts, in place of the one that is up or of what was left of one.
+    """Make a lab of N hosts.
 
-    Each host is a network namespace of its own on a switch. What it sends and what it receives is limited to its rate,
-    and what its processes compute together to its share of the CPU. `ako lab down` removes everything.
+    It takes the place of one that is up, or of what was left of one. Each host is a network namespace of its own on a
+    switch. What it sends and what it receives is limited to its rate, and what its processes compute together to its
+    share of the CPU. `ako lab down` removes everything.
     """
     state_dir = default_state_dir()
     shares = [
@@ -85,7 +86,10 @@ def up(
 
 @_lab.command(epilog=examples("ako lab status --json"))
 def status(json: JsonFlag = False) -> None:
-    """Show every host of the lab that is up: its address, rate, share of the CPU, traffic, cuts and processes."""
+    """Show the hosts of the lab.
+
+    Of each: its address, rate, share of the CPU, traffic so far, whom it is cut off from, and its processes.
+    """
     _show(lab.find(default_state_dir()), json=json)
 
 
@@ -94,30 +98,35 @@ def status(json: JsonFlag = False) -> None:
     context_settings=_PASS_ON,
     epilog=examples("ako lab run ako data=mnist --out results", "ako lab run all_to_all --nodes 2"),
 )
-def run(context: typer.Context) -> None:
-    """Run a job in the lab: `ako lab run JOB ...` is `ako run --lab JOB ...`, and takes the same arguments."""
-    raise typer.Exit(main(["run", "--lab", *context.args]))
+def run(
+    arguments: Annotated[list[str], typer.Argument(metavar="JOB [ARGUMENT]", help="As for `ako run`.")],
+) -> None:
+    """Run a job in the lab: the same as `ako run --lab`."""
+    raise typer.Exit(main(["run", "--lab", *arguments]))
 
 
 @_lab.command(
     "exec", context_settings=_PASS_ON, epilog=examples("ako lab exec 0 -- ping 198.18.0.2", "ako lab exec switch -- sh")
 )
 def execute(
-    context: typer.Context,
     host: Annotated[str, typer.Argument(metavar="HOST", help="Its number, from 0, or switch.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="A program and its arguments.")],
 ) -> None:
-    """Run a command on a host, in its network namespace and within its share of the CPU; exit code: the command's."""
+    """Run a command on a host.
+
+    It runs in the host's network namespace and within its share of the CPU. Exit code: that of the command.
+    """
     plan = lab.find(default_state_dir())
-    station = plan.station(host)
-    if not context.args:
-        raise ConfigError(what="there is no command to run", fix=f"write it: ako lab exec {host} -- ip address")
-    command = lab.enter(plan, station, context.args)
-    os.execvp(command[0], command)
+    program, *arguments = lab.enter(plan, plan.station(host), command)
+    os.execvp(program, [program, *arguments])
 
 
 @_lab.command(epilog=examples("ako lab down"))
 def down(json: JsonFlag = False) -> None:
-    """Remove the lab, or what is left of it, and end its processes; nothing else is touched."""
+    """Remove the lab and end its processes.
+
+    What is left of one that was interrupted is removed too, and nothing else.
+    """
     removed = lab.down(default_state_dir(), SystemClock())
     if json:
         print_json(removed)
@@ -132,14 +141,14 @@ OtherArgument = Annotated[
 
 @_fault.command(epilog=examples("ako lab fault cut 0 2", "ako lab fault cut 1"))
 def cut(host: HostArgument, other: OtherArgument = None) -> None:
-    """Let nothing more pass between two hosts, or between a host and all others, the master among them."""
+    """Cut the link between two hosts, or a host off from everybody, the master too."""
     plan = lab.find(default_state_dir())
     lab.cut(plan.host(host), _others(plan, host, other))
 
 
 @_fault.command(epilog=examples("ako lab fault mend 0 2", "ako lab fault mend 1"))
 def mend(host: HostArgument, other: OtherArgument = None) -> None:
-    """Take back what `ako lab fault cut` did between two hosts, or between a host and all others."""
+    """Mend what was cut between two hosts, or all that was cut of one."""
     plan = lab.find(default_state_dir())
     lab.mend(plan, plan.host(host), _others(plan, host, other))
 
@@ -160,7 +169,10 @@ def pause(
     host: HostArgument,
     seconds: Annotated[float, typer.Argument(metavar="SECONDS", min=0, help="How long they are stopped.")],
 ) -> None:
-    """Stop the processes of a host for a while; returns when they go on, which Ctrl-C brings about at once."""
+    """Stop the processes of a host for a while.
+
+    Returns when they go on, which Ctrl-C brings about at once.
+    """
     namespace = lab.find(default_state_dir()).host(host).namespace
     try:
         if not send_signal(namespace, signal.SIGSTOP):

@@ -39,14 +39,15 @@ class Lab:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Run a verb as a process of its own."""
-        return _start(sys.executable, "-m", "dataflow.cli.main", "lab", *words)
+        return start(sys.executable, "-m", "dataflow.cli.main", "lab", *words)
 
     def python(self, host: int, program: str, *arguments: object) -> subprocess.Popen[str]:
         """Run a Python program on a host, without its share of the CPU."""
-        return _start("ip", "netns", "exec", f"{self.name}-{host}", sys.executable, "-c", program, *map(str, arguments))
+        return start("ip", "netns", "exec", f"{self.name}-{host}", sys.executable, "-c", program, *map(str, arguments))
 
 
-def _start(*command: str) -> subprocess.Popen[str]:
+def start(*command: str) -> subprocess.Popen[str]:
+    """Start a program whose output is read."""
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

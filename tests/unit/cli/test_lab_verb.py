@@ -9,6 +9,7 @@ import pytest
 
 from dataflow.cli.main import main
 from dataflow.lab import commands
+from dataflow.lab.plan import Host, LabPlan
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +90,35 @@ def test_up_without_what_the_kernel_lacks_leaves_nothing(
 @pytest.mark.parametrize("words", [["--sim"], ["--master", "127.0.0.1:7461"]])
 def test_run_in_the_lab_and_elsewhere_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "in the lab, simulated, or at a master" in refused(capsys, "lab", "run", "ako", *words)
+
+
+@pytest.fixture
+def two_hosts(monkeypatch: pytest.MonkeyPatch) -> LabPlan:
+    plan = LabPlan(name="ako-lab-12", hosts=(Host(rate=12.5e6), Host(rate=1.25e6)))
+    monkeypatch.setattr("dataflow.cli.emulated.find", lambda _state_dir: plan)
+    return plan
+
+
+@pytest.mark.usefixtures("two_hosts")
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--nodes", "3"], "a lab of 2 hosts cannot run the job's 3 nodes"),
+        (["--sweep", "nodes=2,5"], "a lab of 2 hosts cannot run the job's 5 nodes"),
+        (["--sim"], "in the lab, simulated, or at a master"),
+        (["--master", "127.0.0.1:7461"], "in the lab, simulated, or at a master"),
+    ],
+)
+def test_compare_what_the_lab_cannot_run_is_refused_before_anything_runs(
+    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert text in refused(capsys, "compare", "ako", "--lab", "--out", str(out), *words)
+    assert not out.exists()
+
+
+def test_compare_of_a_lab_without_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "compared.toml"
+    file.write_text('lab = "2 x 100mbit"\n[variants]\nako = { job = "ako" }\n')
+    error = refused(capsys, "compare", str(file), "--out", str(tmp_path / "out"))
+    assert "the comparison is one in a lab (got 2 x 100mbit); add --lab" in error

@@ -150,6 +150,12 @@ def test_leftovers_without_the_labs_name_are_none(name: str) -> None:
     assert leftovers(NAME, [name]) == []
 
 
+def test_text_counts_hosts_that_are_alike() -> None:
+    assert PLAN.text == "100mbit, 1mbit with 0.25 cores"
+    plan = LabPlan(name=NAME, hosts=(FAST, FAST, SLOW), latency_s=0.002)
+    assert plan.text == "2 x 100mbit, 1mbit with 0.25 cores; latency 2ms"
+
+
 def test_with_rate_changes_one_host() -> None:
     assert [host.rate for host in PLAN.with_rate(0, 1e6).hosts] == [1e6, 125_000]
     assert PLAN.with_rate(0, 1e6).hosts[1] == SLOW
