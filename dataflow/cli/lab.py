@@ -56,7 +56,7 @@ def up(
     ] = "",
     latency: Annotated[
         str,
-        typer.Option("--latency", metavar="TIME", help="From one host to another: 0.2ms. Needs netem in the kernel."),
+        typer.Option("--latency", metavar="TIME", help="From one host to another: 0.2ms."),
     ] = "",
     json: JsonFlag = False,
 ) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from dataflow.errors import LabError
-from dataflow.lab.plan import Command, LabPlan, probe_commands
+from dataflow.lab.plan import NETEM, Command, LabPlan, probe_commands
 
-_PACKAGES = {"ip": "iproute2", "tc": "iproute2", "bridge": "iproute2", "unshare": "util-linux"}
+_PACKAGES = {"ip": "iproute2", "tc": "iproute2", "bridge": "iproute2", "setsid": "util-linux", "unshare": "util-linux"}
 
 
 def run(command: Command) -> str:
@@ -60,17 +60,17 @@ def require_tools() -> None:
         raise LabError(what=f"a lab cannot be made here; missing: {'; '.join(missing)}")
 
 
-def require_kernel(plan: LabPlan) -> None:
-    """Nothing, if the kernel can make what a lab needs; tried out in a namespace of its own.
+def fit(plan: LabPlan) -> LabPlan:
+    """The lab as this machine's kernel can make it: with relays if packets are delayed and it has no netem.
 
     Raises:
-        LabError: with what is missing.
+        LabError: it cannot make it, and for want of what; tried out in namespaces that are gone afterwards.
     """
-    missing = [name for name, command in probe_commands(plan).items() if not _succeeds(command)]
-    if missing:
-        fix = "leave out --latency" if missing == ["netem"] else ""
-        what = f"a lab cannot be made here; missing in the kernel, or not allowed: {', '.join(missing)}"
-        raise LabError(what, fix=fix)
+    missing = {name for name, command in probe_commands(plan).items() if not _succeeds(command)}
+    if missing - {NETEM}:
+        lacking = ", ".join(sorted(missing - {NETEM}))
+        raise LabError(what=f"a lab cannot be made here; missing in the kernel, or not allowed: {lacking}")
+    return plan.model_copy(update={"relayed": NETEM in missing})
 
 
 def _succeeds(command: Command) -> bool:

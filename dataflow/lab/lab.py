@@ -5,13 +5,14 @@ Invariant: whatever is made bears the name of the state directory's lab, and not
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dataflow.clock import Clock
 from dataflow.errors import LabError
-from dataflow.lab.commands import require_kernel, require_tools, run, run_all, run_json
+from dataflow.lab.commands import fit, require_tools, run, run_all, run_json
 from dataflow.lab.cores import find_cpu_control, procs_file
 from dataflow.lab.plan import (
     Command,
@@ -25,6 +26,7 @@ from dataflow.lab.plan import (
     make_commands,
     mend_commands,
     rate_commands,
+    relay_commands,
 )
 from dataflow.lab.processes import command_of, kill_all, processes
 from dataflow.lab.state import LabState, forget_state, in_use, read_state, write_state
@@ -88,13 +90,14 @@ def up(plan: LabPlan, state_dir: Path, clock: Clock) -> Removed:
             the new one is left then.
     """
     require_tools()
-    require_kernel(plan)
+    plan = fit(plan)
     with in_use(state_dir, alone=True):
         removed = _remove(plan.name, clock)
         try:
             write_state(state_dir, LabState(plan=plan, complete=False))
             _share_cores(plan)
             run_all(make_commands(plan))
+            run_all(relay_commands(plan, (sys.executable, "-m", "dataflow.lab.relay")))
         except BaseException:  # Ctrl-C too: what was begun is taken back
             _remove(plan.name, clock)
             forget_state(state_dir)

@@ -26,6 +26,7 @@ Command = tuple[str, ...]
 
 MOST_HOSTS: Final = 250
 SWITCH: Final = "switch"
+NETEM: Final = "netem"
 PREFIX: Final = "ako-lab-"
 """What the name of every lab begins with."""
 
@@ -84,12 +85,14 @@ class LabPlan(BaseModel):
         name: of the lab; see `lab_name`.
         hosts: its hosts, by number.
         latency_s: seconds that a packet takes from a host to any other station.
+        relayed: relays delay packets, as the kernel has no netem; see `dataflow.lab.relay`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     name: Annotated[str, Field(pattern=f"^{PREFIX}[0-9a-f]+$")]
     hosts: Annotated[tuple[Host, ...], Field(min_length=1, max_length=MOST_HOSTS)]
     latency_s: Annotated[float, Field(ge=0, le=10)] = 0.0
+    relayed: bool = False
 
     @classmethod
     def parse(cls, said: Mapping[str, Any]) -> Self:
@@ -165,14 +168,18 @@ def leftovers(name: str, namespaces: Iterable[str]) -> list[str]:
 
 
 def probe_commands(plan: LabPlan) -> dict[str, Command]:
-    """For each thing that a lab needs of the kernel, by its name: a command that fails where it cannot be had.
+    """For each thing that a lab wants of the kernel, by its name: a command that fails where it cannot be had.
 
     Each runs in a namespace that is gone when it ends.
     """
     inside = ("unshare", "--net")
-    qdiscs = [_tbf(plan.hosts[0].rate, _PORT_QUEUE_NBYTES), *([_netem(plan.latency_s)] if plan.latency_s else [])]
-    tries = {words[0]: (*inside, "tc", "qdisc", "add", "dev", "lo", "root", *words) for words in qdiscs}
-    return {"network namespaces": (*inside, "true"), **tries}
+    add = (*inside, "tc", "qdisc", "add", "dev", "lo", "root")
+    bucket = _tbf(plan.hosts[0].rate, _PORT_QUEUE_NBYTES)
+    return {
+        "network namespaces": (*inside, "true"),
+        "tbf": (*add, *bucket),
+        **({NETEM: (*add, *_netem(plan.latency_s))} if plan.latency_s else {}),
+    }
 
 
 def make_commands(plan: LabPlan) -> list[Command]:
@@ -187,10 +194,12 @@ def make_commands(plan: LabPlan) -> list[Command]:
     for number, host in enumerate(plan.hosts):
         station, port = plan.host(number), _port(number)
         on_switch = ("ip", "-n", switch.namespace, "link", "set", port)
-        interface = ("link", "add", _DEVICE, "address", station.mac, "type", "veth")
+        interface = ("link", "add", _DEVICE, "address", station.mac, "type", "veth", "peer", "name")
+        peer = _relayed(number)[0] if plan.relayed else port
         commands += [
             *_station_commands(station),
-            ("ip", "-n", station.namespace, *interface, "peer", "name", port, "netns", switch.namespace),
+            ("ip", "-n", station.namespace, *interface, peer, "netns", switch.namespace),
+            *(_relay_commands(switch, number) if plan.relayed else ()),
             (*on_switch, "master", _BRIDGE),
             (*on_switch, "type", "bridge_slave", "flood", "off", "learning", "off"),
             (*on_switch, "up"),
@@ -198,10 +207,26 @@ def make_commands(plan: LabPlan) -> list[Command]:
             *_address_commands(station),
             *rate_commands(plan, number, host.rate),
         ]
-        if plan.latency_s:
+        if plan.latency_s and not plan.relayed:
             delay = ("parent", "1:1", "handle", "10:", *_netem(plan.latency_s))
             commands.append(("tc", "-n", station.namespace, "qdisc", "add", "dev", _DEVICE, *delay))
     return commands
+
+
+def relay_commands(plan: LabPlan, program: Command) -> list[Command]:
+    """What starts the relays of a lab, which run until they are killed.
+
+    Args:
+        plan: the lab.
+        program: starts `dataflow.lab.relay`.
+    """
+    if not plan.relayed:
+        return []
+    apart = ("sh", "-c", 'exec setsid "$@" </dev/null >/dev/null 2>&1 &', "sh")
+    return [
+        (*apart, *enter_command(plan.switch, (*program, *_relayed(number), str(plan.latency_s))))
+        for number in range(len(plan.hosts))
+    ]
 
 
 def rate_commands(plan: LabPlan, number: int, rate: float) -> list[Command]:
@@ -265,6 +290,22 @@ def _port(number: int) -> str:
     return f"port{number}"
 
 
+def _relayed(number: int) -> tuple[str, str]:
+    """The interfaces that a host's relay is between: towards the host, and towards the bridge."""
+    return f"near{number}", f"far{number}"
+
+
+def _relay_commands(switch: Station, number: int) -> list[Command]:
+    """Between a host's interface and its port of the bridge, two more, which nothing but a relay joins."""
+    near, far = _relayed(number)
+    inside = ("ip", "-n", switch.namespace, "link")
+    return [
+        (*inside, "add", _port(number), "type", "veth", "peer", "name", far),
+        (*inside, "set", near, "up"),
+        (*inside, "set", far, "up"),
+    ]
+
+
 def _station_commands(station: Station) -> list[Command]:
     return [
         ("ip", "netns", "add", station.namespace),
@@ -288,4 +329,4 @@ def _tbf(rate: float, queue_nbytes: int) -> Command:
 
 
 def _netem(latency_s: float) -> Command:
-    return ("netem", "delay", f"{round(latency_s * 1e6)}us", "limit", str(_DELAYED_PACKETS))
+    return (NETEM, "delay", f"{round(latency_s * 1e6)}us", "limit", str(_DELAYED_PACKETS))

@@ -14,7 +14,7 @@ import pytest
 
 from dataflow.cli.main import main
 from dataflow.errors import LabError
-from dataflow.lab.commands import require_kernel, require_tools
+from dataflow.lab.commands import fit, require_tools
 from dataflow.lab.plan import Host, LabPlan, lab_name
 
 
@@ -60,7 +60,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """A lab to be made by the test; all of it is gone afterwards."""
     try:
         require_tools()
-        require_kernel(LabPlan(name="ako-lab-0", hosts=(Host(rate=1e6),)))
+        fit(LabPlan(name="ako-lab-0", hosts=(Host(rate=1e6),)))
     except LabError as error:
         pytest.skip(error.what)
     monkeypatch.setenv("AKO_STATE_DIR", str(tmp_path / "state"))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dataflow.clock import SystemClock
-from tests.lab.conftest import Lab, start
+from tests.lab.conftest import Lab
 
 ENDLESS = "epochs=100000"
 
@@ -58,21 +57,6 @@ def test_job_killed_leaves_no_process_and_a_lab_that_can_be_made_anew(lab: Lab) 
         assert clock.now() < deadline_s
         clock.sleep(0.05)
     assert "removed what was there: 3 namespaces, 0 processes" in lab("up", "2")
-
-
-def test_comparison_in_the_lab_runs_its_jobs_on_the_hosts(lab: Lab, tmp_path: Path) -> None:
-    lab("up", "2", "--rates", "100mbit,20mbit")
-    out = tmp_path / "out"
-    words = ["all_to_all", "epochs=0.5", "warm_start=0", "--seeds", "1", "--lab", "--out", str(out), "--json"]
-    process = start(sys.executable, "-m", "dataflow.cli.main", "compare", *words)
-    said, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    comparison = json.loads(said)["comparison"]
-    assert (comparison["lab"], comparison["nodes"]) == ("100mbit, 20mbit", 2)
-    (path,) = out.glob("runs/*/seed-0/record.json")
-    sent = [node["sent_nbytes"] for node in json.loads(path.read_text())["nodes"]]
-    stations = lab.stations()
-    assert all(stations[str(host)]["sent_nbytes"] > nbytes > 1e6 for host, nbytes in enumerate(sent))
 
 
 def read_until(lines: Any, text: str) -> None:

@@ -27,6 +27,27 @@ with socket.create_connection((sys.argv[1], 5000)) as giver:
 print(began)
 """
 
+ECHO = """
+import socket, sys
+server = socket.socket(type=socket.SOCK_DGRAM)
+server.bind((sys.argv[1], 6000))
+print("listening", flush=True)
+while True:
+    server.sendto(*server.recvfrom(100))
+"""
+
+ASK = """
+import socket, sys, time
+asker = socket.socket(type=socket.SOCK_DGRAM)
+asker.settimeout(10)
+asker.connect((sys.argv[1], 6000))
+for _attempt in range(20):
+    began = time.monotonic()
+    asker.send(b"?")
+    asker.recv(100)
+    print(time.monotonic() - began)
+"""
+
 KNOCK = """
 import socket, sys
 try:
@@ -96,6 +117,21 @@ def test_rate_changed_holds_in_both_directions_for_that_host_alone(lab: Lab) -> 
     assert [stations[name]["rate"] for name in ("0", "1", "switch")] == [125e6, 2.5e6, None]
     assert 0.90 * 2.5e6 <= settled(lab, 0, 1, 2.5e6) <= 1.01 * 2.5e6
     assert 0.90 * 2.5e6 <= settled(lab, 1, 0, 2.5e6) <= 1.01 * 2.5e6
+
+
+def test_latency_delays_both_ways_and_leaves_the_rate_as_it_is(lab: Lab) -> None:
+    lab("up", "2", "--rate", "20mbit", "--latency", "20ms")
+    address = lab.stations()["1"]["address"]
+    echo = lab.python(1, ECHO, address)
+    assert echo.stdout is not None
+    echo.stdout.readline()
+    round_trips = sorted(map(float, said(lab.python(0, ASK, address)).split()))
+    echo.kill()
+    echo.communicate()
+    assert round_trips[0] >= 0.040
+    assert round_trips[10] <= 0.060
+    # A stream begins slowly where round trips take 40 ms.
+    assert 0.7 * 2.5e6 <= stream(lab, 0, 1, 2_500_000) <= 1.01 * 2.5e6
 
 
 def test_cut_loses_what_two_hosts_send_each_other_until_it_is_mended(lab: Lab) -> None:

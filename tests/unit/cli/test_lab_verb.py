@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from dataflow.cli.main import main
+from dataflow.errors import LabError
 from dataflow.lab import commands
-from dataflow.lab.plan import Host, LabPlan
+from dataflow.lab.plan import Command, Host, LabPlan
 
 
 @pytest.fixture(autouse=True)
@@ -73,18 +76,35 @@ def test_lab_that_is_not_up_says_how_to_make_one(words: list[str], capsys: pytes
 def test_up_without_what_the_kernel_lacks_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tried = []
+    tried = lacking(monkeypatch, "tbf", "netem")
+    error = refused(capsys, "lab", "up", "2", "--latency", "1ms")
+    assert error == "error: a lab cannot be made here; missing in the kernel, or not allowed: tbf\n"
+    assert {command[0] for command in tried} == {"unshare"}
 
-    def fails_for_netem(command: tuple[str, ...]) -> str:
+
+def lacking(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[Command]:
+    """Have commands with one of these words fail, and all others do nothing; what has been tried."""
+    tried: list[Command] = []
+
+    def run(command: Command) -> str:
         tried.append(command)
-        if "netem" in command:
-            raise commands.LabError(what="tc says: unknown")
+        if set(words) & set(command):
+            raise LabError(what="tc says: unknown")
         return ""
 
-    monkeypatch.setattr(commands, "run", fails_for_netem)
-    error = refused(capsys, "lab", "up", "2", "--latency", "1ms")
-    assert "missing in the kernel, or not allowed: netem; leave out --latency" in error
-    assert {command[0] for command in tried} == {"unshare"}
+    monkeypatch.setattr(commands, "run", run)
+    return tried
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "lacks", "relayed"), [(0.001, ("netem",), True), (0.001, (), False), (0.0, ("netem",), False)]
+)
+def test_fit_takes_relays_where_packets_are_delayed_and_the_kernel_has_no_netem(
+    latency_s: float, lacks: tuple[str, ...], relayed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking(monkeypatch, *lacks)
+    plan = LabPlan(name="ako-lab-12", hosts=(Host(rate=12.5e6),), latency_s=latency_s)
+    assert commands.fit(plan) == plan.model_copy(update={"relayed": relayed})
 
 
 @pytest.mark.parametrize("words", [["--sim"], ["--master", "127.0.0.1:7461"]])
@@ -122,3 +142,21 @@ def test_compare_of_a_lab_without_it_is_refused(tmp_path: Path, capsys: pytest.C
     file.write_text('lab = "2 x 100mbit"\n[variants]\nako = { job = "ako" }\n')
     error = refused(capsys, "compare", str(file), "--out", str(tmp_path / "out"))
     assert "the comparison is one in a lab (got 2 x 100mbit); add --lab" in error
+
+
+@pytest.mark.usefixtures("two_hosts")
+def test_compare_in_the_lab_has_its_runs_on_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def cluster(plan: LabPlan, state_dir: Path, nodes: int) -> NoReturn:
+        asked.append((plan.name, state_dir.name, nodes))
+        raise LabError(what="none today")
+
+    monkeypatch.setattr("dataflow.cli.emulated.lab_cluster", cluster)
+    assert main(["compare", "ako", "all_to_all", "--lab", "--seeds", "1", "--out", str(tmp_path), "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert asked == [("ako-lab-12", "state", 2)] * 2
+    assert (said["comparison"]["lab"], said["comparison"]["nodes"]) == ("100mbit, 10mbit", 2)
+    assert [run["reason"] for run in said["failures"]] == ["none today"] * 2

@@ -24,6 +24,7 @@ from dataflow.lab.plan import (
     mend_commands,
     probe_commands,
     rate_commands,
+    relay_commands,
 )
 
 NAME = "ako-lab-0a1b"
@@ -31,7 +32,13 @@ FAST, SLOW = Host(rate=12.5e6), Host(rate=125_000, cores=0.25)
 PLAN = LabPlan(name=NAME, hosts=(FAST, SLOW))
 
 hosts = st.builds(Host, rate=st.floats(1e3, 1e11), cores=st.none() | st.floats(0.05, 64))
-plans = st.builds(LabPlan, name=st.just(NAME), hosts=st.lists(hosts, min_size=1, max_size=6).map(tuple))
+plans = st.builds(
+    LabPlan,
+    name=st.just(NAME),
+    hosts=st.lists(hosts, min_size=1, max_size=6).map(tuple),
+    latency_s=st.sampled_from([0.0, 0.001]),
+    relayed=st.booleans(),
+)
 
 
 def namespace_of(command: Command) -> str:
@@ -107,6 +114,25 @@ def test_make_commands_with_latency_delay_what_a_host_sends() -> None:
     assert all("200us" in command and command[7:9] == ("parent", "1:1") for command in delays)
     assert list(probe_commands(plan)) == ["network namespaces", "tbf", "netem"]
     assert list(probe_commands(PLAN)) == ["network namespaces", "tbf"]
+
+
+def test_make_commands_with_relays_leave_a_gap_for_each_between_host_and_port() -> None:
+    plan = LabPlan(name=NAME, hosts=(FAST, SLOW), latency_s=0.002, relayed=True)
+    commands = make_commands(plan)
+    assert not any("netem" in command for command in commands)
+    pairs = [
+        (command[command.index("add") + 1], command[command.index("name") + 1])
+        for command in commands
+        if "veth" in command
+    ]
+    assert pairs == [("eth0", "near0"), ("port0", "far0"), ("eth0", "near1"), ("port1", "far1")]
+    started = relay_commands(plan, ("relay",))
+    assert [command[-4:] for command in started] == [
+        ("relay", "near0", "far0", "0.002"),
+        ("relay", "near1", "far1", "0.002"),
+    ]
+    assert all(f"{NAME}-switch" in command for command in started)
+    assert relay_commands(PLAN, ("relay",)) == []
 
 
 def test_cut_commands_work_in_both_directions_and_mend_commands_take_them_back() -> None:
