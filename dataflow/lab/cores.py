@@ -29,11 +29,11 @@ class CpuControl:
     root: Path
     version: int
 
-    def group(self, lab: str, host: int) -> Path:
+    def group(self, lab: str, host: str) -> Path:
         """Folder of a host's control group."""
         return self.root / lab / f"host-{host}"
 
-    def make(self, lab: str, host: int, cores: float) -> None:
+    def make(self, lab: str, host: str, cores: float) -> None:
         """Make a host's control group.
 
         Raises:

@@ -24,12 +24,15 @@ from dataflow.lab.plan import (
     lab_name,
     leftovers,
     make_commands,
-    mend_commands,
+    mend_command,
     rate_commands,
     relay_commands,
 )
 from dataflow.lab.processes import command_of, kill_all, processes
 from dataflow.lab.state import LabState, forget_state, in_use, read_state, write_state
+
+_RELAYS_S = 30.0
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def up(plan: LabPlan, state_dir: Path, clock: Clock) -> Removed:
             write_state(state_dir, LabState(plan=plan, complete=False))
             _share_cores(plan)
             run_all(make_commands(plan))
-            run_all(relay_commands(plan, (sys.executable, "-m", "dataflow.lab.relay")))
+            _start_relays(plan, clock)
         except BaseException:  # Ctrl-C too: what was begun is taken back
             _remove(plan.name, clock)
             forget_state(state_dir)
@@ -133,10 +136,9 @@ def find(state_dir: Path) -> LabPlan:
 
 def enter(plan: LabPlan, station: Station, command: Sequence[str]) -> Command:
     """What runs a command in a station of a lab that is up, with the station's share of the CPU."""
-    control = find_cpu_control()
-    shared = station != plan.switch and plan.hosts[int(station.name)].cores is not None and control is not None
-    group = control.group(plan.name, int(station.name)) if shared and control else None
-    return enter_command(station, command, procs_file(group) if group else None)
+    control = None if station.cores is None else find_cpu_control()
+    group = None if control is None else procs_file(control.group(plan.name, station.name))
+    return enter_command(station, command, group)
 
 
 def cut(one: Station, others: Sequence[Station]) -> None:
@@ -147,10 +149,10 @@ def cut(one: Station, others: Sequence[Station]) -> None:
 
 def mend(plan: LabPlan, one: Station, others: Sequence[Station]) -> None:
     """Take back cuts between one station and others, where there are any."""
-    cut_from = _cut_from(plan, one)
     for other in others:
-        if other.name in cut_from:
-            run_all(mend_commands(one, other))
+        for near, far in ((one, other), (other, one)):
+            if far.name in _cut_from(plan, near):
+                run(mend_command(near, far))
 
 
 def set_rate(plan: LabPlan, host: int, rate: float) -> None:
@@ -172,7 +174,7 @@ def _status(plan: LabPlan, station: Station) -> StationStatus:
         namespace=station.namespace,
         address=station.address,
         rate=rates[0] if rates else None,
-        cores=None if station == plan.switch else plan.hosts[int(station.name)].cores,
+        cores=station.cores,
         sent_nbytes=int(link["stats64"]["tx"]["bytes"]),
         received_nbytes=int(link["stats64"]["rx"]["bytes"]),
         cut_from=_cut_from(plan, station),
@@ -188,15 +190,24 @@ def _cut_from(plan: LabPlan, station: Station) -> tuple[str, ...]:
 
 
 def _share_cores(plan: LabPlan) -> None:
-    if all(host.cores is None for host in plan.hosts):
-        return
     control = find_cpu_control()
-    if control is None:
-        what = "the CPU cannot be shared out: this machine has no control groups that limit it"
-        raise LabError(what, fix="leave out --cpu and --cpus")
-    for number, host in enumerate(plan.hosts):
-        if host.cores is not None:
-            control.make(plan.name, number, host.cores)
+    for station in plan.stations:
+        if station.cores is None:
+            continue
+        if control is None:
+            what = "the CPU cannot be shared out: this machine has no control groups that limit it"
+            raise LabError(what, fix="leave out --cpu and --cpus")
+        control.make(plan.name, station.name, station.cores)
+
+
+def _start_relays(plan: LabPlan, clock: Clock) -> None:
+    """Start the relays, if packets need them, and return when each listens at both of its interfaces."""
+    run_all(relay_commands(plan, (sys.executable, "-m", "dataflow.lab.relay")))
+    listeners, deadline_s = 2 * len(plan.hosts) if plan.relayed else 0, clock.now() + _RELAYS_S
+    while len(run(enter_command(plan.switch, ("cat", "/proc/net/packet"))).splitlines()) - 1 < listeners:
+        if clock.now() > deadline_s:
+            raise LabError(what=f"the relays of the lab do not start in {_RELAYS_S:g} s", fix="leave out --latency")
+        clock.sleep(_POLL_S)
 
 
 def _namespaces() -> list[str]:

@@ -69,6 +69,7 @@ class Station:
         device: its interface.
         address: of that interface.
         mac: likewise.
+        cores: how many cores its processes may use together; None: all there are.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Station:
     device: str
     address: str
     mac: str
+    cores: float | None = None
 
 
 class LabPlan(BaseModel):
@@ -154,7 +156,7 @@ class LabPlan(BaseModel):
         return self.parse({**self.model_dump(), "hosts": hosts})
 
     def _host(self, number: int) -> Station:
-        return _station(self.name, str(number), _DEVICE, number + 1)
+        return _station(self.name, str(number), _DEVICE, number + 1, self.hosts[number].cores)
 
 
 def lab_name(state_dir: Path) -> str:
@@ -185,7 +187,6 @@ def probe_commands(plan: LabPlan) -> dict[str, Command]:
 def make_commands(plan: LabPlan) -> list[Command]:
     """What makes a lab where nothing of it is, in order."""
     switch = plan.switch
-    # Ports learn nothing and flood nothing: a frame for nobody that is plugged in is lost, as a cut link needs it.
     commands: list[Command] = [
         *_station_commands(switch),
         ("ip", "-n", switch.namespace, "link", "add", _BRIDGE, "address", switch.mac, "type", "bridge"),
@@ -196,6 +197,7 @@ def make_commands(plan: LabPlan) -> list[Command]:
         on_switch = ("ip", "-n", switch.namespace, "link", "set", port)
         interface = ("link", "add", _DEVICE, "address", station.mac, "type", "veth", "peer", "name")
         peer = _relayed(number)[0] if plan.relayed else port
+        # A port learns nothing and floods nothing: a frame for nobody that is plugged in is lost, as a cut needs it.
         commands += [
             *_station_commands(station),
             ("ip", "-n", station.namespace, *interface, peer, "netns", switch.namespace),
@@ -251,12 +253,9 @@ def cut_commands(one: Station, other: Station) -> list[Command]:
     ]
 
 
-def mend_commands(one: Station, other: Station) -> list[Command]:
-    """What takes `cut_commands` back; fails where nothing is cut."""
-    return [
-        ("ip", "-n", near.namespace, "neigh", "delete", far.address, "dev", near.device)
-        for near, far in ((one, other), (other, one))
-    ]
+def mend_command(near: Station, far: Station) -> Command:
+    """What takes `cut_commands` back in one direction; fails where nothing is cut."""
+    return ("ip", "-n", near.namespace, "neigh", "delete", far.address, "dev", near.device)
 
 
 def is_cut(lladdr: str) -> bool:
@@ -280,10 +279,10 @@ def _words(host: Host) -> str:
     return bandwidth_text(host.rate) + (f" with {host.cores:g} cores" if host.cores is not None else "")
 
 
-def _station(lab: str, name: str, device: str, number: int) -> Station:
+def _station(lab: str, name: str, device: str, number: int, cores: float | None = None) -> Station:
     address = IPv4Address(_NET + number)
     mac = ":".join(f"{byte:02x}" for byte in (2, 0, *address.packed))
-    return Station(name, f"{lab}-{name}", device, str(address), mac)
+    return Station(name, f"{lab}-{name}", device, str(address), mac, cores)
 
 
 def _port(number: int) -> str:

@@ -44,8 +44,8 @@ def test_find_cpu_control_nowhere_is_none(tmp_path: Path) -> None:
 
 def test_make_version_1_gives_half_of_every_period(tmp_path: Path) -> None:
     control = CpuControl(tmp_path, 1)
-    control.make("lab", 3, 0.5)
-    group = control.group("lab", 3)
+    control.make("lab", "3", 0.5)
+    group = control.group("lab", "3")
     assert group == tmp_path / "lab" / "host-3"
     assert (group / "cpu.cfs_period_us").read_text() == "20000"
     assert (group / "cpu.cfs_quota_us").read_text() == "10000"
@@ -54,16 +54,16 @@ def test_make_version_1_gives_half_of_every_period(tmp_path: Path) -> None:
 
 def test_make_version_2_hands_the_controller_down_and_gives_two_cores(tmp_path: Path) -> None:
     control = CpuControl(tmp_path, 2)
-    control.make("lab", 0, 2)
+    control.make("lab", "0", 2)
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu"
     assert (tmp_path / "lab" / "cgroup.subtree_control").read_text() == "+cpu"
-    assert (control.group("lab", 0) / "cpu.max").read_text() == "40000 20000"
+    assert (control.group("lab", "0") / "cpu.max").read_text() == "40000 20000"
 
 
 def test_make_where_nothing_can_be_written_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "lab").write_text("in the way")
     with pytest.raises(LabError, match=r"the CPU cannot be shared out.*leave out --cpu and --cpus"):
-        CpuControl(tmp_path, 1).make("lab", 0, 0.5)
+        CpuControl(tmp_path, 1).make("lab", "0", 0.5)
 
 
 def test_remove_takes_the_groups_of_one_lab(tmp_path: Path) -> None:

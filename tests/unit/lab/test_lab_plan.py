@@ -21,7 +21,7 @@ from dataflow.lab.plan import (
     lab_name,
     leftovers,
     make_commands,
-    mend_commands,
+    mend_command,
     probe_commands,
     rate_commands,
     relay_commands,
@@ -135,9 +135,9 @@ def test_make_commands_with_relays_leave_a_gap_for_each_between_host_and_port() 
     assert relay_commands(PLAN, ("relay",)) == []
 
 
-def test_cut_commands_work_in_both_directions_and_mend_commands_take_them_back() -> None:
+def test_cut_commands_work_in_both_directions_and_a_mend_takes_one_back() -> None:
     one, other = PLAN.host(0), PLAN.switch
-    cuts, mends = cut_commands(one, other), mend_commands(one, other)
+    cuts, mends = cut_commands(one, other), [mend_command(one, other), mend_command(other, one)]
     assert [(command[2], command[5], command[-1]) for command in cuts] == [
         (f"{NAME}-0", "198.18.255.254", "eth0"),
         (f"{NAME}-switch", "198.18.0.1", "br0"),
