@@ -95,9 +95,9 @@ def up(plan: LabPlan, state_dir: Path, clock: Clock) -> Removed:
     require_tools()
     plan = fit(plan)
     with in_use(state_dir, alone=True):
-        removed = _remove(plan.name, clock)
+        write_state(state_dir, LabState(plan=plan, complete=False))
         try:
-            write_state(state_dir, LabState(plan=plan, complete=False))
+            removed = _remove(plan.name, clock)
             _share_cores(plan)
             run_all(make_commands(plan))
             _start_relays(plan, clock)
@@ -112,6 +112,9 @@ def up(plan: LabPlan, state_dir: Path, clock: Clock) -> Removed:
 def down(state_dir: Path, clock: Clock) -> Removed:
     """Remove the lab of a state directory, or what is left of it, and end its processes."""
     require_tools()
+    state = read_state(state_dir)
+    if state is not None:
+        write_state(state_dir, state.model_copy(update={"complete": False}))
     removed = _remove(lab_name(state_dir), clock)
     forget_state(state_dir)
     return removed

@@ -13,7 +13,7 @@ import pytest
 from dataflow.clock import SystemClock
 from dataflow.lab.cores import find_cpu_control
 from dataflow.lab.plan import make_commands
-from dataflow.lab.state import read_state
+from dataflow.lab.state import read_state, write_state
 from tests.lab.conftest import Lab, namespaces
 
 COUNT = """
@@ -95,6 +95,8 @@ def test_up_after_one_that_was_killed_half_way_removes_what_it_made(lab: Lab, st
     commands = make_commands(made.plan)
     for command in commands[: len(commands) // 2]:
         subprocess.run(command, check=True)
+    write_state(tmp_path / "state", made.model_copy(update={"complete": False}))
+    assert "the lab is not whole" in lab("status", status=2)
     assert "removed what was there: 2 namespaces, 0 processes" in lab("up", "2")
     assert set(lab.stations()) == {"0", "1", "switch"}
     assert stranger in namespaces()
