@@ -6,10 +6,11 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from ako_jobs.config import TrainingConfig, bytes_per_second
+from ako_jobs.config import TrainingConfig
 from ako_jobs.worker import Setting, add_worker, finish_after
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
+from dataflow.quantities import bytes_per_second
 from operators.accumulate import Accumulate
 from operators.apply import Apply
 from operators.clocks import Clocks

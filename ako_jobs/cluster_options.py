@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from ako_jobs.config import bytes_per_second
 from dataflow import ClusterModel, parse_fault
 from dataflow.errors import ConfigError
+from dataflow.quantities import bytes_per_second, duration
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _OPTIONS = {"speeds": "speed", "step_s": "step-time", "latency_s": "latency"}
 
 
@@ -82,18 +80,6 @@ class ClusterOptions(BaseModel):
             first = error.errors()[0]
             option = _OPTIONS.get(str(first["loc"][0]), "compute")
             raise ConfigError(what=f"--{option}: {first['msg']}", got=first["input"]) from None
-
-
-def duration(text: str) -> float:
-    """Seconds of a time such as ``5ms``.
-
-    Raises:
-        ConfigError: it is not a time.
-    """
-    found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s)", text.strip())
-    if not found:
-        raise ConfigError(what="not a time", got=text, fix="write it like 100us, 5ms or 2s")
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def _node(text: str, whole: str, example: str) -> int:

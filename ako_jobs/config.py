@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -22,8 +21,6 @@ from operators.dnn import NetworkSpec
 
 OWN_DEFAULTS: dict[str, dict[str, Any]] = {"digits": {"batch": 8, "epochs": 20}}
 """Defaults of data sets that differ from the others'; how they were found is in docs/results.md."""
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 class TrainingConfig(BaseModel):
@@ -185,16 +182,3 @@ def _explained(error: ErrorDetails, fields: Mapping[str, FieldInfo]) -> ConfigEr
     near = difflib.get_close_matches(str(error["input"]), literals(field), n=1)
     fix = f"did you mean {near[0]!r}?" if near else ""
     return ConfigError(what=f"{key}: must be {words}" if words else f"{key}: {message}", got=error["input"], fix=fix)
-
-
-def bytes_per_second(text: str) -> float:
-    """Bytes per second of a rate such as ``100mbit`` or ``1gbit``.
-
-    Raises:
-        ConfigError: not a rate, or not one that anything has: less than 1 byte/s or more than 10^15.
-    """
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([kmg]?)bit", text.strip().lower())
-    rate = float(match[1]) * _UNITS[match[2]] / 8 if match else 0.0
-    if not 1 <= rate <= 1e15:
-        raise ConfigError(what="not a bandwidth", got=text, fix="write it like 100mbit or 1gbit")
-    return rate

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,9 @@ from dataflow.errors import ConfigError, WireError
 
 OnEvent = Callable[[JobEvent], None]
 """Called with each event of a job as it comes."""
+
+MakeCluster = Callable[[int], AbstractContextManager[LocalCluster]]
+"""Makes a cluster of that many nodes, which lives as long as a ``with`` block."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +122,16 @@ def run(
 
 
 def execute(
-    prepared: Prepared, *, out: str | Path | None = None, master: str = "", on_event: OnEvent | None = None
+    prepared: Prepared,
+    *,
+    out: str | Path | None = None,
+    master: str = "",
+    cluster: MakeCluster = LocalCluster,
+    on_event: OnEvent | None = None,
 ) -> Result:
-    """Run a prepared job; arguments and errors as for `run`."""
+    """Run a prepared job; arguments and errors as for `run`, and `cluster` makes the processes that `run` starts."""
     folder = None if out is None else empty_folder(out)
-    with _client(master, prepared.spec.nodes) as client:
+    with _client(master, cluster, prepared.spec.nodes) as client:
         result = _run(client, prepared, on_event or (lambda _event: None))
     if folder is not None:
         keep(result, prepared, folder)
@@ -184,13 +192,13 @@ def record_text(result: Result) -> str:
 
 
 @contextmanager
-def _client(master: str, nodes: int) -> Iterator[Client]:
+def _client(master: str, make_cluster: MakeCluster, nodes: int) -> Iterator[Client]:
     """A client of the master at that address, or of one that lives as long as the ``with`` block."""
     if master:
         with Client(master, find_token(state_dir=default_state_dir())) as client:
             yield client
     else:
-        with LocalCluster(nodes) as cluster:
+        with make_cluster(nodes) as cluster:
             yield cluster.client
 
 

@@ -1,7 +1,7 @@
 """Errors a user meets: what is wrong, the value received, where, and what to do.
 
 Every error derives from `AkoError` and carries the exit code that the `ako` command ends with:
-2 for bad input (nothing was started), 1 for a job that failed.
+2 for bad input, or what this machine cannot do (nothing was started), 1 for a job that failed.
 """
 
 from __future__ import annotations
@@ -72,6 +72,10 @@ class BundleError(AkoError):
 
 class MasterError(AkoError):
     """The master cannot be reached, or refused the request."""
+
+
+class LabError(AkoError):
+    """An emulated cluster cannot be made on this machine, or none is up."""
 
 
 class JobFailedError(AkoError):

@@ -15,7 +15,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("dataflow", "operators", "ako_jobs")
-BASE = ("compiled", "errors", "clock", "message", "state", "operators_api", "ports", "node_context", "reports")
+BASE = (
+    *("compiled", "errors", "clock", "message", "state", "operators_api", "ports", "node_context", "quantities"),
+    "reports",
+)
 ENGINE = {"base", "graph", "plan", "engine"}
 BELOW_TESTING = {*ENGINE, "transport", "observe", "runtime", "sim"}
 
@@ -28,11 +31,12 @@ ALLOWED: dict[str, set[str]] = {
     "observe": {"base", "graph", "plan", "observe"},
     "runtime": {*ENGINE, "transport", "observe", "runtime"},
     "sim": {*ENGINE, "transport.base", "observe", "sim"},
+    "lab": {"base", "runtime", "lab"},
     "testing": {*BELOW_TESTING, "testing"},
     "public": {*BELOW_TESTING, "testing"},
     "operators": {"base", "operators"},
     "ako_jobs": {"base", "graph", "operators", "public", "ako_jobs"},
-    "cli": {*BELOW_TESTING, "testing", "public", "cli", "operators", "ako_jobs"},
+    "cli": {*BELOW_TESTING, "lab", "testing", "public", "cli", "operators", "ako_jobs"},
 }
 """Layers that the modules of a layer may import. `public` is the package `dataflow` itself, its public API."""
 

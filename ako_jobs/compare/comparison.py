@@ -62,6 +62,7 @@ class Comparison(_Part):
         nodes: how many nodes each runs on.
         cluster: what is simulated; None if real nodes run the jobs.
         master: ``host:port`` of the master whose nodes do; if empty, processes of this machine.
+        lab: what the lab is like whose hosts do, in words; empty if they do not.
         sweep: values by key, for keys as in a variant's settings: every variant is run with each combination.
         seeds: how many times each is run, with seeds from 0 on.
         target: the test accuracy to which the time is measured.
@@ -72,6 +73,7 @@ class Comparison(_Part):
     nodes: PositiveInt = 4
     cluster: ClusterOptions | None = None
     master: str = ""
+    lab: str = ""
     sweep: Mapping[str, Annotated[tuple[Text, ...], Field(min_length=1)]] = {}
     seeds: PositiveInt = 3
     target: Annotated[float | None, Field(gt=0, le=1)] = None
@@ -114,6 +116,9 @@ class Comparison(_Part):
         if self.cluster is not None and self.master:
             what = "a simulation runs in this process, not at a master"
             raise ConfigError(what, got=self.master, fix="leave out one of them")
+        if self.lab and (self.cluster is not None or self.master):
+            what = "jobs run in the lab, simulated, or at a master"
+            raise ConfigError(what, fix="leave out --sim and --master, or --lab")
         about_cluster = {NODES, *(ClusterOptions.model_fields if self.cluster is not None else ())}
         for key in sorted(about_cluster & self.settings.keys()):
             fix = f"write --{key.replace('_', '-')}; it may be swept, and be a variant's own"

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from ako_jobs.compare.comparison import Case, Comparison
 from ako_jobs.compare.identity import Identity
 from ako_jobs.jobs import Prepared, load_job, prepare
-from ako_jobs.run import Result, empty_folder, execute, keep
+from ako_jobs.run import MakeCluster, Result, empty_folder, execute, keep
 from ako_jobs.simulate import check_takes_time, execute_simulation, prepare_simulation
-from dataflow import JobEvent, JobState, TaskKind
+from dataflow import JobEvent, JobState, LocalCluster, TaskKind
 from dataflow.errors import AkoError, ConfigError
 
 COMPARISON_FILE = "comparison.json"
@@ -165,7 +165,9 @@ def _check_same(text: str, comparison: Comparison, out: Path) -> None:
         raise ConfigError(what="the folder holds another comparison", got=str(out), fix=fix)
 
 
-def run_comparison(comparison: Comparison, out: Path, watcher: Watcher) -> Outcomes:
+def run_comparison(
+    comparison: Comparison, out: Path, watcher: Watcher, make_cluster: MakeCluster = LocalCluster
+) -> Outcomes:
     """Run what has not been run before, and return what became of all.
 
     Runs that failed are run again, and so are those that finished with other code, or with another version of Ako.
@@ -175,6 +177,7 @@ def run_comparison(comparison: Comparison, out: Path, watcher: Watcher) -> Outco
         comparison: what to run; it has been checked.
         out: its folder, which has been claimed.
         watcher: is told how it goes.
+        make_cluster: makes the processes of a run that is not simulated and has no master.
     """
     ended: list[Outcome] = []
     tasks = _TaskTimes()
@@ -188,7 +191,9 @@ def run_comparison(comparison: Comparison, out: Path, watcher: Watcher) -> Outco
             if each.before is not None and not each.outdated:
                 outcome = Outcome(run, each.before)
             else:
-                outcome = _perform(each, comparison.master, tasks, watcher)
+                outcome = _perform(
+                    each, partial(execute, master=comparison.master, cluster=make_cluster), tasks, watcher
+                )
             if outcome.record is not None:
                 tasks.learn(run.case, outcome.record)
             ended.append(outcome)
@@ -253,7 +258,7 @@ def _finished(folder: Path) -> Record | None:
         return None
 
 
-def _perform(planned: _Planned, master: str, tasks: _TaskTimes, watcher: Watcher) -> Outcome:
+def _perform(planned: _Planned, execute_job: Callable[..., Result], tasks: _TaskTimes, watcher: Watcher) -> Outcome:
     """Run it and keep what it makes.
 
     Raises:
@@ -262,7 +267,7 @@ def _perform(planned: _Planned, master: str, tasks: _TaskTimes, watcher: Watcher
     run, identity = planned.run, planned.identity
     try:
         watcher.begin(run)
-        prepared, go = _ready(run, master, tasks)
+        prepared, go = _ready(run, execute_job, tasks)
         epochs = prepared.spec.config.get("epochs")
         watcher.start(float(epochs) if isinstance(epochs, int | float) else None)
         result = go(on_event=watcher.event)
@@ -278,12 +283,12 @@ def _perform(planned: _Planned, master: str, tasks: _TaskTimes, watcher: Watcher
     return Outcome(run, result.record, "" if finished else result.reason or f"it was {result.state.lower()}")
 
 
-def _ready(run: Run, master: str, tasks: _TaskTimes) -> tuple[Prepared, Callable[..., Result]]:
+def _ready(run: Run, execute_job: Callable[..., Result], tasks: _TaskTimes) -> tuple[Prepared, Callable[..., Result]]:
     case = run.case
     job, settings = load_job(case.job), _settings(run)
     if case.cluster is None:
         prepared = prepare(job, settings, case.nodes)
-        return prepared, partial(execute, prepared, master=master)
+        return prepared, partial(execute_job, prepared)
     simulation = prepare_simulation(job, settings, case.nodes, case.cluster.model(), means=tasks.of(case))
     return simulation.prepared, partial(execute_simulation, simulation)
 

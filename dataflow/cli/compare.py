@@ -16,6 +16,7 @@ from ako_jobs.compare.runs import check_cases, claim, run_comparison, runs
 from ako_jobs.compare.table import cells, document, remarks, rows
 from dataflow.cli.common import JsonFlag, examples, master_address, note, parse_settings, print_json, print_table, verbs
 from dataflow.cli.compare_progress import CompareProgress
+from dataflow.cli.emulated import LabFlag, cluster_maker, lab_plan
 from dataflow.cli.simulated import (
     BandwidthOption,
     ComputeOption,
@@ -28,6 +29,8 @@ from dataflow.cli.simulated import (
     cluster_options,
 )
 from dataflow.errors import ConfigError
+from dataflow.lab.cluster import check_room
+from dataflow.lab.plan import LabPlan
 from dataflow.runtime.state_dir import default_state_dir
 
 app = verbs()
@@ -39,6 +42,7 @@ app = verbs()
         "ako compare ako all_to_all epochs=5 --sim --sweep nodes=2,4,8 --sweep bandwidth=100mbit,1gbit --out results",
         'ako compare "ako p=1" "ako p=3" --seeds 1 --out results',
         "ako compare examples/compare_digits.toml --out results",
+        "ako compare ako all_to_all --lab --out results",
     )
 )
 def compare(
@@ -77,6 +81,7 @@ def compare(
         int | None, typer.Option("--seeds", min=1, metavar="N", help="Run each with seeds 0 to N - 1 [default: 3].")
     ] = None,
     json: JsonFlag = False,
+    lab: LabFlag = False,
     sim: SimFlag = False,
     bandwidth: BandwidthOption = None,
     latency: LatencyOption = "",
@@ -105,9 +110,13 @@ def compare(
     if sim or cluster is not None:
         given = (cluster or ClusterOptions()).model_dump(exclude_defaults=True)
         said["cluster"] = {**(said.get("cluster") or {}), **given}
+    plan = lab_plan(lab)
+    if plan is not None:
+        said |= {"nodes": said.get("nodes", len(plan.hosts)), "lab": plan.text}
     options = {"nodes": nodes, "master": master or None, "seeds": seeds, "target": target}
     said |= {key: value for key, value in options.items() if value is not None}
     comparison = Comparison.parse(said)
+    _check_lab(comparison, plan)
     if comparison.master:
         master_address(comparison.master, default_state_dir())
     for variant, warnings in check_cases(comparison).items():
@@ -116,7 +125,7 @@ def compare(
     out = out.expanduser()
     with claim(out, comparison):
         with CompareProgress(len(runs(comparison))) as progress:
-            outcomes = run_comparison(comparison, out, progress)
+            outcomes = run_comparison(comparison, out, progress, cluster_maker(plan))
         table = rows(comparison, outcomes)
         write_report(comparison, table, outcomes, out)
     if json:
@@ -154,6 +163,16 @@ def _sorted(words: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, 
         else:
             variants[word] = {"job": job, "settings": parse_settings(own)}
     return variants, parse_settings(settings), files
+
+
+def _check_lab(comparison: Comparison, plan: LabPlan | None) -> None:
+    """Refuse what the lab has no room for, or has no lab."""
+    if plan is None:
+        if comparison.lab:
+            raise ConfigError(what="the comparison is one in a lab", got=comparison.lab, fix="add --lab")
+        return
+    for case in comparison.cases():
+        check_room(plan, case.nodes)
 
 
 def _file(names: Sequence[str]) -> Comparison | None:

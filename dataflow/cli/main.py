@@ -1,6 +1,7 @@
 """The `ako` command: finds the verb's module, runs it, turns errors into one line and an exit code.
 
-Exit codes: 0 all well, 1 a job failed or was cancelled, 2 bad input (nothing was started), 130 ended by Ctrl-C.
+Exit codes: 0 all well, 1 a job failed or was cancelled, 2 bad input, or not possible on this machine (nothing was
+started), 130 ended by Ctrl-C.
 Invariant: a verb's module is imported only when that verb is called, so that light verbs stay light.
 """
 
@@ -33,6 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "master": ("master", "start a master"),
     "node": ("node", "attach this machine to a master"),
     "token": ("node", "print the token that nodes and clients need"),
+    "lab": ("lab", "emulate a cluster on this machine: hosts, shaped links, faults"),
     "data": ("data", "list data sets and fetch them"),
     "predict": ("model", "classify images with a trained model"),
     "doctor": ("doctor", "check this machine"),
@@ -54,7 +56,8 @@ examples:
   ako run my_job.py --nodes 2 --out results    your own job
   ako plan parameter_server --nodes 8          what would run where
 
-exit codes: 0 all well, 1 a job failed or was cancelled, 2 bad input (nothing was started), 130 Ctrl-C
+exit codes: 0 all well, 1 a job failed or was cancelled, 2 bad input or not possible here (nothing was started),
+130 Ctrl-C
 """
 
 

@@ -29,6 +29,7 @@ from dataflow.cli.common import (
     print_json,
     verbs,
 )
+from dataflow.cli.emulated import LabFlag, cluster_maker, lab_plan
 from dataflow.cli.progress import Progress
 from dataflow.cli.simulated import (
     BandwidthOption,
@@ -58,6 +59,7 @@ app = verbs()
         "ako run all_to_all consistency=bsp epochs=5 --out results",
         "ako run my_job.py radius=2 --nodes 2",
         "ako run ako --nodes 64 --sim --bandwidth 1gbit --compute gamma",
+        "ako lab up 4 --rate 100mbit && ako run ako --lab",
         "ako run ako --record --out results && ako replay results",
         "ako check ako --settings",
     )
@@ -65,10 +67,16 @@ app = verbs()
 def run(
     job: JobArgument,
     settings: SettingsArgument = None,
-    nodes: NodesOption = 4,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", "-n", min=1, metavar="N", help="How many nodes it runs on [default: 4; all hosts of a lab]."
+        ),
+    ] = None,
     master: Annotated[
         str, typer.Option("--master", metavar="HOST:PORT", help="Run it there instead of on this machine.")
     ] = "",
+    lab: LabFlag = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="New folder for the model, the record, the curves and artifacts."),
@@ -93,6 +101,8 @@ def run(
     Without --master, processes are started on this machine for this job alone. Ctrl-C cancels the job and keeps what
     it made; a second Ctrl-C ends everything at once. Exit code 1: the job failed or was cancelled; 130: by Ctrl-C.
 
+    With --lab, node i runs on host i of the lab that `ako lab up` has made, and what nodes send crosses its network.
+
     With --sim, all nodes live in this process and time is virtual: real gradients, modelled network and machines.
     """
     cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, fault)
@@ -102,10 +112,15 @@ def run(
         raise ConfigError(
             what="a simulation runs in this process, not at a master", got=master, fix="leave out --master"
         )
+    if lab and (sim or master):
+        what = "a job runs in the lab, simulated, or at a master"
+        raise ConfigError(what, fix="leave out --sim and --master, or --lab")
     if record and out is None:
         raise ConfigError(what="--record has no folder to keep the record in", fix="add --out DIR")
     _check_target(json)
     go: Callable[..., Result]
+    plan = lab_plan(lab)
+    nodes = nodes or (4 if plan is None else len(plan.hosts))
     if sim:
         model = ClusterModel() if cluster is None else cluster.model()
         simulation = prepare_simulation(load_job(job), parse_settings(settings), nodes, model)
@@ -115,7 +130,7 @@ def run(
         prepared = prepare(load_job(job), parse_settings(settings), nodes)
         prepared = prepared.recorded() if record else prepared
         address = master_address(master, default_state_dir()) if master else ""
-        go = partial(execute, prepared, master=address)
+        go = partial(execute, prepared, master=address, cluster=cluster_maker(plan))
     for warning in prepared.spec.warnings:
         note(warning)
     with Progress(_epochs(prepared)) as progress:

@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -27,6 +29,23 @@ _POLL_S = 0.01
 _LEAVE_S = 3.0
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a process of the cluster runs.
+
+    Args:
+        host: address that it listens on.
+        enter: words before its command that bring it there and keep its process id; none: it runs beside its parent.
+        tasks: compute tasks, if it is a node's agent; None: as many as those of the others.
+        insecure: let it listen although others can reach the address.
+    """
+
+    host: str = "127.0.0.1"
+    enter: tuple[str, ...] = ()
+    tasks: int | None = None
+    insecure: bool = False
+
+
 class LocalCluster:
     """One master and `nodes` agents on this machine: ``with LocalCluster(nodes=4) as cluster: cluster.client...``.
 
@@ -36,6 +55,7 @@ class LocalCluster:
         state_dir: where the master's state and every process's log are kept; if left out, a temporary directory that
             is removed afterwards unless the ``with`` block raised.
         clock: the clock.
+        places: of processes that do not run beside this one, by their names: ``master``, ``node-0``, ...
 
     Attributes:
         client: a client of the master, while inside the ``with`` block.
@@ -46,12 +66,19 @@ class LocalCluster:
     state_dir: Path
 
     def __init__(
-        self, nodes: int = 1, tasks: int | None = None, *, state_dir: Path | None = None, clock: Clock | None = None
+        self,
+        nodes: int = 1,
+        tasks: int | None = None,
+        *,
+        state_dir: Path | None = None,
+        clock: Clock | None = None,
+        places: Mapping[str, Place] | None = None,
     ) -> None:
         self.nodes = nodes
         self.tasks = tasks or max(1, (os.cpu_count() or 1) // nodes)
         self._given = state_dir
         self._clock = clock or SystemClock()
+        self._places = places or {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -82,22 +109,29 @@ class LocalCluster:
         (self.state_dir / "logs").mkdir(exist_ok=True)
         # What an earlier master left behind would send the agents to the wrong port.
         (self.state_dir / "endpoint").unlink(missing_ok=True)
-        common = ["--state-dir", str(self.state_dir), "--die-with", str(os.getpid())]
-        self._spawn("master", "dataflow.runtime.master", [*common, "--port", "0"])
+        self._spawn("master", "dataflow.runtime.master", "--port", "0")
         for index in range(self.nodes):
             name = f"node-{index}"
-            self._spawn(name, "dataflow.runtime.agent", [*common, "--name", name, "--tasks", str(self.tasks)])
+            tasks = self._place(name).tasks or self.tasks
+            self._spawn(name, "dataflow.runtime.agent", "--name", name, "--tasks", str(tasks))
         deadline = self._clock.now() + START_S
         self.client = Client(self._until_listening(deadline), read_token(self.state_dir))
         while len(self.client.nodes()) < self.nodes:
             self._check(deadline)
 
-    def _spawn(self, name: str, module: str, arguments: list[str]) -> None:
+    def _place(self, name: str) -> Place:
+        return self._places.get(name, Place())
+
+    def _spawn(self, name: str, module: str, *arguments: str) -> None:
+        place = self._place(name)
+        common = ["--state-dir", str(self.state_dir), "--die-with", str(os.getpid()), "--host", place.host]
+        if place.insecure:
+            common.append("--insecure")
         # The cluster has a token of its own; that of another one, for the user's other commands, is not for it.
         environment = {key: value for key, value in os.environ.items() if key != TOKEN_VARIABLE}
         with (self.state_dir / "logs" / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [*place.enter, sys.executable, "-m", module, *common, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -50,7 +50,6 @@ from dataflow.sim.faults import LinkFails, NodeFails
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.network import SimNetwork
 
-
 COLLECTED: Final = 200_000
 """Objects made between two collections of garbage: at any time some tens of thousands are under way among many nodes,
 none of them garbage."""

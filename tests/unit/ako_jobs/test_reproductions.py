@@ -9,8 +9,8 @@ import pytest
 
 from ako_jobs.compare.comparison import Comparison, read_comparison
 from ako_jobs.compare.runs import check_cases
-from ako_jobs.config import bytes_per_second
 from ako_jobs.models import network
+from dataflow.quantities import bytes_per_second
 from operators.cost_model import CostModel
 from operators.dnn import build_network
 

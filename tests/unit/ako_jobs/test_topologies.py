@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from ako_jobs import ako, all_to_all, parameter_server
-from ako_jobs.config import bytes_per_second
 from ako_jobs.models import network
 from ako_jobs.worker import Setting
 from dataflow.engine.memory_driver import MemoryDriver
 from dataflow.errors import ConfigError
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.placement import place
+from dataflow.quantities import bytes_per_second
 from operators.schedule import Cosine, Schedule, Step
 
 WORKER_EDGES = {

@@ -1,0 +1,128 @@
+"""What the links of a lab carry, and what a round trip takes: one TCP stream and small UDP packets between two hosts.
+
+    sudo python benchmarks/lab_links.py [--rates 1mbit 10mbit ...] [--latency TIME] [--seconds 3]
+
+The stream's rate counts from before it is connected to its last byte, payload only. With --latency, and no netem in the
+kernel, packets pass relays; what those take of the processor is measured too. Each lab is one of its own, and removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from dataflow.clock import SystemClock
+from dataflow.lab import lab
+from dataflow.lab.plan import Command, Host, LabPlan, Station, lab_name
+from dataflow.lab.processes import processes
+from dataflow.quantities import bytes_per_second, duration
+
+RECEIVE = """
+import socket, sys, time
+with socket.create_server((sys.argv[1], 5000)) as server:
+    print("listening", flush=True)
+    taker, _ = server.accept()
+    while taker.recv(1 << 18):
+        pass
+print(time.monotonic())
+"""
+
+SEND = """
+import socket, sys, time
+began = time.monotonic()
+with socket.create_connection((sys.argv[1], 5000)) as giver:
+    giver.sendall(bytes(int(sys.argv[2])))
+print(began)
+"""
+
+ECHO = """
+import socket, sys
+server = socket.socket(type=socket.SOCK_DGRAM)
+server.bind((sys.argv[1], 6000))
+print("listening", flush=True)
+while True:
+    server.sendto(*server.recvfrom(100))
+"""
+
+ASK = """
+import socket, sys, time
+asker = socket.socket(type=socket.SOCK_DGRAM)
+asker.settimeout(10)
+asker.connect((sys.argv[1], 6000))
+for _attempt in range(200):
+    began = time.monotonic()
+    asker.send(b"?")
+    asker.recv(100)
+    print(time.monotonic() - began)
+    time.sleep(0.002)
+"""
+
+
+def stream(plan: LabPlan, nbytes: int) -> float:
+    """Bytes per second of a stream from host 0 to host 1; both read the machine's one monotonic clock."""
+    address = plan.host(1).address
+    receiver = served(plan, plan.host(1), RECEIVE)
+    began = float(subprocess.check_output(python(plan, plan.host(0), SEND, address, str(nbytes))))
+    ended, _ = receiver.communicate()
+    return nbytes / (float(ended) - began)
+
+
+def round_trip_s(plan: LabPlan) -> float:
+    """Median of round trips of packets of one byte."""
+    echo = served(plan, plan.host(1), ECHO)
+    said = subprocess.check_output(python(plan, plan.host(0), ASK, plan.host(1).address))
+    echo.kill()
+    echo.communicate()
+    return median(map(float, said.split()))
+
+
+def served(plan: LabPlan, station: Station, program: str) -> subprocess.Popen[bytes]:
+    """A program that runs at a station and listens at its address."""
+    process = subprocess.Popen(python(plan, station, program, station.address), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def python(plan: LabPlan, station: Station, program: str, *arguments: str) -> Command:
+    return lab.enter(plan, station, (sys.executable, "-c", program, *arguments))
+
+
+def relays_cpu_s(plan: LabPlan) -> float:
+    """Seconds of the processor that the relays have taken; in /proc they are hundredths."""
+    fields = [Path(f"/proc/{each}/stat").read_text().rpartition(")")[2] for each in processes(plan.switch.namespace)]
+    return sum(int(each.split()[11]) + int(each.split()[12]) for each in fields) / 100
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", nargs="+", default=["1mbit", "10mbit", "20mbit", "100mbit", "1gbit"])
+    parser.add_argument("--latency", default="")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long a stream takes")
+    options = parser.parse_args()
+    clock = SystemClock()
+    for text in options.rates:
+        rate, latency_s = bytes_per_second(text), duration(options.latency) if options.latency else 0.0
+        with tempfile.TemporaryDirectory() as folder:
+            state_dir = Path(folder)
+            plan = LabPlan(name=lab_name(state_dir), hosts=(Host(rate=rate),) * 2, latency_s=latency_s)
+            try:
+                lab.up(plan, state_dir, clock)
+                trip_s = round_trip_s(plan)
+                before_s, began_s = relays_cpu_s(plan), clock.now()
+                carried = stream(plan, round(options.seconds * rate))
+                busy = (relays_cpu_s(plan) - before_s) / (clock.now() - began_s)
+            finally:
+                lab.down(state_dir, clock)
+        print(
+            f"{text:>8}: {carried * 8e-6:8.3f} Mbit/s, {carried / rate:.1%} of it; round trip {trip_s * 1e3:.3f} ms; "
+            f"relays use {busy:.2f} cores"
+        )
+
+
+if __name__ == "__main__":
+    main()

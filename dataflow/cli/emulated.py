@@ -1,0 +1,29 @@
+"""The option that runs jobs in the lab, for every verb that runs jobs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from ako_jobs.run import MakeCluster
+from dataflow.lab.cluster import lab_cluster
+from dataflow.lab.lab import find
+from dataflow.lab.plan import LabPlan
+from dataflow.runtime.local_cluster import LocalCluster
+from dataflow.runtime.state_dir import default_state_dir
+
+LabFlag = Annotated[
+    bool, typer.Option("--lab", help="Run in the lab that `ako lab up` has made: node i on its host i.")
+]
+
+
+def lab_plan(lab: bool) -> LabPlan | None:
+    """The lab that is up, if it was asked for."""
+    return find(default_state_dir()) if lab else None
+
+
+def cluster_maker(plan: LabPlan | None) -> MakeCluster:
+    """What makes the processes of a job: in the lab, or beside this one if there is none."""
+    return LocalCluster if plan is None else partial(lab_cluster, plan, default_state_dir())

@@ -1,0 +1,91 @@
+"""A job's cluster in a lab: the master at the switch, an agent on each host.
+
+Whatever nodes send each other, and what they tell the master, crosses the hosts' shaped interfaces.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from dataflow.errors import LabError, PlanError
+from dataflow.lab.lab import enter
+from dataflow.lab.plan import LabPlan, Station
+from dataflow.lab.state import in_use
+from dataflow.runtime.local_cluster import LocalCluster, Place
+
+_NAMESPACES: Final = Path("/var/run/netns")
+_CLONE_NEWNET: Final = 0x40000000
+
+
+def places(plan: LabPlan, nodes: int, cores: int) -> dict[str, Place]:
+    """Where the processes of a cluster run: node i on host i.
+
+    Args:
+        plan: the lab, which is up.
+        nodes: how many nodes.
+        cores: of this machine; nodes whose host has no share of its own get as many tasks as `LocalCluster` gives.
+
+    Raises:
+        PlanError: the lab has fewer hosts than that.
+    """
+    check_room(plan, nodes)
+    found = {"master": _place(plan, plan.switch, None)}
+    for number in range(nodes):
+        share = plan.hosts[number].cores
+        tasks = None if share is None else max(1, round(min(share, cores)))
+        found[f"node-{number}"] = _place(plan, plan.host(number), tasks)
+    return found
+
+
+def check_room(plan: LabPlan, nodes: int) -> None:
+    """Nothing, if a lab has a host for each of so many nodes.
+
+    Raises:
+        PlanError: it has fewer.
+    """
+    if nodes > len(plan.hosts):
+        fix = f"make a larger lab, or use --nodes {len(plan.hosts)}"
+        raise PlanError(what=f"a lab of {len(plan.hosts)} hosts cannot run the job's {nodes} nodes", fix=fix)
+
+
+@contextmanager
+def lab_cluster(plan: LabPlan, state_dir: Path, nodes: int) -> Iterator[LocalCluster]:
+    """A cluster of `nodes` nodes on the hosts of a lab that is up, gone when the ``with`` block ends.
+
+    The calling thread, and those that it starts, are at the switch inside the block: only from there can the master
+    be reached.
+
+    Raises:
+        PlanError: the lab has fewer hosts than that.
+        LabError: the lab is being made or removed.
+    """
+    where = places(plan, nodes, os.cpu_count() or 1)
+    with in_use(state_dir, alone=False), _inside(plan.switch), LocalCluster(nodes, places=where) as cluster:
+        yield cluster
+
+
+def _place(plan: LabPlan, station: Station, tasks: int | None) -> Place:
+    # The addresses exist in the lab only: nobody outside of this machine can reach them.
+    return Place(station.address, enter(plan, station, ()), tasks, insecure=True)
+
+
+@contextmanager
+def _inside(station: Station) -> Iterator[None]:
+    """Have the calling thread be in a station's network namespace inside the ``with`` block."""
+    with open("/proc/thread-self/ns/net", "rb") as outside, open(_NAMESPACES / station.namespace, "rb") as inside:
+        _enter_namespace(inside.fileno())
+        try:
+            yield
+        finally:
+            _enter_namespace(outside.fileno())
+
+
+def _enter_namespace(descriptor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+        raise LabError(what=f"cannot enter a network namespace of the lab: {os.strerror(ctypes.get_errno())}")

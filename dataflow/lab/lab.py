@@ -1,0 +1,229 @@
+"""A lab on this machine: made, found again, changed while it is up, looked at, taken down.
+
+Invariant: whatever is made bears the name of the state directory's lab, and nothing else is ever removed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dataflow.clock import Clock
+from dataflow.errors import LabError
+from dataflow.lab.commands import fit, require_tools, run, run_all, run_json
+from dataflow.lab.cores import find_cpu_control, procs_file
+from dataflow.lab.plan import (
+    Command,
+    LabPlan,
+    Station,
+    cut_commands,
+    enter_command,
+    is_cut,
+    lab_name,
+    leftovers,
+    make_commands,
+    mend_command,
+    rate_commands,
+    relay_commands,
+)
+from dataflow.lab.processes import command_of, kill_all, processes
+from dataflow.lab.state import LabState, forget_state, in_use, read_state, write_state
+
+_RELAYS_S = 30.0
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What was removed of a lab: how many of its namespaces, and how many processes were killed in them."""
+
+    stations: int
+    processes: int
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of a station: its id and its command line."""
+
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True)
+class StationStatus:
+    """A station as it is now.
+
+    Args:
+        name: the host's number, or ``switch``.
+        namespace: its name for ``ip netns``.
+        address: where others reach it.
+        rate: bytes per second that it can send and receive; None for the switch.
+        cores: how many cores it may use; None: all.
+        sent_nbytes, received_nbytes: bytes that its interface has counted since the lab was made, headers among them.
+        cut_from: names of the stations that nothing passes to or from.
+        processes: what runs there.
+    """
+
+    name: str
+    namespace: str
+    address: str
+    rate: float | None
+    cores: float | None
+    sent_nbytes: int
+    received_nbytes: int
+    cut_from: tuple[str, ...]
+    processes: tuple[Process, ...]
+
+
+def up(plan: LabPlan, state_dir: Path, clock: Clock) -> Removed:
+    """Make a lab, in place of the one that is up or of what an earlier command left behind.
+
+    Args:
+        plan: the lab; its name is that of the state directory's lab.
+        state_dir: where it is noted.
+        clock: the clock.
+
+    Returns:
+        What was there before.
+
+    Raises:
+        LabError: this machine cannot make it, and what is missing; or a job runs in the one that is up. Nothing of
+            the new one is left then.
+    """
+    require_tools()
+    plan = fit(plan)
+    with in_use(state_dir, alone=True):
+        write_state(state_dir, LabState(plan=plan, complete=False))
+        try:
+            removed = _remove(plan.name, clock)
+            _share_cores(plan)
+            run_all(make_commands(plan))
+            _start_relays(plan, clock)
+        except BaseException:  # Ctrl-C too: what was begun is taken back
+            _remove(plan.name, clock)
+            forget_state(state_dir)
+            raise
+        write_state(state_dir, LabState(plan=plan, complete=True))
+    return removed
+
+
+def down(state_dir: Path, clock: Clock) -> Removed:
+    """Remove the lab of a state directory, or what is left of it, and end its processes."""
+    require_tools()
+    state = read_state(state_dir)
+    if state is not None:
+        write_state(state_dir, state.model_copy(update={"complete": False}))
+    removed = _remove(lab_name(state_dir), clock)
+    forget_state(state_dir)
+    return removed
+
+
+def find(state_dir: Path) -> LabPlan:
+    """The lab that is up.
+
+    Raises:
+        LabError: none is, or not all of it.
+    """
+    require_tools()
+    state = read_state(state_dir)
+    fix = "make one: ako lab up 4 --rate 100mbit"
+    if state is None:
+        raise LabError(what="no lab is up", got=str(state_dir), fix=fix)
+    there = set(_namespaces())
+    if not state.complete or any(station.namespace not in there for station in state.plan.stations):
+        raise LabError(what="the lab is not whole: it was interrupted, or the machine restarted since", fix=fix)
+    return state.plan
+
+
+def enter(plan: LabPlan, station: Station, command: Sequence[str]) -> Command:
+    """What runs a command in a station of a lab that is up, with the station's share of the CPU."""
+    control = None if station.cores is None else find_cpu_control()
+    group = None if control is None else procs_file(control.group(plan.name, station.name))
+    return enter_command(station, command, group)
+
+
+def cut(one: Station, others: Sequence[Station]) -> None:
+    """Let nothing more pass between one station and others."""
+    for other in others:
+        run_all(cut_commands(one, other))
+
+
+def mend(plan: LabPlan, one: Station, others: Sequence[Station]) -> None:
+    """Take back cuts between one station and others, where there are any."""
+    for other in others:
+        for near, far in ((one, other), (other, one)):
+            if far.name in _cut_from(plan, near):
+                run(mend_command(near, far))
+
+
+def set_rate(plan: LabPlan, host: int, rate: float) -> None:
+    """Give a host another rate, in bytes per second, while whatever it does goes on."""
+    run_all(rate_commands(plan, host, plan.with_rate(host, rate).hosts[host].rate))
+
+
+def status(plan: LabPlan) -> tuple[StationStatus, ...]:
+    """Every station of a lab that is up: the hosts, then the switch."""
+    return tuple(_status(plan, station) for station in plan.stations)
+
+
+def _status(plan: LabPlan, station: Station) -> StationStatus:
+    (link,) = run_json(("ip", "-n", station.namespace, "-j", "-s", "link", "show", "dev", station.device))
+    qdiscs = run_json(("tc", "-n", station.namespace, "-j", "qdisc", "show", "dev", station.device))
+    rates = [float(qdisc["options"]["rate"]) for qdisc in qdiscs if qdisc["kind"] == "tbf"]
+    return StationStatus(
+        name=station.name,
+        namespace=station.namespace,
+        address=station.address,
+        rate=rates[0] if rates else None,
+        cores=station.cores,
+        sent_nbytes=int(link["stats64"]["tx"]["bytes"]),
+        received_nbytes=int(link["stats64"]["rx"]["bytes"]),
+        cut_from=_cut_from(plan, station),
+        processes=tuple(Process(each, command_of(each)) for each in processes(station.namespace)),
+    )
+
+
+def _cut_from(plan: LabPlan, station: Station) -> tuple[str, ...]:
+    """Names of the stations that one is cut off from: the kernel is asked, so that nothing else need remember."""
+    neighbours = run_json(("ip", "-n", station.namespace, "-j", "neigh", "show", "nud", "permanent"))
+    lost = {each["dst"] for each in neighbours if is_cut(each.get("lladdr", ""))}
+    return tuple(other.name for other in plan.stations if other.address in lost)
+
+
+def _share_cores(plan: LabPlan) -> None:
+    control = find_cpu_control()
+    for station in plan.stations:
+        if station.cores is None:
+            continue
+        if control is None:
+            what = "the CPU cannot be shared out: this machine has no control groups that limit it"
+            raise LabError(what, fix="leave out --cpu and --cpus")
+        control.make(plan.name, station.name, station.cores)
+
+
+def _start_relays(plan: LabPlan, clock: Clock) -> None:
+    """Start the relays, if packets need them, and return when each listens at both of its interfaces."""
+    run_all(relay_commands(plan, (sys.executable, "-m", "dataflow.lab.relay")))
+    listeners, deadline_s = 2 * len(plan.hosts) if plan.relayed else 0, clock.now() + _RELAYS_S
+    while len(run(enter_command(plan.switch, ("cat", "/proc/net/packet"))).splitlines()) - 1 < listeners:
+        if clock.now() > deadline_s:
+            raise LabError(what=f"the relays of the lab do not start in {_RELAYS_S:g} s", fix="leave out --latency")
+        clock.sleep(_POLL_S)
+
+
+def _namespaces() -> list[str]:
+    return [line.split()[0] for line in run(("ip", "netns", "list")).splitlines() if line.strip()]
+
+
+def _remove(name: str, clock: Clock) -> Removed:
+    """Remove all that bears the name of a lab."""
+    found = leftovers(name, _namespaces())
+    killed = kill_all(found, clock)
+    for namespace in found:
+        run(("ip", "netns", "delete", namespace))
+    control = find_cpu_control()
+    if control is not None:
+        control.remove(name, clock)
+    return Removed(len(found), killed)

@@ -1,0 +1,57 @@
+"""The processes of a lab: whatever runs in one of its network namespaces, whoever started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dataflow.clock import Clock
+from dataflow.errors import LabError
+from dataflow.lab.commands import run
+
+_GONE_S: Final = 5.0
+_POLL_S: Final = 0.01
+
+
+def processes(namespace: str) -> tuple[int, ...]:
+    """Ids of the processes in a network namespace, but this one."""
+    found = (int(word) for word in run(("ip", "netns", "pids", namespace)).split())
+    return tuple(sorted(each for each in found if each != os.getpid()))
+
+
+def command_of(process: int) -> str:
+    """A process's command line; empty if it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    return ""
+
+
+def send_signal(namespace: str, number: signal.Signals) -> int:
+    """Send a signal to all processes in a namespace; how many there were."""
+    found = processes(namespace)
+    for process in found:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+    return len(found)
+
+
+def kill_all(namespaces: Sequence[str], clock: Clock) -> int:
+    """Kill the processes in these namespaces, and return when they are gone; how many there were.
+
+    Raises:
+        LabError: some do not go.
+    """
+    deadline_s, killed = clock.now() + _GONE_S, set[int]()
+    while left := {each for namespace in namespaces for each in processes(namespace)}:
+        if clock.now() > deadline_s:
+            raise LabError(what="processes of the lab do not end", got=sorted(left))
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        killed |= left
+        clock.sleep(_POLL_S)
+    return len(killed)

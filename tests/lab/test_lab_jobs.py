@@ -1,0 +1,68 @@
+"""Ako jobs in a lab: they end, their traffic crosses the emulated network, and a killed host is noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataflow.clock import SystemClock
+from tests.lab.conftest import Lab
+
+ENDLESS = "epochs=100000"
+
+
+def test_job_of_three_hosts_ends_and_its_streams_are_what_the_interfaces_count(lab: Lab, tmp_path: Path) -> None:
+    lab("up", "3", "--rate", "100mbit")
+    process = lab.start("run", "all_to_all", "epochs=1", "warm_start=0", "--json", str(tmp_path / "record.json"))
+    _, errors = process.communicate(timeout=110)
+    assert process.returncode == 0, errors
+    record: dict[str, Any] = json.loads((tmp_path / "record.json").read_text())
+    assert (record["state"], record["stopped_by"]) == ("FINISHED", "epochs")
+    assert [node["name"] for node in record["nodes"]] == ["node-0", "node-1", "node-2"]
+    stations = lab.stations()
+    for number, node in enumerate(record["nodes"]):
+        counted = stations[str(number)]
+        # Beside a stream's bytes: up to 66 of headers for each 1448, frames, acknowledgements, what the master is told.
+        assert 1.0 <= counted["sent_nbytes"] / node["sent_nbytes"] <= 1.15
+        assert 1.0 <= counted["received_nbytes"] / node["received_nbytes"] <= 1.15
+    assert sum(node["sent_nbytes"] for node in record["nodes"]) > 10e6
+    assert all(station["processes"] == [] for station in stations.values())
+
+
+def test_job_whose_host_is_killed_fails_and_names_the_node(lab: Lab) -> None:
+    lab("up", "2", "--rate", "1gbit")
+    process = lab.start("run", "ako", ENDLESS)
+    read_until(process.stderr, "RUNNING")
+    assert "the lab is in use" in lab("up", "2", status=2)
+    lab("fault", "kill", "1")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "node-1" in errors.splitlines()[-1]
+    assert all(station["processes"] == [] for station in lab.stations().values())
+
+
+def test_job_killed_leaves_no_process_and_a_lab_that_can_be_made_anew(lab: Lab) -> None:
+    lab("up", "2", "--rate", "1gbit")
+    process = lab.start("run", "ako", ENDLESS)
+    read_until(process.stderr, "RUNNING")
+    assert len(lab.stations()["0"]["processes"]) == 2  # an agent and a job process
+    process.kill()
+    process.communicate()
+    clock = SystemClock()
+    deadline_s = clock.now() + 30
+    while any(station["processes"] for station in lab.stations().values()):
+        assert clock.now() < deadline_s
+        clock.sleep(0.05)
+    assert "removed what was there: 3 namespaces, 0 processes" in lab("up", "2")
+
+
+def read_until(lines: Any, text: str) -> None:
+    seen = []
+    for line in lines:
+        seen.append(line)
+        if text in line:
+            return
+    pytest.fail("".join(seen))
