@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from dataflow.sim.costs import TaskKind
     from dataflow.sim.faults import parse_fault
     from dataflow.sim.model import ClusterModel
-    from dataflow.sim.profile import task_means
+    from dataflow.sim.profile import Profile, profile_job
     from dataflow.sim.simulator import SimRun, Simulator
     from dataflow.state import Reads, State, StateElement, StateKind, Writes
 
@@ -86,6 +86,7 @@ __all__ = [
     "Out",
     "PhysicalPlan",
     "PlanError",
+    "Profile",
     "Reads",
     "Route",
     "Sample",
@@ -117,7 +118,7 @@ __all__ = [
     "plan_dot",
     "plan_mermaid",
     "plan_text",
-    "task_means",
+    "profile_job",
 ]
 
 _HOMES = {
@@ -151,7 +152,7 @@ _HOMES = {
     "sim.costs": "TaskKind",
     "sim.faults": "parse_fault",
     "sim.model": "ClusterModel",
-    "sim.profile": "task_means",
+    "sim.profile": "Profile profile_job",
     "sim.simulator": "SimRun Simulator",
     "state": "Reads State StateElement StateKind Writes",
 }

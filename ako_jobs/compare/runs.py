@@ -21,7 +21,7 @@ from ako_jobs.compare.identity import Identity
 from ako_jobs.jobs import Prepared, load_job, prepare
 from ako_jobs.run import Result, empty_folder, execute, keep
 from ako_jobs.simulate import check_takes_time, execute_simulation, prepare_simulation
-from dataflow import JobEvent, JobState, TaskKind
+from dataflow import JobEvent, JobState, Profile, TaskKind
 from dataflow.errors import AkoError, ConfigError
 
 COMPARISON_FILE = "comparison.json"
@@ -177,7 +177,7 @@ def run_comparison(comparison: Comparison, out: Path, watcher: Watcher) -> Outco
         watcher: is told how it goes.
     """
     ended: list[Outcome] = []
-    tasks = _TaskTimes()
+    profiles = _Profiles()
     try:
         # Before the first run: a job file that is edited from now on is not what this process has imported.
         planned = [_Planned.of(run, out) for run in runs(comparison)]
@@ -188,9 +188,9 @@ def run_comparison(comparison: Comparison, out: Path, watcher: Watcher) -> Outco
             if each.before is not None and not each.outdated:
                 outcome = Outcome(run, each.before)
             else:
-                outcome = _perform(each, comparison.master, tasks, watcher)
+                outcome = _perform(each, comparison.master, profiles, watcher)
             if outcome.record is not None:
-                tasks.learn(run.case, outcome.record)
+                profiles.learn(run.case, outcome.record)
             ended.append(outcome)
             watcher.end(outcome)
     except KeyboardInterrupt:
@@ -223,20 +223,19 @@ class _Planned:
 
 
 @dataclass
-class _TaskTimes:
-    """Seconds of tasks, known from one simulation of a case for all others that have the same tasks."""
+class _Profiles:
+    """How long tasks take, known from one simulation of a case for all others that have the same tasks."""
 
-    known: dict[str, Mapping[TaskKind, float]] = field(default_factory=dict)
+    known: dict[str, Profile] = field(default_factory=dict)
 
-    def of(self, case: Case) -> Mapping[TaskKind, float] | None:
+    def of(self, case: Case) -> Profile | None:
         return self.known.get(self._key(case))
 
     def learn(self, case: Case, record: Record) -> None:
         if case.cluster is not None:
-            task_s = record["simulation"]["task_s"]
-            self.known.setdefault(
-                self._key(case), {TaskKind(chain, role, first): mean for chain, role, first, mean in task_s}
-            )
+            assumed = record["simulation"]
+            means = {TaskKind(chain, role, first): mean for chain, role, first, mean in assumed["task_s"]}
+            self.known.setdefault(self._key(case), Profile(means, assumed.get("engine_s", 0.0)))
 
     def _key(self, case: Case) -> str:
         """Cases with equal ones have equal tasks: the network and declared faults make no difference."""
@@ -253,7 +252,7 @@ def _finished(folder: Path) -> Record | None:
         return None
 
 
-def _perform(planned: _Planned, master: str, tasks: _TaskTimes, watcher: Watcher) -> Outcome:
+def _perform(planned: _Planned, master: str, profiles: _Profiles, watcher: Watcher) -> Outcome:
     """Run it and keep what it makes.
 
     Raises:
@@ -262,7 +261,7 @@ def _perform(planned: _Planned, master: str, tasks: _TaskTimes, watcher: Watcher
     run, identity = planned.run, planned.identity
     try:
         watcher.begin(run)
-        prepared, go = _ready(run, master, tasks)
+        prepared, go = _ready(run, master, profiles)
         epochs = prepared.spec.config.get("epochs")
         watcher.start(float(epochs) if isinstance(epochs, int | float) else None)
         result = go(on_event=watcher.event)
@@ -278,13 +277,13 @@ def _perform(planned: _Planned, master: str, tasks: _TaskTimes, watcher: Watcher
     return Outcome(run, result.record, "" if finished else result.reason or f"it was {result.state.lower()}")
 
 
-def _ready(run: Run, master: str, tasks: _TaskTimes) -> tuple[Prepared, Callable[..., Result]]:
+def _ready(run: Run, master: str, profiles: _Profiles) -> tuple[Prepared, Callable[..., Result]]:
     case = run.case
     job, settings = load_job(case.job), _settings(run)
     if case.cluster is None:
         prepared = prepare(job, settings, case.nodes)
         return prepared, partial(execute, prepared, master=master)
-    simulation = prepare_simulation(job, settings, case.nodes, case.cluster.model(), means=tasks.of(case))
+    simulation = prepare_simulation(job, settings, case.nodes, case.cluster.model(), profile=profiles.of(case))
     return simulation.prepared, partial(execute_simulation, simulation)
 
 

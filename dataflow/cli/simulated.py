@@ -29,7 +29,7 @@ ComputeOption = Annotated[
     typer.Option(
         "--compute",
         metavar="KIND",
-        help="How long tasks take: measured [default] on this machine, without the "
+        help="How long tasks take: measured [default] on this machine, with the "
         "engine's own time; or only gradients take time: constant, gamma, "
         "or gamma-heterogeneous (machines differ).",
         rich_help_panel=_PANEL,

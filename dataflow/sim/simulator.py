@@ -104,7 +104,9 @@ class Simulator:
         self._coordinator = co.JobCoordinator(spec.nodes, spec.stop)
         self._network = SimNetwork(self._clock, model.rates_of(spec.nodes), model.latency_s, self._arrived)
         spread = SPREADS.get(model.compute, Spread())
-        self._times = TaskTimes(means, plan, spread=spread, speeds=model.speeds, seed=spec.seed)
+        self._times = TaskTimes(
+            means, plan, spread=spread, speeds=model.speeds, seed=spec.seed, engine_s=model.engine_s
+        )
         self._paces = [Pace(model.faults, node) for node in range(spec.nodes)]
         self._cores = [Cores(model.tasks) for _ in range(spec.nodes)]
         self._engines: list[NodeEngine] = []
@@ -247,6 +249,8 @@ class Simulator:
     # The engines
 
     def _arrived(self, source: int, target: int, event: Event) -> None:
+        if type(event) is MessageArrived:
+            self._times.message(target)
         self._feed((target, event))
 
     def _feed(self, happened: tuple[int, Event]) -> None:
@@ -264,6 +268,7 @@ class Simulator:
     def _send(self, node: int, command: SendMessage) -> None:
         stream, message, nbytes = command
         self.run_so_far.messages += 1
+        self._times.message(node)
         self._network.send(node, stream.target, MessageArrived(stream, message, nbytes), nbytes)
 
     def _grant(self, node: int, command: GrantCredit) -> None:
@@ -301,9 +306,10 @@ class Simulator:
             outcome = self._perform(node, task)
         except AkoError as raised:
             outcome, error = Outcome(), raised
-        now, cores = self._clock.now(), self._cores[node]
-        done_s = self._paces[node].done(now, self._times.seconds(node, task))
-        finished = TaskFinished(task, outcome, done_s - now, error)
+        now, cores, pace = self._clock.now(), self._cores[node], self._paces[node]
+        work_s = self._times.seconds(node, task)
+        done_s = pace.done(now, work_s + self._times.engine_s(node))
+        finished = TaskFinished(task, outcome, pace.done(now, work_s) - now, error)
         if task.pool == "compute":
             self._clock.at(done_s, self._computed, (node, finished, cores.begin(now)))
         else:

@@ -95,6 +95,22 @@ def test_network_tasks_of_a_node_delay_its_gradients_by_what_they_take() -> None
     assert finished.statistics[0].busy_s["compute"] == pytest.approx(362 * STEP_S)
 
 
+def test_engine_of_a_node_delays_it_by_its_time_for_each_task_and_is_no_part_of_tasks() -> None:
+    plain, finished = run("ako", 1, PHANTOM), run("ako", 1, PHANTOM, engine_s=1e-4)
+    tasks = finished.statistics[0].tasks
+    assert tasks == plain.statistics[0].tasks
+    assert finished.elapsed_s == pytest.approx(362 * STEP_S + tasks * 1e-4, rel=1e-3)
+    assert finished.statistics[0].busy_s == pytest.approx(plain.statistics[0].busy_s)
+
+
+def test_engine_of_nodes_takes_six_tasks_for_a_message_at_either_end() -> None:
+    """Of two nodes that do the same at the same time, each sends half of all messages and receives the other half."""
+    plain, finished = (run("all_to_all", 2, LARGE, engine_s=engine_s, rate=1e15) for engine_s in (0.0, 1e-4))
+    assert finished.messages == plain.messages
+    engine_s = 1e-4 * (finished.statistics[0].tasks + 6 * finished.messages)
+    assert finished.elapsed_s - plain.elapsed_s == pytest.approx(engine_s, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("fault", "longer_s"),
     [
