@@ -95,6 +95,13 @@ def test_network_tasks_of_a_node_delay_its_gradients_by_what_they_take() -> None
     assert finished.statistics[0].busy_s["compute"] == pytest.approx(362 * STEP_S)
 
 
+def test_phantom_tells_its_epochs_and_no_accuracy() -> None:
+    result = simulate("ako", {**PHANTOM, "epochs": 2}, nodes=2, model=ClusterModel(compute="constant", step_s=STEP_S))
+    reached = [(report["port"], report["images"], report["epoch"]) for report in result.reports]
+    assert reached == [("advance.reached", 1442 * epoch, epoch) for epoch in (1, 2, 2)]
+    assert all("accuracy" not in report for report in result.reports)
+
+
 def test_engine_of_a_node_delays_it_by_its_time_for_each_task_and_is_no_part_of_tasks() -> None:
     plain, finished = run("ako", 1, PHANTOM), run("ako", 1, PHANTOM, engine_s=1e-4)
     tasks = finished.statistics[0].tasks
