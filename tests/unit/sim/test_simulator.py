@@ -364,6 +364,20 @@ def test_time_rule_stops_nodes_that_wait_for_each_other() -> None:
     assert "did not drain" in finished.reason
 
 
+@pytest.mark.parametrize("cut", ["cut:0-1@0.5", "cut:0-1@0.5+100"])
+def test_time_of_nodes_that_do_not_drain_ends_when_nothing_happens_on_them_any_more(cut: str) -> None:
+    """They are waited for until second 65; the last that happens is that they hear, 100 us later, that time is over."""
+    told: list[float] = []
+    finished = run("ako", 3, {**PHANTOM, "time": 5}, cut, on_event=lambda event: told.append(event.elapsed_s))
+    assert finished.elapsed_s == told[-1] == max(told) == pytest.approx(5.0001)
+
+
+def test_time_of_nodes_that_drain_once_a_cut_is_over_is_that_until_then() -> None:
+    finished = run("ako", 3, {**PHANTOM, "time": 5}, "cut:0-1@0.5+20")
+    assert (finished.state, finished.reason) == ("FINISHED", "")
+    assert finished.elapsed_s == pytest.approx(20.5, abs=0.05)
+
+
 def test_fault_after_the_end_changes_nothing() -> None:
     plain, declared = run("ako", 2, PHANTOM), run("ako", 2, PHANTOM, "fail:0@1000", "cut:0-1@2000")
     assert plain.elapsed_s == declared.elapsed_s
