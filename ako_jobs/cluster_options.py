@@ -12,7 +12,7 @@ from dataflow import ClusterModel, parse_fault
 from dataflow.errors import ConfigError
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_OPTIONS = {"speeds": "speed", "step_s": "step-time", "latency_s": "latency"}
+_OPTIONS = {"speeds": "speed", "step_s": "step-time", "latency_s": "latency", "tasks": "tasks"}
 
 
 class ClusterOptions(BaseModel):

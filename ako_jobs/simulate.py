@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from ako_jobs.jobs import Job, Prepared, load_job, prepare
-from ako_jobs.run import Heard, OnEvent, Result, empty_folder, keep
+from ako_jobs.run import Heard, OnEvent, Result, check_folder, empty_folder, keep
 from dataflow import (
     Clock,
     ClusterModel,
@@ -69,6 +69,8 @@ def simulate(
     Raises:
         AkoError: the job could not be started. One that fails later is returned, with state FAILED.
     """
+    if out is not None:
+        check_folder(out)
     simulation = prepare_simulation(
         load_job(job) if isinstance(job, str) else job, settings or {}, nodes, model or ClusterModel()
     )

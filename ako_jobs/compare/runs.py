@@ -21,7 +21,7 @@ from ako_jobs.compare.identity import Identity
 from ako_jobs.jobs import Prepared, load_job, prepare
 from ako_jobs.run import Result, empty_folder, execute, keep
 from ako_jobs.simulate import check_takes_time, execute_simulation, prepare_simulation
-from dataflow import JobEvent, JobState, Profile, TaskKind
+from dataflow import JobEvent, JobSpec, JobState, Profile, TaskKind
 from dataflow.errors import AkoError, ConfigError
 
 COMPARISON_FILE = "comparison.json"
@@ -107,6 +107,7 @@ def check_cases(comparison: Comparison) -> dict[str, tuple[str, ...]]:
         ConfigError: a case cannot be run; it is named.
     """
     warnings: dict[str, tuple[str, ...]] = dict.fromkeys(comparison.variants, ())
+    seen: dict[tuple[str, str], Case] = {}
     for case in comparison.cases():
         try:
             prepared = prepare(load_job(case.job), case.settings, case.nodes)
@@ -116,11 +117,22 @@ def check_cases(comparison: Comparison) -> dict[str, tuple[str, ...]]:
             elif spec.graph.tensor_scale != 1:
                 what, fix = "only a simulation can count phantom tensors", "add --sim, or leave out phantom=true"
                 raise ConfigError(what, fix=fix)
+            _check_new(case, spec, seen)
             warnings[case.variant] = tuple(dict.fromkeys((*warnings[case.variant], *spec.warnings)))
         except AkoError as error:
             what = f"{case.name}: {error.what}"
             raise ConfigError(what, got=error.got, where=error.where, fix=error.fix) from error
     return warnings
+
+
+def _check_new(case: Case, spec: JobSpec, seen: dict[tuple[str, str], Case]) -> None:
+    """Refuse a case of a variant that is the same as an earlier one, written otherwise, such as lr=0.1 and lr=0.10."""
+    cluster = None if case.cluster is None else case.cluster.model().model_dump(mode="json")
+    meant = json.dumps([spec.config, case.nodes, cluster], sort_keys=True)
+    before = seen.setdefault((case.variant, meant), case)
+    if before is not case:
+        what, fix = f"swept values are equal: it would be the same as {before.name}", "give each value once"
+        raise ConfigError(what, fix=fix)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ako_jobs.jobs import Prepared, load_job, prepare
-from ako_jobs.run import Result, execute, record_text
+from ako_jobs.run import Result, check_folder, execute, record_text
 from ako_jobs.simulate import execute_simulation, prepare_simulation
 from dataflow.cli.common import (
     JobArgument,
@@ -27,6 +27,7 @@ from dataflow.cli.common import (
     note,
     parse_settings,
     print_json,
+    seconds,
     verbs,
 )
 from dataflow.cli.progress import Progress
@@ -104,6 +105,8 @@ def run(
         )
     if record and out is None:
         raise ConfigError(what="--record has no folder to keep the record in", fix="add --out DIR")
+    if out is not None:
+        check_folder(out)  # before anything is measured
     _check_target(json)
     go: Callable[..., Result]
     if sim:
@@ -183,7 +186,7 @@ def _epochs(prepared: Prepared) -> float | None:
 def _summary(result: Result) -> str:
     """What became of a job, for people."""
     record: Any = result.record
-    totals, parts = record["totals"], [f"{result.state} after {record['run_s']:.1f} s"]
+    totals, parts = record["totals"], [f"{result.state} after {seconds(record['run_s'])}"]
     if result.stopped_by:
         parts[0] += f", stopped by {result.stopped_by}"
     validations = [report for report in result.reports if isinstance(report.get("accuracy"), float)]

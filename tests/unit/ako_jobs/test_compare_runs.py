@@ -268,6 +268,16 @@ def test_check_cases_names_the_case_that_cannot_be_run() -> None:
         check_cases(quick(variants={"b": {"job": "ako"}}, sweep={"speed": ["1=2", "7=2"]}))
 
 
+@pytest.mark.parametrize(
+    ("key", "one", "other"),
+    [("lr", "0.1", "0.10"), ("bandwidth", "100mbit", "0.1gbit"), ("nodes", "2", "02"), ("step_time", "1ms", "1000us")],
+)
+def test_check_cases_swept_values_that_are_equal_are_refused(key: str, one: str, other: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^a {key}={other}: .* the same as a {key}={one}; give each value once"):
+        check_cases(quick(sweep={key: [one, other]}))
+    check_cases(quick(variants={"a": {"job": "ako"}, "b": {"job": "ako"}}, sweep={key: [one]}))
+
+
 def test_check_cases_phantoms_on_real_nodes_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"^a: only a simulation can count phantom tensors; add --sim"):
         check_cases(quick(cluster=None))
