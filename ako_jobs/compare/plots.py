@@ -112,6 +112,7 @@ def _pictures(pictured: Pictured) -> Iterator[tuple[str, Any]]:
     yield "bandwidth_over_time", _over_time(pictured, rates, _sending, "time, s", "a node sends, Mbit/s")
     yield "utilisation_over_time", _over_time(pictured, rates, _utilisation, "time, s", "busy compute tasks, %")
     yield "staleness_over_time", _over_time(pictured, rates, _staleness, "time, s", "staleness, gradients")
+    yield "gap_over_time", _over_time(pictured, rates, _gap, "time, s", "gap of the replicas, rms of weights")
     for key in pictured.comparison.sweep:
         yield f"sweep_{key}", _sweep(pictured, key)
 
@@ -134,6 +135,10 @@ def _utilisation(found: Rates) -> tuple[Any, Any]:
 
 def _staleness(found: Rates) -> tuple[Any, Any]:
     return found.time_s, found.staleness
+
+
+def _gap(found: Rates) -> tuple[Any, Any]:
+    return found.time_s, found.gap
 
 
 def _panels(count: int, *, width: float = 4.2, height: float = 3.0, **shared: Any) -> tuple[Any, list[Any]]:

@@ -16,6 +16,7 @@ ALWAYS = {
     "accuracy_over_time",
     "bandwidth_over_time",
     "epoch_time",
+    "gap_over_time",
     "staleness_over_time",
     "traffic",
     "utilisation_over_time",

@@ -102,6 +102,16 @@ def test_phantom_tells_its_epochs_and_no_accuracy() -> None:
     assert all("accuracy" not in report for report in result.reports)
 
 
+def test_series_holds_the_gap_of_replicas_as_the_node_that_compares_them_has_measured_it() -> None:
+    """After each of two epochs, and once all updates are applied."""
+    model = ClusterModel(compute="constant", step_s=STEP_S)
+    result = simulate("ako", {"epochs": 2, "p": 2, "warm_start": 0}, nodes=2, model=model)
+    last, measured = result.record["series"][-1], result.record["nodes"][0]["samples"]["divergence.rms"]
+    assert (last["gaps"], measured["count"]) == (3, 3)
+    assert last["gap"] == pytest.approx(3 * measured["mean"])
+    assert last["gap"] > 0
+
+
 def test_engine_of_a_node_delays_it_by_its_time_for_each_task_and_is_no_part_of_tasks() -> None:
     plain, finished = run("ako", 1, PHANTOM), run("ako", 1, PHANTOM, engine_s=1e-4)
     tasks = finished.statistics[0].tasks
