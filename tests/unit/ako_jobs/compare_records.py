@@ -48,8 +48,8 @@ def record(
     }
 
 
-def point(**counted: float) -> dict[str, float]:
-    return counted
+def point(time_s: float, **counted: float) -> dict[str, float]:
+    return {"time_s": time_s, **counted}
 
 
 def comparison(**said: Any) -> Comparison:
