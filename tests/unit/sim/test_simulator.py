@@ -14,16 +14,19 @@ from ako_jobs.config import TrainingConfig
 from ako_jobs.jobs import Job, load_job, prepare
 from ako_jobs.simulate import Simulation, execute_simulation, prepare_simulation, simulate
 from dataflow.engine.coordinator import JobState
+from dataflow.engine.events import MessageArrived
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.message import HEADER_NBYTES, Tick
 from dataflow.observe.events import JobEvent
 from dataflow.operators_api import Emissions, Operator
+from dataflow.plan.physical import StreamId
 from dataflow.ports import Out
 from dataflow.reports import NodeStatistics
 from dataflow.sim.costs import TaskKind
 from dataflow.sim.faults import LinkFails, parse_fault
 from dataflow.sim.model import ClusterModel
+from dataflow.sim.network import SimNetwork
 from dataflow.sim.simulator import SimRun, Simulator
 from operators.cost_model import CostModel
 
@@ -344,6 +347,31 @@ class Once:
         if not self._over:
             self._over = event.report is not None
             self._function(event)
+
+
+def test_send_queue_of_a_stream_is_finite_as_its_credit_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of 1.1 MB leave while any of 4 MiB of credit is left: four wait for a slow link, and never a fifth."""
+    waiting: defaultdict[StreamId, int] = defaultdict(int)
+    most: defaultdict[StreamId, int] = defaultdict(int)
+    send, arrived = SimNetwork.send, Simulator._arrived
+
+    def noting_send(network: SimNetwork, source: int, target: int, item: Any, nbytes: int) -> None:
+        if isinstance(item, MessageArrived):
+            waiting[item.stream] += nbytes
+            most[item.stream] = max(most[item.stream], waiting[item.stream])
+        send(network, source, target, item, nbytes)
+
+    def noting_arrived(driver: Simulator, source: int, target: int, event: Any) -> None:
+        if isinstance(event, MessageArrived):
+            waiting[event.stream] -= event.nbytes
+        arrived(driver, source, target, event)
+
+    monkeypatch.setattr(SimNetwork, "send", noting_send)
+    monkeypatch.setattr(Simulator, "_arrived", noting_arrived)
+    finished = run("all_to_all", 3, {**LARGE, "consistency": "async", "epochs": 0.2}, rate=1e6)
+    message = model_nbytes(finished.plan.graph) + HEADER_NBYTES
+    assert finished.plan.window_nbytes == 4 << 20
+    assert max(most.values()) == 4 * message
 
 
 # And that they end
