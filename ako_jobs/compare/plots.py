@@ -138,7 +138,9 @@ def _staleness(found: Rates) -> tuple[Any, Any]:
 
 
 def _gap(found: Rates) -> tuple[Any, Any]:
-    return found.time_s, found.gap
+    """A line from measurement to measurement: there is one now and then only."""
+    known = ~np.isnan(found.gap)
+    return found.time_s[known], found.gap[known]
 
 
 def _panels(count: int, *, width: float = 4.2, height: float = 3.0, **shared: Any) -> tuple[Any, list[Any]]:
