@@ -10,7 +10,7 @@ from dataflow import ClusterModel, parse_fault
 from dataflow.errors import ConfigError
 from dataflow.quantities import bytes_per_second, duration
 
-_OPTIONS = {"speeds": "speed", "step_s": "step-time", "latency_s": "latency"}
+_OPTIONS = {"speeds": "speed", "step_s": "step-time", "latency_s": "latency", "tasks": "tasks"}
 
 
 class ClusterOptions(BaseModel):

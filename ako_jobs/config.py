@@ -121,6 +121,8 @@ class TrainingConfig(BaseModel):
             message = f"lr_min={self.lr_min:g} is above lr={self.lr:g}; use a smaller lr_min"
         elif self.phantom and self.target is not None:
             message = "a phantom learns nothing, so it reaches no target; leave out target or phantom"
+        elif self.phantom and self.patience is not None:
+            message = "a phantom is not validated, so nobody loses patience with it; leave out patience or phantom"
         elif self.nesterov and not self.momentum:
             message = "nesterov needs momentum; add momentum=0.9"
         for key, schedule in (("milestones", "step"), ("gamma", "step"), ("lr_min", "cosine")):

@@ -14,16 +14,17 @@ from typing import Any
 from pydantic import JsonValue
 
 from ako_jobs.jobs import Job, Prepared, load_job, prepare
-from ako_jobs.run import Heard, OnEvent, Result, empty_folder, keep
+from ako_jobs.run import Heard, OnEvent, Result, check_folder, empty_folder, keep
 from dataflow import (
     Clock,
     ClusterModel,
+    Profile,
     Simulator,
     SystemClock,
     TaskKind,
     installed_versions,
     make_record,
-    task_means,
+    profile_job,
 )
 from dataflow.errors import ConfigError
 
@@ -68,6 +69,8 @@ def simulate(
     Raises:
         AkoError: the job could not be started. One that fails later is returned, with state FAILED.
     """
+    if out is not None:
+        check_folder(out)
     simulation = prepare_simulation(
         load_job(job) if isinstance(job, str) else job, settings or {}, nodes, model or ClusterModel()
     )
@@ -80,9 +83,9 @@ def prepare_simulation(
     nodes: int,
     model: ClusterModel,
     clock: Clock | None = None,
-    means: Mapping[TaskKind, float] | None = None,
+    profile: Profile | None = None,
 ) -> Simulation:
-    """Configure, build and check a job, and find out how long its tasks take.
+    """Configure, build and check a job, and find out how long its tasks, and the engine between them, take.
 
     A job that asks what a node can send and compute (the settings `bandwidth` and `gradients_per_s`) is told what the
     model says, unless the user has said otherwise. Nodes tell their statistics each time that they have had time for
@@ -94,7 +97,7 @@ def prepare_simulation(
         nodes: how many nodes it runs on.
         model: the cluster.
         clock: what tasks are measured with.
-        means: seconds of tasks, where they are known from a simulation of the same job; else they are measured.
+        profile: how long they take, where that is known from a simulation of the same job; else it is measured.
 
     Raises:
         AkoError: as for `prepare`, or the model is not one of so many nodes, or measuring failed.
@@ -102,15 +105,17 @@ def prepare_simulation(
     model.checked(nodes)
     prepared = prepare(job, settings, nodes)
     check_takes_time(prepared, model)
-    means = means or task_means(prepared.spec, model, clock or SystemClock())
-    gradient_s = _gradient_s(means, model)
+    profile = profile or profile_job(prepared.spec, model, clock or SystemClock())
+    if "engine_s" not in model.model_fields_set:
+        model = model.model_copy(update={"engine_s": profile.engine_s})
+    gradient_s = _gradient_s(profile.means, model)
     if "statistics_s" not in model.model_fields_set:
         model = model.model_copy(update={"statistics_s": _STATISTICS_GRADIENTS * gradient_s})
     told = {"bandwidth": f"{model.rate * 8:.0f}bit", "gradients_per_s": 1 / gradient_s}
     asked = {key: value for key, value in told.items() if key in job.config.model_fields and key not in settings}
     if asked:
         prepared = prepare(job, {**settings, **asked}, nodes)
-    return Simulation(prepared, model, means)
+    return Simulation(prepared, model, profile.means)
 
 
 def check_takes_time(prepared: Prepared, model: ClusterModel) -> None:

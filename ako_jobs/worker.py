@@ -10,6 +10,7 @@ from ako_jobs.config import TrainingConfig
 from ako_jobs.datasets import DataSet
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
+from operators.advance import Advance
 from operators.checkpoint import Checkpoint
 from operators.clocks import Clocks
 from operators.compute import Compute
@@ -147,6 +148,8 @@ def add_worker(
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
     """
     config, data, optimizer = setting.config, setting.data, setting.optimizer
+    validate = Validate(model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise)
+    told, looks = ("advance", Advance()) if config.phantom else ("validate", validate)
     graph = (
         graph.with_tensor_scale(setting.tensor_scale)
         .with_state("replica", Replica(model=setting.model, warm_start=setting.warm_start), role="worker")
@@ -174,11 +177,7 @@ def add_worker(
             role="worker",
         )
         .with_operator("due", Due(every=config.validate_every or "epoch"), role="worker")
-        .with_operator(
-            "validate",
-            Validate(model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise),
-            role="worker",
-        )
+        .with_operator(told, looks, role="worker")
         .with_operator("sample", SampleReplica(weights=setting.sampled_weights), role="worker")
         .with_operator("divergence", Divergence(), role="worker")
         .with_operator(
@@ -191,7 +190,7 @@ def add_worker(
         .connect("source", "compute")
         .connect("compute.progress", "due")
         .connect("compute.progress", "due_checkpoint")
-        .connect("due", "validate")
+        .connect("due", told)
         .connect("due", "sample")
         .connect("sample", "divergence", route=Route.ALL_TO_ONE, loopback=True)
         .connect("due_checkpoint", "checkpoint")

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dataflow.sim.costs import TaskKind
     from dataflow.sim.faults import parse_fault
     from dataflow.sim.model import ClusterModel
-    from dataflow.sim.profile import task_means
+    from dataflow.sim.profile import Profile, profile_job
     from dataflow.sim.simulator import SimRun, Simulator
     from dataflow.state import Reads, State, StateElement, StateKind, Writes
 
@@ -88,6 +88,7 @@ __all__ = [
     "Out",
     "PhysicalPlan",
     "PlanError",
+    "Profile",
     "Reads",
     "Route",
     "Sample",
@@ -119,7 +120,7 @@ __all__ = [
     "plan_dot",
     "plan_mermaid",
     "plan_text",
-    "task_means",
+    "profile_job",
 ]
 
 compiled.use()
@@ -155,7 +156,7 @@ _HOMES = {
     "sim.costs": "TaskKind",
     "sim.faults": "parse_fault",
     "sim.model": "ClusterModel",
-    "sim.profile": "task_means",
+    "sim.profile": "Profile profile_job",
     "sim.simulator": "SimRun Simulator",
     "state": "Reads State StateElement StateKind Writes",
 }

@@ -1,8 +1,9 @@
 """Divergence: how far the workers' replicas are from each other, sampled while they train.
 
 Exchange without consensus never heals a lost update, so this distance is watched in every run. Samples of different
-nodes are taken after the same number of steps, not at the same moment: updates under way are part of the distance, but
-for the last sample, which is taken when nothing is under way.
+nodes are due after the same number of steps, not at the same moment, and a node may have made one step more when its
+own is taken: that, and updates under way, are part of the distance, but for the last sample, which is taken when
+nothing is under way.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ReplicaSample(Message):
 
     Args:
         origin: number of the node.
-        step: gradients that the node had computed; 0 for the final sample.
+        step: gradients after which it was due, on every node alike, so that samples find each other; 0 for the final.
         final: all updates that reach the node were applied.
         values: (sampled weights,) float32, the same places on every node.
     """

@@ -138,12 +138,12 @@ class Validation(Message):
     """Result of a validation.
 
     Args:
-        step: gradients the validating node had computed.
-        images: images seen by the whole role.
-        epoch: passes over the training data.
+        step: gradients the validating node had computed when the weights were what they are.
+        images: images that the whole role had seen by then, at equal pace.
+        epoch: passes over the training data by then.
         accuracy, loss: on the test images; accuracy in [0, 1].
         validation_accuracy, validation_loss: on the images held out of training; None if none are.
-        training_loss: mean loss of the last mini-batch.
+        training_loss: mean loss of the mini-batch after which it was due.
     """
 
     step: int

@@ -13,6 +13,7 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
 from dataflow.state import Reads
+from operators.clocks import ClocksState
 from operators.data import DataRef, open_data, pixels
 from operators.dnn import Network, NetworkSpec, build_network
 from operators.messages import Predictions, Progress, Validation, Vector
@@ -29,7 +30,8 @@ class _Part:
 class Validate(Operator):
     """Measures one node's replica at each progress it is told, on the test images and on those held out of training.
 
-    The statistics are that node's too.
+    The statistics are that node's too. A result is labelled with the gradients that are in its weights, which may be
+    more than the progress tells of: snapshots are taken between two steps, and the next may have been made by then.
 
     Args:
         model: the network.
@@ -51,6 +53,7 @@ class Validate(Operator):
     predictions = Out(Predictions)
     replica = Reads()
     statistics = Reads()
+    clocks = Reads()
 
     _model: Network = PrivateAttr()
     _workspace: Any = PrivateAttr()
@@ -72,17 +75,20 @@ class Validate(Operator):
             rows = split_validation(len(data.train_images), self.holdout, node.seed)[1]
             self._held_out = _Part(data.train_images[rows], data.train_labels[rows])
 
-    def process(self, progress: Progress, replica: Vector, statistics: Vector, node: NodeContext) -> Emissions:
+    def process(
+        self, progress: Progress, replica: Vector, statistics: Vector, clocks: ClocksState, node: NodeContext
+    ) -> Emissions:
         """The result of a validation, and what was predicted."""
         if node.rank != self.rank:
             return
         accuracy, loss, predicted = self._evaluate(self._test, replica, statistics)
         held_out = self._evaluate(self._held_out, replica, statistics)[:2] if self._held_out else (None, None)
+        images = clocks.images * node.size
         yield self.results(
             Validation(
-                step=progress.step,
-                images=progress.images,
-                epoch=progress.epoch,
+                step=clocks.made,
+                images=images,
+                epoch=progress.epoch * images / max(1, progress.images),
                 accuracy=accuracy,
                 loss=loss,
                 validation_accuracy=held_out[0],
@@ -90,7 +96,7 @@ class Validate(Operator):
                 training_loss=progress.loss,
             )
         )
-        yield self.predictions(Predictions(progress.images, self._test.labels, predicted))
+        yield self.predictions(Predictions(images, self._test.labels, predicted))
 
     def _evaluate(self, part: _Part, weights: Vector, statistics: Vector) -> tuple[float, float, npt.NDArray[np.int64]]:
         loss, correct = 0.0, 0

@@ -34,12 +34,14 @@ class Rates:
         sending: bytes per second of a node.
         utilisation: share of the compute tasks of all nodes that were busy.
         staleness: of the gradients of the stretch; NaN where there were none.
+        gap: how far the replicas were apart, root mean square; NaN where it was not measured.
     """
 
     time_s: Floats
     sending: Floats
     utilisation: Floats
     staleness: Floats
+    gap: Floats
 
 
 def accuracies(record: Record) -> Accuracies:
@@ -60,18 +62,23 @@ def rates(record: Record) -> Rates:
     length_s = np.diff(edges)
 
     def gained(key: str) -> Floats:
-        """What a counter grew by in each stretch."""
-        return np.diff(np.interp(edges, times, [0.0, *(point[key] for point in points)]))
+        """What a counter grew by in each stretch; one that an older record does not have stood still."""
+        return np.diff(np.interp(edges, times, [0.0, *(point.get(key, 0.0) for point in points)]))
+
+    def mean(total: str, count: str) -> Floats:
+        """What was measured in each stretch, on average; NaN where nothing was."""
+        counts = gained(count)
+        return np.divide(gained(total), counts, out=np.full_like(counts, np.nan), where=counts > 0)
 
     if not points or times[-1] <= 0:
         nothing = np.empty(0)
-        return Rates(nothing, nothing, nothing, nothing)
-    gradients = gained("stale_gradients")
+        return Rates(nothing, nothing, nothing, nothing, nothing)
     return Rates(
         time_s=(edges[:-1] + edges[1:]) / 2,
         sending=gained("sent_nbytes") / length_s / nodes,
         utilisation=gained("computing_s") / length_s / (nodes * tasks_per_node(record)),
-        staleness=np.divide(gained("staleness"), gradients, out=np.full_like(gradients, np.nan), where=gradients > 0),
+        staleness=mean("staleness", "stale_gradients"),
+        gap=mean("gap", "gaps"),
     )
 
 

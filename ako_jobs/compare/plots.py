@@ -102,8 +102,9 @@ def draw(comparison: Comparison, rows: Sequence[Row], outcomes: Outcomes, folder
 
 
 def _pictures(pictured: Pictured) -> Iterator[tuple[str, Any]]:
-    yield "accuracy_over_time", _over_time(pictured, accuracies, _accuracy_s, "time, s", "test accuracy, %")
-    yield "accuracy_over_epochs", _over_time(pictured, accuracies, _accuracy_epochs, "epochs", "test accuracy, %")
+    if any(row.accuracy for row in pictured.rows):
+        yield "accuracy_over_time", _over_time(pictured, accuracies, _accuracy_s, "time, s", "test accuracy, %")
+        yield "accuracy_over_epochs", _over_time(pictured, accuracies, _accuracy_epochs, "epochs", "test accuracy, %")
     if pictured.comparison.target is not None:
         yield "time_to_target", _to_target(pictured)
     yield "epoch_time", _epoch_time(pictured)
@@ -111,6 +112,7 @@ def _pictures(pictured: Pictured) -> Iterator[tuple[str, Any]]:
     yield "bandwidth_over_time", _over_time(pictured, rates, _sending, "time, s", "a node sends, Mbit/s")
     yield "utilisation_over_time", _over_time(pictured, rates, _utilisation, "time, s", "busy compute tasks, %")
     yield "staleness_over_time", _over_time(pictured, rates, _staleness, "time, s", "staleness, gradients")
+    yield "gap_over_time", _over_time(pictured, rates, _gap, "time, s", "gap of the replicas, rms of weights")
     for key in pictured.comparison.sweep:
         yield f"sweep_{key}", _sweep(pictured, key)
 
@@ -133,6 +135,12 @@ def _utilisation(found: Rates) -> tuple[Any, Any]:
 
 def _staleness(found: Rates) -> tuple[Any, Any]:
     return found.time_s, found.staleness
+
+
+def _gap(found: Rates) -> tuple[Any, Any]:
+    """A line from measurement to measurement: there is one now and then only."""
+    known = ~np.isnan(found.gap)
+    return found.time_s[known], found.gap[known]
 
 
 def _panels(count: int, *, width: float = 4.2, height: float = 3.0, **shared: Any) -> tuple[Any, list[Any]]:
@@ -276,7 +284,7 @@ def _sweep(pictured: Pictured, key: str) -> Any:
     values = list(pictured.comparison.sweep[key])
     places = _places(values)
     combinations = list(dict.fromkeys(_others(row, key) for row in pictured.rows))
-    measures = _measures(aimed=pictured.comparison.target is not None)
+    measures = _measures(pictured)
     figure, panels = _panels(len(measures))
     for axes, (label, measure) in zip(panels, measures, strict=True):
         for variant in pictured.comparison.variants:
@@ -306,14 +314,15 @@ def _sweep(pictured: Pictured, key: str) -> Any:
     return figure
 
 
-def _measures(*, aimed: bool) -> list[tuple[str, Callable[[Row], float | None]]]:
+def _measures(pictured: Pictured) -> list[tuple[str, Callable[[Row], float | None]]]:
     """What is drawn of a sweep: labels, and figures of a row, None where there is none."""
-    target: list[tuple[str, Callable[[Row], float | None]]] = [
-        ("time to target, s", lambda row: _median(row.target_s)),
-    ]
+    measures: list[tuple[str, Callable[[Row], float | None]]] = []
+    if pictured.comparison.target is not None:
+        measures.append(("time to target, s", lambda row: _median(row.target_s)))
+    if any(row.accuracy for row in pictured.rows):
+        measures.append(("test accuracy, %", lambda row: _median(row.accuracy, 100)))
     return [
-        *(target if aimed else ()),
-        ("test accuracy, %", lambda row: _median(row.accuracy, 100)),
+        *measures,
         ("time of an epoch, s", lambda row: _median(row.epoch_s)),
         ("a node sends, Mbit/s", lambda row: None if row.sending_rate is None else row.sending_rate * 8 / 1e6),
     ]

@@ -21,7 +21,7 @@ from ako_jobs.compare.identity import Identity
 from ako_jobs.jobs import Prepared, load_job, prepare
 from ako_jobs.run import MakeCluster, Result, empty_folder, execute, keep
 from ako_jobs.simulate import check_takes_time, execute_simulation, prepare_simulation
-from dataflow import JobEvent, JobState, LocalCluster, TaskKind
+from dataflow import JobEvent, JobSpec, JobState, LocalCluster, Profile, TaskKind
 from dataflow.errors import AkoError, ConfigError
 
 COMPARISON_FILE = "comparison.json"
@@ -107,6 +107,7 @@ def check_cases(comparison: Comparison) -> dict[str, tuple[str, ...]]:
         ConfigError: a case cannot be run; it is named.
     """
     warnings: dict[str, tuple[str, ...]] = dict.fromkeys(comparison.variants, ())
+    seen: dict[tuple[str, str], Case] = {}
     for case in comparison.cases():
         try:
             prepared = prepare(load_job(case.job), case.settings, case.nodes)
@@ -116,11 +117,22 @@ def check_cases(comparison: Comparison) -> dict[str, tuple[str, ...]]:
             elif spec.graph.tensor_scale != 1:
                 what, fix = "only a simulation can count phantom tensors", "add --sim, or leave out phantom=true"
                 raise ConfigError(what, fix=fix)
+            _check_new(case, spec, seen)
             warnings[case.variant] = tuple(dict.fromkeys((*warnings[case.variant], *spec.warnings)))
         except AkoError as error:
             what = f"{case.name}: {error.what}"
             raise ConfigError(what, got=error.got, where=error.where, fix=error.fix) from error
     return warnings
+
+
+def _check_new(case: Case, spec: JobSpec, seen: dict[tuple[str, str], Case]) -> None:
+    """Refuse a case of a variant that is the same as an earlier one, written otherwise, such as lr=0.1 and lr=0.10."""
+    cluster = None if case.cluster is None else case.cluster.model().model_dump(mode="json")
+    meant = json.dumps([spec.config, case.nodes, cluster], sort_keys=True)
+    before = seen.setdefault((case.variant, meant), case)
+    if before is not case:
+        what, fix = f"swept values are equal: it would be the same as {before.name}", "give each value once"
+        raise ConfigError(what, fix=fix)
 
 
 @contextmanager
@@ -180,7 +192,7 @@ def run_comparison(
         make_cluster: makes the processes of a run that is not simulated and has no master.
     """
     ended: list[Outcome] = []
-    tasks = _TaskTimes()
+    profiles = _Profiles()
     try:
         # Before the first run: a job file that is edited from now on is not what this process has imported.
         planned = [_Planned.of(run, out) for run in runs(comparison)]
@@ -192,10 +204,10 @@ def run_comparison(
                 outcome = Outcome(run, each.before)
             else:
                 outcome = _perform(
-                    each, partial(execute, master=comparison.master, cluster=make_cluster), tasks, watcher
+                    each, partial(execute, master=comparison.master, cluster=make_cluster), profiles, watcher
                 )
             if outcome.record is not None:
-                tasks.learn(run.case, outcome.record)
+                profiles.learn(run.case, outcome.record)
             ended.append(outcome)
             watcher.end(outcome)
     except KeyboardInterrupt:
@@ -228,20 +240,19 @@ class _Planned:
 
 
 @dataclass
-class _TaskTimes:
-    """Seconds of tasks, known from one simulation of a case for all others that have the same tasks."""
+class _Profiles:
+    """How long tasks take, known from one simulation of a case for all others that have the same tasks."""
 
-    known: dict[str, Mapping[TaskKind, float]] = field(default_factory=dict)
+    known: dict[str, Profile] = field(default_factory=dict)
 
-    def of(self, case: Case) -> Mapping[TaskKind, float] | None:
+    def of(self, case: Case) -> Profile | None:
         return self.known.get(self._key(case))
 
     def learn(self, case: Case, record: Record) -> None:
         if case.cluster is not None:
-            task_s = record["simulation"]["task_s"]
-            self.known.setdefault(
-                self._key(case), {TaskKind(chain, role, first): mean for chain, role, first, mean in task_s}
-            )
+            assumed = record["simulation"]
+            means = {TaskKind(chain, role, first): mean for chain, role, first, mean in assumed["task_s"]}
+            self.known.setdefault(self._key(case), Profile(means, assumed.get("engine_s", 0.0)))
 
     def _key(self, case: Case) -> str:
         """Cases with equal ones have equal tasks: the network and declared faults make no difference."""
@@ -258,7 +269,7 @@ def _finished(folder: Path) -> Record | None:
         return None
 
 
-def _perform(planned: _Planned, execute_job: Callable[..., Result], tasks: _TaskTimes, watcher: Watcher) -> Outcome:
+def _perform(planned: _Planned, execute_job: Callable[..., Result], profiles: _Profiles, watcher: Watcher) -> Outcome:
     """Run it and keep what it makes.
 
     Raises:
@@ -267,7 +278,7 @@ def _perform(planned: _Planned, execute_job: Callable[..., Result], tasks: _Task
     run, identity = planned.run, planned.identity
     try:
         watcher.begin(run)
-        prepared, go = _ready(run, execute_job, tasks)
+        prepared, go = _ready(run, execute_job, profiles)
         epochs = prepared.spec.config.get("epochs")
         watcher.start(float(epochs) if isinstance(epochs, int | float) else None)
         result = go(on_event=watcher.event)
@@ -283,13 +294,13 @@ def _perform(planned: _Planned, execute_job: Callable[..., Result], tasks: _Task
     return Outcome(run, result.record, "" if finished else result.reason or f"it was {result.state.lower()}")
 
 
-def _ready(run: Run, execute_job: Callable[..., Result], tasks: _TaskTimes) -> tuple[Prepared, Callable[..., Result]]:
+def _ready(run: Run, execute_job: Callable[..., Result], profiles: _Profiles) -> tuple[Prepared, Callable[..., Result]]:
     case = run.case
     job, settings = load_job(case.job), _settings(run)
     if case.cluster is None:
         prepared = prepare(job, settings, case.nodes)
         return prepared, partial(execute_job, prepared)
-    simulation = prepare_simulation(job, settings, case.nodes, case.cluster.model(), means=tasks.of(case))
+    simulation = prepare_simulation(job, settings, case.nodes, case.cluster.model(), profile=profiles.of(case))
     return simulation.prepared, partial(execute_simulation, simulation)
 
 

@@ -124,7 +124,8 @@ def figures(record: Record, target: float | None) -> Figures:
     """
     reports = [report for report in record["reports"] if isinstance(report.get("accuracy"), int | float)]
     reached = next((report for report in reports if target is not None and report["accuracy"] >= target), None)
-    epochs = max((report["epoch"] for report in reports if isinstance(report.get("epoch"), int | float)), default=0.0)
+    told = [report["epoch"] for report in record["reports"] if isinstance(report.get("epoch"), int | float)]
+    epochs = max(told, default=0.0)
     run_s, nodes = record["run_s"], record["nodes"]
     computing = [node for node in nodes if node["steps"]] or nodes
     time_s = len(computing) * run_s or math.inf

@@ -141,9 +141,9 @@ def megabytes(nbytes: float) -> str:
 
 
 def seconds(duration_s: float) -> str:
-    """A duration as ``1:02:03``, ``2:03`` or ``4.5 s``, for people."""
-    if duration_s < 60:
-        return f"{duration_s:.1f} s"
+    """A duration as ``1:02:03``, ``2:03``, ``4.50 s`` or ``0.0321 s``, for people: three digits where it is short."""
+    if duration_s < 59.95:
+        return f"{duration_s:#.3g} s"
     minutes, rest = divmod(int(duration_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

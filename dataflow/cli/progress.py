@@ -67,7 +67,7 @@ class Progress:
             self._say(event.state + (f": {why}" if why else ""))
 
     def _say(self, line: str) -> None:
-        self._console.print(f"{seconds(self._elapsed_s):>7}  {line}", soft_wrap=True)
+        self._console.print(f"{seconds(self._elapsed_s):>8}  {line}", soft_wrap=True)
 
     def _render(self) -> RenderableType:
         since_s = self._clock.now() - self._heard_s if self._state == "RUNNING" else 0.0

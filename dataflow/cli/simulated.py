@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ako_jobs.cluster_options import ClusterOptions
+from dataflow.sim.model import MOST_TASKS
 
 _PANEL = "Simulated cluster (with --sim)"
 
@@ -29,7 +30,7 @@ ComputeOption = Annotated[
     typer.Option(
         "--compute",
         metavar="KIND",
-        help="How long tasks take: measured [default] on this machine, without the "
+        help="How long tasks take: measured [default] on this machine, with the "
         "engine's own time; or only gradients take time: constant, gamma, "
         "or gamma-heterogeneous (machines differ).",
         rich_help_panel=_PANEL,
@@ -45,7 +46,10 @@ StepTimeOption = Annotated[
     ),
 ]
 TasksOption = Annotated[
-    int | None, typer.Option("--tasks", help="Compute tasks of a node [default: 1].", min=1, rich_help_panel=_PANEL)
+    int | None,
+    typer.Option(
+        "--tasks", help="Compute tasks of a node [default: 1].", min=1, max=MOST_TASKS, rich_help_panel=_PANEL
+    ),
 ]
 SpeedOption = Annotated[
     list[str] | None,

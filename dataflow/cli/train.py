@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ako_jobs.jobs import Prepared, load_job, prepare
-from ako_jobs.run import Result, execute, record_text
+from ako_jobs.run import Result, check_folder, execute, record_text
 from ako_jobs.simulate import execute_simulation, prepare_simulation
 from dataflow.cli.common import (
     JobArgument,
@@ -27,6 +27,7 @@ from dataflow.cli.common import (
     note,
     parse_settings,
     print_json,
+    seconds,
     verbs,
 )
 from dataflow.cli.emulated import LabFlag, cluster_maker, lab_plan
@@ -108,15 +109,11 @@ def run(
     cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, fault)
     if not sim and cluster is not None:
         raise ConfigError(what="options of a simulated cluster without --sim", fix="add --sim, or leave them out")
-    if sim and master:
-        raise ConfigError(
-            what="a simulation runs in this process, not at a master", got=master, fix="leave out --master"
-        )
-    if lab and (sim or master):
-        what = "a job runs in the lab, simulated, or at a master"
-        raise ConfigError(what, fix="leave out --sim and --master, or --lab")
+    _check_place(sim=sim, master=master, lab=lab)
     if record and out is None:
         raise ConfigError(what="--record has no folder to keep the record in", fix="add --out DIR")
+    if out is not None:
+        check_folder(out)  # before anything is measured
     _check_target(json)
     go: Callable[..., Result]
     plan = lab_plan(lab)
@@ -180,6 +177,19 @@ def submit(
     print(submitted)
 
 
+def _check_place(*, sim: bool, master: str, lab: bool) -> None:
+    """Refuse to run a job in several places at once.
+
+    Raises:
+        ConfigError: more than one is asked for.
+    """
+    if sim and master:
+        raise ConfigError("a simulation runs in this process, not at a master", got=master, fix="leave out --master")
+    if lab and (sim or master):
+        what = "a job runs in the lab, simulated, or at a master"
+        raise ConfigError(what, fix="leave out --sim and --master, or --lab")
+
+
 def _check_target(file: str) -> None:
     """Refuse what could not be written once the job is over."""
     path = Path(file).absolute()
@@ -198,7 +208,7 @@ def _epochs(prepared: Prepared) -> float | None:
 def _summary(result: Result) -> str:
     """What became of a job, for people."""
     record: Any = result.record
-    totals, parts = record["totals"], [f"{result.state} after {record['run_s']:.1f} s"]
+    totals, parts = record["totals"], [f"{result.state} after {seconds(record['run_s'])}"]
     if result.stopped_by:
         parts[0] += f", stopped by {result.stopped_by}"
     validations = [report for report in result.reports if isinstance(report.get("accuracy"), float)]

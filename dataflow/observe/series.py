@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dataflow.reports import NodeStatistics
+from dataflow.reports import NodeStatistics, SampleStatistics
 
 MOST_POINTS = 512
 """So many points are kept at most."""
@@ -22,6 +23,8 @@ class Point:
         sent_nbytes: bytes of messages sent.
         stale_gradients: how many gradients a staleness is known of.
         staleness: the sum of these.
+        gaps: how many times it has been measured how far the replicas are apart.
+        gap: the sum of what was found: root mean squares of weights' distances from the mean of all replicas.
     """
 
     time_s: float
@@ -31,6 +34,8 @@ class Point:
     sent_nbytes: int
     stale_gradients: int
     staleness: float
+    gaps: int
+    gap: float
 
 
 @dataclass
@@ -67,7 +72,7 @@ class Series:
         self._made += 1
         self._told.clear()
         nodes = self._newest.values()
-        stale = [sample for each in nodes for name, sample in each.samples.items() if name.endswith(".staleness")]
+        stale, apart = _samples(nodes, ".staleness"), _samples(nodes, ".rms")
         self.points.append(
             Point(
                 time_s=self._time_s,
@@ -77,5 +82,12 @@ class Series:
                 sent_nbytes=sum(sum(each.sent_nbytes.values()) for each in nodes),
                 stale_gradients=sum(sample.count for sample in stale),
                 staleness=sum(sample.total for sample in stale),
+                gaps=sum(sample.count for sample in apart),
+                gap=sum(sample.total for sample in apart),
             )
         )
+
+
+def _samples(nodes: Iterable[NodeStatistics], suffix: str) -> list[SampleStatistics]:
+    """Those of all nodes whose names end with it."""
+    return [sample for each in nodes for name, sample in each.samples.items() if name.endswith(suffix)]

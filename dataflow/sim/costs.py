@@ -12,6 +12,7 @@ import numpy as np
 from dataflow.engine.events import Task
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.sim.faults import Fault, NodePauses, NodeSlows
+from dataflow.sim.model import MESSAGE_TASKS
 
 
 class TaskKind(NamedTuple):
@@ -58,6 +59,7 @@ class TaskTimes:
         spread: of the tasks in the compute pool around their means.
         speeds: by node, how many times as fast as the mean it is; 1 if not there.
         seed: of the draws.
+        engine_s: mean seconds that an engine takes for a task.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class TaskTimes:
         spread: Spread = Spread(),
         speeds: Mapping[int, float] | None = None,
         seed: int = 0,
+        engine_s: float = 0.0,
     ) -> None:
         nodes = len(plan.nodes)
         self._means, self._spread, self._first = dict(means), spread, first_nodes(plan)
@@ -75,6 +78,8 @@ class TaskTimes:
         self._draws = [np.random.Generator(np.random.PCG64(root)) for root in roots]
         machines = [_gamma(draw, spread.machine) for draw in self._draws]
         self._factors = [machine / (speeds or {}).get(node, 1.0) for node, machine in enumerate(machines)]
+        self._engine_s = [engine_s * factor for factor in self._factors]
+        self._messages = [0] * nodes
 
     def seconds(self, node: int, task: Task) -> float:
         """Seconds of work that a task is, on its node."""
@@ -83,6 +88,15 @@ class TaskTimes:
             return 0.0
         spread = self._spread.task if task.pool == "compute" else 0.0
         return mean * self._factors[node] * _gamma(self._draws[node], spread)
+
+    def message(self, node: int) -> None:
+        """A node has sent or received a message."""
+        self._messages[node] += 1
+
+    def engine_s(self, node: int) -> float:
+        """Seconds that a node's engine takes for a task that starts now, and for the messages since the last one."""
+        messages, self._messages[node] = self._messages[node], 0
+        return self._engine_s[node] * (1 + MESSAGE_TASKS * messages)
 
 
 def first_nodes(plan: PhysicalPlan) -> dict[str, int]:

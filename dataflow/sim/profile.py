@@ -1,10 +1,11 @@
-"""How long the tasks of a job take: as given, or as measured on this machine in a short run of the job."""
+"""How long tasks of a job, and the engine between them, take: as given, or as measured in a short run of the job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import product
-from statistics import median
+from statistics import fmean, median
 
 from dataflow.clock import Clock
 from dataflow.engine.events import Outcome, Task
@@ -28,9 +29,25 @@ _NODES = 4
 _MEMBERS = 2
 """Members that each role has then at least, if it has as many: what the first does, the others may not do."""
 
+_GROUP = 16
+"""Tasks over which the engine's time is averaged: some start others, so one alone says little."""
 
-def task_means(spec: JobSpec, model: ClusterModel, clock: Clock) -> dict[TaskKind, float]:
-    """Mean seconds of each kind of task that takes time in a simulation of a job.
+
+@dataclass(frozen=True)
+class Profile:
+    """How long what the nodes of a job do takes.
+
+    Args:
+        means: seconds by kind of task; kinds that are not there take no time.
+        engine_s: seconds that a node's engine takes for each task, besides the task's own; see `ClusterModel`.
+    """
+
+    means: Mapping[TaskKind, float]
+    engine_s: float = 0.0
+
+
+def profile_job(spec: JobSpec, model: ClusterModel, clock: Clock) -> Profile:
+    """How long what takes time in a simulation of a job takes; the engine does only where tasks are measured.
 
     Args:
         spec: the job.
@@ -43,11 +60,11 @@ def task_means(spec: JobSpec, model: ClusterModel, clock: Clock) -> dict[TaskKin
     gathering = {chain.head for chain in chains(spec.graph) if spec.graph.operator(chain.operators[-1]).gather}
     gradients = {TaskKind(*kind) for kind in product(sorted(gathering), ("step", "shard"), (True, False))}
     if model.step_s is not None:
-        return {kind: model.step_s / (model.tasks if kind.role == "shard" else 1) for kind in gradients}
+        return Profile({kind: model.step_s / (model.tasks if kind.role == "shard" else 1) for kind in gradients})
     measured = _measured(spec, model.tasks, gathering, clock)
     if model.compute == "measured":
         return measured
-    return {kind: seconds for kind, seconds in measured.items() if kind in gradients}
+    return Profile({kind: seconds for kind, seconds in measured.means.items() if kind in gradients})
 
 
 def with_steps(means: Mapping[TaskKind, float], gathering: Iterable[str]) -> dict[TaskKind, float]:
@@ -70,7 +87,7 @@ def with_steps(means: Mapping[TaskKind, float], gathering: Iterable[str]) -> dic
     return known
 
 
-def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> dict[TaskKind, float]:
+def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> Profile:
     model = ClusterModel(compute="constant", tasks=tasks, rate=1e15, latency_s=0.0)
     watch = _Stopwatch(clock, gathering)
     simulator = Simulator(_smaller(spec), model, {}, perform=watch.perform)
@@ -79,7 +96,7 @@ def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> d
     if not watch.seconds or run.state == "FAILED":
         raise JobFailedError(what=f"the job failed while its tasks were measured: {run.reason}")
     means = {kind: median(times[1:] or times) for kind, times in watch.seconds.items()}
-    return dict(sorted(with_steps(means, gathering).items()))
+    return Profile(dict(sorted(with_steps(means, gathering).items())), watch.engine_s())
 
 
 def _smaller(spec: JobSpec) -> JobSpec:
@@ -96,20 +113,25 @@ def _smaller(spec: JobSpec) -> JobSpec:
 
 
 class _Stopwatch:
-    """Runs tasks and notes how long they take; says once it has seen enough."""
+    """Runs tasks and notes how long they, and what lies between them, take; says once it has seen enough."""
 
     def __init__(self, clock: Clock, gathering: set[str]) -> None:
         self.seconds: dict[TaskKind, list[float]] = {}
         self.first: Mapping[str, int] = {}
         self.enough: Callable[[], None] = lambda: None
         self._clock, self._gathering, self._steps, self._tasks = clock, gathering, 0, 0
+        self._between: list[float] = []
+        self._ended_s: float | None = None
 
     def perform(self, node: int, task: Task) -> Outcome:
         """What running a task gives."""
         begin = self._clock.now()
+        if self._ended_s is not None:
+            self._between.append(begin - self._ended_s)
         outcome = task.run()
         kind = TaskKind(task.chain, task.role, self.first[task.chain] == node)
-        self.seconds.setdefault(kind, []).append(self._clock.now() - begin)
+        self._ended_s = self._clock.now()
+        self.seconds.setdefault(kind, []).append(self._ended_s - begin)
         if task.chain in self._gathering and task.role in ("step", "merge"):
             self._steps += 1
         self._tasks += 1
@@ -117,3 +139,8 @@ class _Stopwatch:
             self.enough()
             self.enough = lambda: None
         return outcome
+
+    def engine_s(self) -> float:
+        """Seconds between two tasks: of a few in a row the mean, of many such the median."""
+        groups = [self._between[at : at + _GROUP] for at in range(0, len(self._between), _GROUP)]
+        return median(map(fmean, groups)) if groups else 0.0

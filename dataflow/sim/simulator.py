@@ -65,7 +65,7 @@ class SimRun:
         state: how the job ended; RUNNING before it has.
         reason: why, if it failed.
         stopped_by: what made it stop.
-        elapsed_s: virtual seconds.
+        elapsed_s: virtual seconds; of nodes that never drained, those until nothing happened on them any more.
         messages: how many were sent from node to node.
         artifacts: files of the job's results by name.
         statistics: the last ones of every node.
@@ -109,13 +109,16 @@ class Simulator:
         self._coordinator = co.JobCoordinator(spec.nodes, spec.stop)
         self._network = SimNetwork(self._clock, model.rates_of(spec.nodes), model.latency_s, self._arrived)
         spread = SPREADS.get(model.compute, Spread())
-        self._times = TaskTimes(means, plan, spread=spread, speeds=model.speeds, seed=spec.seed)
+        self._times = TaskTimes(
+            means, plan, spread=spread, speeds=model.speeds, seed=spec.seed, engine_s=model.engine_s
+        )
         self._paces = [Pace(model.faults, node) for node in range(spec.nodes)]
         self._cores = [Cores(model.tasks) for _ in range(spec.nodes)]
         self._engines: list[NodeEngine] = []
         self._ended: set[int] = set()
         self._dead: set[int] = set()
         self._events = 0
+        self._happened_s = 0.0
         self._timer_at_s: float | None = None
         self._cancelled = False
 
@@ -145,7 +148,6 @@ class Simulator:
         finally:
             gc.set_threshold(*often)
             gc.unfreeze()
-        run.elapsed_s = clock.now()
         run.statistics = [engine.statistics() for engine in self._engines]
         for engine in self._engines:
             if isinstance(engine, RecordedEngine) and (rest := engine.rest()):
@@ -202,27 +204,29 @@ class Simulator:
                 at(at_s, self._tick, at_s)
             case co.ChangeState(state, reason):
                 run.state = state
-                self._tell(state=state, reason=reason)
+                self._tell(now, state=state, reason=reason)
             case co.Finish(state, reason, stopped_by):
                 run.state, run.reason, run.stopped_by = state, reason, stopped_by
-                self._tell(state=state, reason=reason, stopped_by=stopped_by)
+                # A finished job with a reason was waited for in vain: its nodes were killed.
+                run.elapsed_s = self._happened_s if state is co.JobState.FINISHED and reason else now
+                self._tell(run.elapsed_s, state=state, reason=reason, stopped_by=stopped_by)
                 self._clock.stop()
 
     def _tick(self, at_s: float) -> None:
         if at_s == self._timer_at_s:
             self._coordinate(co.Tick())
 
-    def _tell(self, **what: Any) -> None:
+    def _tell(self, at_s: float, **what: Any) -> None:
         """Tell of an event that is kept."""
-        now = self._clock.now()
-        self._on_event(JobEvent(index=self._events, wall_s=now, elapsed_s=now, **what))
+        self._on_event(JobEvent(index=self._events, wall_s=at_s, elapsed_s=at_s, **what))
         self._events += 1
 
     def _tell_statistics(self, _: None) -> None:
-        """Tell what every node has counted, now and then, as long as anything goes on."""
+        """Tell what every node has counted, now and then, as long as anything goes on; of a lull, when it began."""
         now = self._clock.now()
+        at_s = now if self._clock.next_s <= now + self._model.statistics_s else self._happened_s
         for engine in self._engines:
-            self._on_event(JobEvent(index=self._events, wall_s=now, elapsed_s=now, statistics=engine.statistics()))
+            self._on_event(JobEvent(index=self._events, wall_s=at_s, elapsed_s=at_s, statistics=engine.statistics()))
         if self._clock.next_s < float("inf"):
             # Not while nothing happens, which may be for years.
             self._clock.at(max(now, self._clock.next_s) + self._model.statistics_s, self._tell_statistics)
@@ -255,6 +259,8 @@ class Simulator:
     # The engines
 
     def _arrived(self, source: int, target: int, event: Event) -> None:
+        if type(event) is MessageArrived:
+            self._times.message(target)
         self._feed((target, event))
 
     def _feed(self, happened: tuple[int, Event]) -> None:
@@ -266,12 +272,14 @@ class Simulator:
         if not pace.even and (awake_s := pace.awake(now)) > now:
             self._clock.at(awake_s, self._feed, happened)
             return
+        self._happened_s = now
         for command in self._engines[node].handle(event, now):
             _CARRY_OUT[type(command)](self, node, command)
 
     def _send(self, node: int, command: SendMessage) -> None:
         stream, nbytes = command.stream, command.nbytes
         self.run_so_far.messages += 1
+        self._times.message(node)
         self._network.send(node, stream.target, MessageArrived(stream, command.message, nbytes), nbytes)
 
     def _grant(self, node: int, command: GrantCredit) -> None:
@@ -291,7 +299,7 @@ class Simulator:
         if isinstance(what, Artifact):
             self.run_so_far.artifacts[what.name] = what.data
         else:
-            self._tell(node=node, report=what)
+            self._tell(self._clock.now(), node=node, report=what)
             self._inform(co.NodeReport(node, what))
 
     def _node_ended(self, node: int, _: Ended) -> None:
@@ -312,9 +320,10 @@ class Simulator:
             outcome = self._perform(node, task)
         except AkoError as raised:
             outcome, error = Outcome(), raised
-        now, cores = self._clock.now(), self._cores[node]
-        done_s = self._paces[node].done(now, self._times.seconds(node, task))
-        finished = TaskFinished(task, outcome, done_s - now, error)
+        now, cores, pace = self._clock.now(), self._cores[node], self._paces[node]
+        work_s = self._times.seconds(node, task)
+        done_s = pace.done(now, work_s + self._times.engine_s(node))
+        finished = TaskFinished(task, outcome, pace.done(now, work_s) - now, error)
         if task.pool == "compute":
             self._clock.at(done_s, self._computed, (node, finished, cores.begin(now)))
         else:

@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 from pydantic import PrivateAttr
 
+from ako_jobs import ako
+from ako_jobs.worker import Setting
 from dataflow.engine.memory_driver import MemoryDriver, MemoryRun
 from dataflow.graph.logical import LogicalGraph
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Sample
 from dataflow.plan.compile import compile_graph
 from operators.barrier import BarrierState
+from operators.data import open_data, pixels
+from operators.dnn import Model
 from operators.messages import Fragment
 from operators.serve import PullsState, Serve, ServeMean
 from operators.vector_state import VectorState
@@ -103,6 +107,29 @@ def test_checkpoint_in_any_order_holds_the_weights_of_the_step_in_its_name(seed:
     for step, tensors in kept.items():
         np.testing.assert_array_equal(tensors["replica"], steps[step - 1])
         assert tensors["clocks.made"].tolist() == [step, step * BASE["batch"]]
+
+
+@pytest.mark.parametrize("seed", [None, *range(6)])
+def test_validation_in_any_order_is_that_of_the_weights_of_the_step_it_is_labelled_with(seed: int | None) -> None:
+    """The loss on all test images, by a network apart from the job's, of the weights of a plain loop."""
+    order = None if seed is None else np.random.default_rng(seed)
+    graph = job("ako", p=1, validate_every=3 * BASE["batch"])
+    reports = MemoryDriver(compile_graph(graph, 1, seed=BASE["seed"]), order=order).execute().reports
+    setting = Setting.of(ako.Config.parse({**BASE, "p": 1}))
+    assert setting.normalise is not None
+    data, model, steps = open_data(setting.data), Model(setting.model), list(plain_steps())
+    images = setting.normalise.apply(pixels(data.test_images, data.scale))
+    validations = [report.fields for _, report in reports if report.port == "validate.results"]
+    assert len(validations) > 5
+    for found in validations:
+        workspace, statistics = model.workspace(len(images)), model.initial_statistics()
+        loss, correct, _ = model.evaluate(
+            steps[int(found["step"]) - 1], images, data.test_labels, workspace, statistics=statistics
+        )
+        assert found["accuracy"] == correct / len(images)
+        assert found["loss"] == pytest.approx(loss / len(images), rel=1e-5)
+        assert found["images"] == found["step"] * BASE["batch"]
+        assert found["epoch"] == pytest.approx(found["images"] / setting.train_images)
 
 
 def test_checkpoint_that_is_due_after_a_step_is_taken_before_the_next_but_one() -> None:

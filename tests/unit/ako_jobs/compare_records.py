@@ -34,16 +34,22 @@ def record(
             {"source": 2, "target": 0, "sent_nbytes": 5_000_000},
         ],
         "series": [
-            point(time_s=2.0, computing_s=3.0, sent_nbytes=1_200_000, stale_gradients=4, staleness=8.0),
-            point(time_s=6.0, computing_s=3.0, sent_nbytes=6_000_000, stale_gradients=4, staleness=8.0),
-            point(time_s=10.0, computing_s=6.0, sent_nbytes=6_000_000, stale_gradients=10, staleness=9.5),
+            point(
+                time_s=2.0, computing_s=3.0, sent_nbytes=1_200_000, stale_gradients=4, staleness=8.0, gaps=1, gap=0.5
+            ),
+            point(
+                time_s=6.0, computing_s=3.0, sent_nbytes=6_000_000, stale_gradients=4, staleness=8.0, gaps=1, gap=0.5
+            ),
+            point(
+                time_s=10.0, computing_s=6.0, sent_nbytes=6_000_000, stale_gradients=10, staleness=9.5, gaps=3, gap=0.75
+            ),
         ],
         "simulation": {"tasks": tasks, "task_s": []},
     }
 
 
-def point(**counted: float) -> dict[str, float]:
-    return counted
+def point(time_s: float, **counted: float) -> dict[str, float]:
+    return {"time_s": time_s, **counted}
 
 
 def comparison(**said: Any) -> Comparison:

@@ -55,6 +55,7 @@ def test_plus_adds_to_lists_and_replaces_the_rest() -> None:
         ({"speed": ("2",)}, "not about a node (got 2); write it like 3=0.5"),
         ({"speed": ("2=fast",)}, "--speed: Input should be a valid number"),
         ({"compute": "slow"}, "--compute: Input should be 'measured', 'constant'"),
+        ({"tasks": 1025}, "--tasks: Input should be less than or equal to 1024 (got 1025)"),
         ({"fault": ("fail:2",)}, "the fault cannot be read (got fail:2)"),
     ],
 )

@@ -23,6 +23,8 @@ def test_rates_are_what_counters_grow_by_in_stretches_of_equal_length() -> None:
     np.testing.assert_allclose(found.utilisation, np.array([3.0, 0.5, 2.5]) / 10)
     # 8 of 4 gradients in the first stretch, 1.5 of 6 gradients after second 6.
     np.testing.assert_allclose(found.staleness, [2.0, 0.25, 0.25])
+    # 0.5 once in the first stretch, 0.25 in two measurements after second 6.
+    np.testing.assert_allclose(found.gap, [0.5, 0.125, 0.125])
 
 
 def test_rates_staleness_where_no_gradient_was_made_is_unknown() -> None:
@@ -33,7 +35,14 @@ def test_rates_staleness_where_no_gradient_was_made_is_unknown() -> None:
 
 def test_rates_of_a_run_that_told_nothing_are_empty() -> None:
     silent = {**record(), "series": []}
-    assert len(rates(silent).time_s) == len(rates(silent).sending) == 0
+    assert len(rates(silent).time_s) == len(rates(silent).sending) == len(rates(silent).gap) == 0
+
+
+def test_rates_gap_of_a_record_without_any_is_unknown() -> None:
+    older = record()
+    for each in older["series"]:
+        del each["gaps"], each["gap"]
+    assert np.isnan(rates(older).gap).all()
 
 
 def test_traffic_is_the_mean_over_runs_by_sender_and_receiver() -> None:

@@ -16,10 +16,12 @@ ALWAYS = {
     "accuracy_over_time",
     "bandwidth_over_time",
     "epoch_time",
+    "gap_over_time",
     "staleness_over_time",
     "traffic",
     "utilisation_over_time",
 }
+ACCURACY = {"accuracy_over_epochs", "accuracy_over_time"}
 NEVER = ((2.0, 1.0, 0.5), (10.0, 5.0, 0.6))
 
 
@@ -43,9 +45,14 @@ def test_draw_writes_every_picture_that_there_is_something_to_draw_of(tmp_path: 
     assert drawn(plain, tmp_path / "b", record(), "it failed", None, None) == ALWAYS
 
 
-def test_draw_runs_without_validations_or_series_leave_pictures_empty(tmp_path: Path) -> None:
-    silent = {**record(()), "series": [], "links": []}
+def test_draw_runs_without_series_leave_pictures_empty(tmp_path: Path) -> None:
+    silent = {**record(), "series": [], "links": []}
     assert drawn(comparison(seeds=1), tmp_path, silent, silent) == {*ALWAYS, "time_to_target"}
+
+
+def test_draw_runs_without_validations_have_no_pictures_of_accuracy(tmp_path: Path) -> None:
+    blind = comparison(seeds=1, target=None, sweep={"nodes": [2, 4]})
+    assert drawn(blind, tmp_path, *[record(())] * 4) == {*ALWAYS, "sweep_nodes"} - ACCURACY
 
 
 def test_draw_when_no_run_finished_writes_nothing(tmp_path: Path) -> None:

@@ -121,10 +121,11 @@ def test_run_comparison_tasks_are_measured_once_for_all_seeds_and_bandwidths(tmp
     said["sweep"] = {"bandwidth": ["10mbit", "1gbit"]}
     for seeds in (1, 2):
         ended = perform(quick(seeds=seeds, **said), tmp_path / "out", Watch()).ended
-    first, *others = [outcome.record["simulation"]["task_s"] for outcome in ended if outcome.record]
+    first, *others = [outcome.record["simulation"] for outcome in ended if outcome.record]
     assert len(others) == 3
-    assert first
-    assert all(task_s == first for task_s in others)
+    assert first["task_s"]
+    assert first["engine_s"] > 0
+    assert all((each["task_s"], each["engine_s"]) == (first["task_s"], first["engine_s"]) for each in others)
 
     said["sweep"] = {"nodes": ["2", "3"]}
     two, three = perform(quick(seeds=1, **said), tmp_path / "nodes", Watch()).ended
@@ -265,6 +266,16 @@ def test_check_cases_names_the_case_that_cannot_be_run() -> None:
         check_cases(quick(sweep={"nodes": [1], "lr": ["no"]}))
     with pytest.raises(ConfigError, match=r"^b speed=7=2: a speed is given for a node that does not exist"):
         check_cases(quick(variants={"b": {"job": "ako"}}, sweep={"speed": ["1=2", "7=2"]}))
+
+
+@pytest.mark.parametrize(
+    ("key", "one", "other"),
+    [("lr", "0.1", "0.10"), ("bandwidth", "100mbit", "0.1gbit"), ("nodes", "2", "02"), ("step_time", "1ms", "1000us")],
+)
+def test_check_cases_swept_values_that_are_equal_are_refused(key: str, one: str, other: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^a {key}={other}: .* the same as a {key}={one}; give each value once"):
+        check_cases(quick(sweep={key: [one, other]}))
+    check_cases(quick(variants={"a": {"job": "ako"}, "b": {"job": "ako"}}, sweep={key: [one]}))
 
 
 def test_check_cases_phantoms_on_real_nodes_are_refused() -> None:

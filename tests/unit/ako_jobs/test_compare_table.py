@@ -38,6 +38,11 @@ def test_figures_of_a_run_without_validations_are_what_is_left() -> None:
     assert (found.accuracy, found.target_s, found.epoch_s, found.sent_nbytes) == (None, None, None, 6_000_000)
 
 
+def test_figures_of_a_run_that_was_not_validated_are_of_its_epochs_all_the_same() -> None:
+    found = figures({**record(()), "reports": [{"time_s": 4.0, "epoch": 2.0}, {"time_s": 10.0, "epoch": 5.0}]}, None)
+    assert (found.accuracy, found.best, found.epoch_s, found.sent_nbytes) == (None, None, 2.0, 1_200_000)
+
+
 def test_spread_what_was_never_reached_counts_as_longer_than_anything() -> None:
     assert Spread.of([4.0, 6.0, None]) == Spread(6.0, 4.0, math.inf)
     assert Spread.of([4.0, None, None]) == Spread(math.inf, 4.0, math.inf)

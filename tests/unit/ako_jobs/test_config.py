@@ -98,3 +98,8 @@ def test_setting_values_without_words_for_a_type_are_left_to_pydantic() -> None:
 def test_config_target_of_a_phantom_is_refused() -> None:
     with pytest.raises(ConfigError, match="a phantom learns nothing, so it reaches no target; leave out target"):
         TrainingConfig.parse({"phantom": True, "target": 0.9})
+
+
+def test_config_patience_with_a_phantom_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a phantom is not validated, so nobody loses patience with it; leave out"):
+        TrainingConfig.parse({"phantom": True, "patience": 2})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ako_jobs import simulate
 from dataflow.cli.main import VERBS, main
 from dataflow.compiled import Form
 from dataflow.errors import AkoError
@@ -81,6 +82,19 @@ def test_main_output_folder_in_use_is_refused_before_anything_starts(
     assert main(["run", "ako", "--out", str(tmp_path)]) == 2
     assert "the folder for the results is not empty" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+@pytest.mark.parametrize(("taken", "said"), [("", "not empty"), ("notes.txt/deeper", "cannot write results there")])
+def test_main_output_folder_of_a_simulation_is_looked_at_before_anything_is_measured(
+    taken: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(simulate, "profile_job", measure)
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["run", "ako", "--sim", "--out", str(tmp_path / taken)]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--out", "--json"])

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
+from dataflow.cli.common import seconds
 from dataflow.cli.progress import Progress
 from dataflow.observe.events import JobEvent
 from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
@@ -45,12 +47,20 @@ def shown(events: list[JobEvent], *, terminal: bool) -> str:
 
 def test_progress_not_on_a_terminal_is_plain_lines() -> None:
     assert shown(EVENTS, terminal=False).splitlines() == [
-        "  0.0 s  SUBMITTED",
-        "  0.0 s  PENDING: needs 3 nodes; 2 are attached",
-        "  0.0 s  RUNNING",
-        "  2.0 s  epoch 1.50  accuracy 0.8750  loss 0.2500  1,500 images/s  staleness 2  1,200 gradients  2.5 MB sent",
-        "   1:15  FINISHED",
+        "  0.00 s  SUBMITTED",
+        "  0.00 s  PENDING: needs 3 nodes; 2 are attached",
+        "  0.00 s  RUNNING",
+        "  2.00 s  epoch 1.50  accuracy 0.8750  loss 0.2500  1,500 images/s  staleness 2  1,200 gradients  2.5 MB sent",
+        "    1:15  FINISHED",
     ]
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "text"),
+    [(0.0, "0.00 s"), (0.0321, "0.0321 s"), (2.0, "2.00 s"), (12.34, "12.3 s"), (59.96, "0:59"), (3661, "1:01:01")],
+)
+def test_seconds_for_people_have_three_digits_where_they_are_few(duration_s: float, text: str) -> None:
+    assert seconds(duration_s) == text
 
 
 def test_progress_on_a_terminal_has_a_bar_and_leaves_the_lines() -> None:
@@ -61,12 +71,12 @@ def test_progress_on_a_terminal_has_a_bar_and_leaves_the_lines() -> None:
 
 def test_progress_failure_is_left_to_the_error_that_follows() -> None:
     events = [JobEvent(0, 0.0, 0.5, state="FAILED", reason="node-1: boom")]
-    assert shown(events, terminal=False) == "  0.5 s  FAILED\n"
+    assert shown(events, terminal=False) == " 0.500 s  FAILED\n"
 
 
 def test_progress_of_other_reports_shows_their_fields() -> None:
     report = OperatorReport("count.totals", {"words": 7})
-    assert shown([JobEvent(0, 0.0, 3.0, report=report)], terminal=False) == "  3.0 s  count.totals words=7\n"
+    assert shown([JobEvent(0, 0.0, 3.0, report=report)], terminal=False) == "  3.00 s  count.totals words=7\n"
 
 
 def test_progress_diverged_loss_is_shown() -> None:

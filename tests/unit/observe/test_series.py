@@ -13,6 +13,7 @@ def told(node: int, steps: int) -> NodeStatistics:
         sent_nbytes={3: 10 * steps, 4: steps},
         samples={
             "compute.staleness": SampleStatistics(steps, 2.0 * steps, 9.0, 1.0),
+            "divergence.rms": SampleStatistics(2, 0.5 * steps, 9.0, 1.0),
             "compute.other": SampleStatistics(1, 5.0, 5.0, 5.0),
         },
     )
@@ -32,6 +33,8 @@ def test_series_point_is_what_all_nodes_had_done_when_one_tells_again() -> None:
             sent_nbytes=66,
             stale_gradients=6,
             staleness=12.0,
+            gaps=4,
+            gap=3.0,
         )
     ]
     series.close()

@@ -151,7 +151,7 @@ def test_validate_measures_with_the_nodes_statistics():
     weights = {"dense.weight": np.eye(2, dtype=np.float32), "dense.bias": np.zeros(2, np.float32)}
     for shift, accuracy in (((0, 0), 4 / 5), ((0, 9), 3 / 5)):  # the second takes every image for class 1
         replica, statistics = network.vectors(weights | {"shift": np.array(shift, np.float32)})
-        states = {"replica": VectorState(replica), "statistics": VectorState(statistics)}
+        states = {"replica": VectorState(replica), "statistics": VectorState(statistics), "clocks": ClocksState(1, {})}
         harness = Harness(Validate(model=spec, data=data(4)), states=states)
         harness.send(Progress(step=1, images=4, epoch=1.0, loss=0.0))
         assert harness.emitted("results")[0].accuracy == pytest.approx(accuracy)

@@ -4,6 +4,7 @@ from tiny_data import IDENTITY, TWO, data
 
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
+from operators.clocks import ClocksState
 from operators.messages import Progress
 from operators.preprocess import Normalise
 from operators.sampling import split_validation
@@ -20,8 +21,19 @@ def loss(margins):
 
 def validate(*, index=0, seed=0, count=8, **fields):
     node = NodeContext(index=index, members={"worker": (0, 1)}, seed=seed)
-    states = {"replica": VectorState(IDENTITY.copy()), "statistics": VectorState(np.zeros(0, np.float32))}
+    states = {
+        "replica": VectorState(IDENTITY.copy()),
+        "statistics": VectorState(np.zeros(0, np.float32)),
+        "clocks": ClocksState(1, {}),
+    }
     return Harness(Validate(model=TWO, data=data(count), **fields), node=node, states=states)
+
+
+def send(harness, step, *, ahead=0, final=False):
+    """Tell of `step` of two nodes' mini-batches of 8 images, when `ahead` steps more have been made."""
+    clocks = harness.states["clocks"]
+    clocks.made, clocks.images = step + ahead, 8 * (step + ahead)
+    harness.send(progress(step, final=final))
 
 
 def progress(step, *, final=False):
@@ -30,7 +42,7 @@ def progress(step, *, final=False):
 
 def test_validate_accuracy_and_loss_worked_out():
     harness = validate()
-    harness.send(progress(7))
+    send(harness, 7)
     (result,) = harness.emitted("results")
     assert result.accuracy == 0.8
     assert result.loss == pytest.approx(loss(MARGINS), rel=1e-6)
@@ -38,9 +50,18 @@ def test_validate_accuracy_and_loss_worked_out():
     assert (result.validation_accuracy, result.validation_loss) == (None, None)
 
 
+def test_validate_result_is_labelled_with_the_gradients_in_its_weights():
+    """Told of step 7, 0.7 epochs, when two more have been made, it looks at the weights after step 9."""
+    harness = validate()
+    send(harness, 7, ahead=2)
+    (result,) = harness.emitted("results")
+    assert (result.step, result.images, result.epoch) == (9, 144, pytest.approx(0.9))
+    assert harness.emitted("predictions")[0].images == 144
+
+
 def test_validate_predictions_are_what_the_model_says():
     harness = validate()
-    harness.send(progress(7))
+    send(harness, 7)
     (predictions,) = harness.emitted("predictions")
     assert predictions.images == 112
     assert predictions.labels.tolist() == [0, 0, 1, 1, 1]
@@ -50,20 +71,20 @@ def test_validate_predictions_are_what_the_model_says():
 @pytest.mark.parametrize("batch", [1, 2, 5, 256])
 def test_validate_batch_size_does_not_matter(batch):
     harness = validate(batch=batch)
-    harness.send(progress(7))
+    send(harness, 7)
     (result,) = harness.emitted("results")
     assert (result.accuracy, result.loss) == (0.8, pytest.approx(loss(MARGINS), rel=1e-6))
 
 
 def test_validate_normalises_like_training():
     harness = validate(normalise=Normalise(mean=(0.25,), std=(0.5,)))
-    harness.send(progress(7))
+    send(harness, 7)
     assert harness.emitted("results")[0].loss == pytest.approx(loss(2 * MARGINS), rel=1e-6)
 
 
 def test_validate_holdout_is_measured_beside_the_test_images():
     harness = validate(count=40, holdout=0.25, seed=3)
-    harness.send(progress(7))
+    send(harness, 7)
     held_out = split_validation(40, 0.25, 3)[1]
     (result,) = harness.emitted("results")
     # Training image i shows (i, 0): class 0 is the answer, right where i is even.
@@ -76,36 +97,36 @@ def test_validate_holdout_is_measured_beside_the_test_images():
 def test_validate_measures_at_every_progress_it_is_told():
     harness = validate()
     for step in (1, 2, 5):
-        harness.send(progress(step))
+        send(harness, step)
     assert [result.step for result in harness.emitted("results")] == [1, 2, 5]
     assert [said.images for said in harness.emitted("predictions")] == [16, 32, 80]
 
 
 def test_validate_end_itself_measures_nothing():
     harness = validate()
-    harness.send(progress(7))
+    send(harness, 7)
     assert harness.end() == []
 
 
 def test_validate_other_rank_measures_nothing():
     harness = validate(index=1)
-    harness.send(progress(7))
-    harness.send(progress(7, final=True))
+    send(harness, 7)
+    send(harness, 7, final=True)
     harness.end()
     assert harness.effects == []
 
 
 def test_validate_chosen_rank_measures():
     harness = validate(index=1, rank=1)
-    harness.send(progress(7))
+    send(harness, 7)
     assert len(harness.emitted("results")) == 1
 
 
 def test_validate_final_progress_reports_the_final_weights():
     harness = validate()
-    harness.send(progress(3))
+    send(harness, 3)
     harness.states["replica"].values[:4] = [0, 1, 1, 0]  # the other way round
-    harness.send(progress(3, final=True))
+    send(harness, 3, final=True)
     first, last = harness.emitted("results")
     assert (first.step, first.images, first.accuracy) == (3, 48, pytest.approx(0.8))
     assert (last.step, last.images, last.accuracy) == (3, 48, pytest.approx(0.2))

@@ -17,7 +17,7 @@ from dataflow.plan.job import JobSpec
 from dataflow.ports import Out
 from dataflow.sim.costs import TaskKind
 from dataflow.sim.model import ClusterModel
-from dataflow.sim.profile import task_means, with_steps
+from dataflow.sim.profile import Profile, profile_job, with_steps
 
 
 class TickingClock:
@@ -44,11 +44,12 @@ def spec(job: str, nodes: int, **settings: Any) -> JobSpec:
 @pytest.mark.parametrize(("tasks", "shard_s"), [(1, 0.012), (2, 0.006), (4, 0.003)])
 def test_task_means_as_given_divide_a_step_among_its_shards(tasks: int, shard_s: float) -> None:
     model = ClusterModel(compute="constant", step_s=0.012, tasks=tasks)
-    assert task_means(spec("ako", 4), model, TickingClock()) == {
+    given = {
         TaskKind("compute", role, first): seconds
         for role, seconds in (("step", 0.012), ("shard", shard_s))
         for first in (True, False)
     }
+    assert profile_job(spec("ako", 4), model, TickingClock()) == Profile(given, engine_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_task_means_as_given_divide_a_step_among_its_shards(tasks: int, shard_s:
 )
 def test_task_means_as_measured_have_a_gradient_of_every_worker(job: str, nodes: int, settings: dict[str, Any]) -> None:
     """Every task takes one tick, a step of one shard and a merge that was not seen as one task two."""
-    means = task_means(spec(job, nodes, **settings), ClusterModel(), TickingClock())
+    means = profile_job(spec(job, nodes, **settings), ClusterModel(), TickingClock()).means
     workers = 1 if job == "parameter_server" and nodes == 2 else nodes
     for first in [True, False] if workers > 1 else [True]:
         assert means[TaskKind("compute", "shard", first)] == pytest.approx(0.001)
@@ -92,13 +93,45 @@ class Endless(Operator):
 
 def test_task_means_of_a_job_without_gradients_and_without_an_end_are_measured() -> None:
     graph = LogicalGraph(name="endless").with_role("worker").with_operator("endless", Endless(), role="worker")
-    means = task_means(JobSpec(name="endless", graph=graph, nodes=1), ClusterModel(), TickingClock())
-    assert means[TaskKind("endless", "message", True)] == pytest.approx(0.001)
+    profile = profile_job(JobSpec(name="endless", graph=graph, nodes=1), ClusterModel(), TickingClock())
+    assert profile.means[TaskKind("endless", "message", True)] == pytest.approx(0.001)
 
 
 def test_task_means_of_drawn_gradients_are_those_of_gradients_alone() -> None:
-    means = task_means(spec("ako", 4), ClusterModel(compute="gamma"), TickingClock())
-    assert {(kind.chain, kind.role) for kind in means} == {("compute", "step"), ("compute", "shard")}
+    profile = profile_job(spec("ako", 4), ClusterModel(compute="gamma"), TickingClock())
+    assert {(kind.chain, kind.role) for kind in profile.means} == {("compute", "step"), ("compute", "shard")}
+    assert profile.engine_s == 0
+
+
+class HaltingClock:
+    """A look takes 1 ms; every thousandth, as if another process had the processor, a second."""
+
+    def __init__(self) -> None:
+        self._looks, self._now_s = 0, 0.0
+
+    def now(self) -> float:
+        self._looks += 1
+        self._now_s += 0.001 if self._looks % 1000 else 1.0
+        return self._now_s
+
+    def wall(self) -> float:
+        return 0.0
+
+    def sleep(self, duration_s: float) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("clock", [TickingClock(), HaltingClock()])
+def test_profile_engine_takes_what_lies_between_two_tasks(clock: TickingClock | HaltingClock) -> None:
+    assert profile_job(spec("ako", 2), ClusterModel(), clock).engine_s == pytest.approx(0.001)
+
+
+def test_simulation_of_measured_tasks_has_the_engine_s_of_its_profile_unless_its_model_says_otherwise() -> None:
+    job, settings = load_job("ako"), {"epochs": 1}
+    measured = prepare_simulation(job, settings, 1, ClusterModel(), clock=TickingClock())
+    assert measured.model.engine_s == pytest.approx(0.001)
+    said = prepare_simulation(job, settings, 1, ClusterModel(engine_s=0.0), clock=TickingClock())
+    assert said.model.engine_s == 0
 
 
 def test_with_steps_gives_a_step_the_time_of_its_shard_and_its_merge() -> None:

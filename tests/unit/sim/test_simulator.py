@@ -14,16 +14,19 @@ from ako_jobs.config import TrainingConfig
 from ako_jobs.jobs import Job, load_job, prepare
 from ako_jobs.simulate import Simulation, execute_simulation, prepare_simulation, simulate
 from dataflow.engine.coordinator import JobState
+from dataflow.engine.events import MessageArrived
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.message import HEADER_NBYTES, Tick
 from dataflow.observe.events import JobEvent
 from dataflow.operators_api import Emissions, Operator
+from dataflow.plan.physical import StreamId
 from dataflow.ports import Out
 from dataflow.reports import NodeStatistics
 from dataflow.sim.costs import TaskKind
 from dataflow.sim.faults import LinkFails, parse_fault
 from dataflow.sim.model import ClusterModel
+from dataflow.sim.network import SimNetwork
 from dataflow.sim.simulator import SimRun, Simulator
 from operators.cost_model import CostModel
 
@@ -93,6 +96,39 @@ def test_network_tasks_of_a_node_delay_its_gradients_by_what_they_take() -> None
     # What is read first is waited for; each of the others is read while a gradient is computed on the node's one core.
     assert finished.elapsed_s == pytest.approx(reading_s + 362 * STEP_S + 361 * reading_s + 100e-6, rel=1e-2)
     assert finished.statistics[0].busy_s["compute"] == pytest.approx(362 * STEP_S)
+
+
+def test_phantom_tells_its_epochs_and_no_accuracy() -> None:
+    result = simulate("ako", {**PHANTOM, "epochs": 2}, nodes=2, model=ClusterModel(compute="constant", step_s=STEP_S))
+    reached = [(report["port"], report["images"], report["epoch"]) for report in result.reports]
+    assert reached == [("advance.reached", 1442 * epoch, epoch) for epoch in (1, 2, 2)]
+    assert all("accuracy" not in report for report in result.reports)
+
+
+def test_series_holds_the_gap_of_replicas_as_the_node_that_compares_them_has_measured_it() -> None:
+    """After each of two epochs, and once all updates are applied."""
+    model = ClusterModel(compute="constant", step_s=STEP_S)
+    result = simulate("ako", {"epochs": 2, "p": 2, "warm_start": 0}, nodes=2, model=model)
+    last, measured = result.record["series"][-1], result.record["nodes"][0]["samples"]["divergence.rms"]
+    assert (last["gaps"], measured["count"]) == (3, 3)
+    assert last["gap"] == pytest.approx(3 * measured["mean"])
+    assert last["gap"] > 0
+
+
+def test_engine_of_a_node_delays_it_by_its_time_for_each_task_and_is_no_part_of_tasks() -> None:
+    plain, finished = run("ako", 1, PHANTOM), run("ako", 1, PHANTOM, engine_s=1e-4)
+    tasks = finished.statistics[0].tasks
+    assert tasks == plain.statistics[0].tasks
+    assert finished.elapsed_s == pytest.approx(362 * STEP_S + tasks * 1e-4, rel=1e-3)
+    assert finished.statistics[0].busy_s == pytest.approx(plain.statistics[0].busy_s)
+
+
+def test_engine_of_nodes_takes_six_tasks_for_a_message_at_either_end() -> None:
+    """Of two nodes that do the same at the same time, each sends half of all messages and receives the other half."""
+    plain, finished = (run("all_to_all", 2, LARGE, engine_s=engine_s, rate=1e15) for engine_s in (0.0, 1e-4))
+    assert finished.messages == plain.messages
+    engine_s = 1e-4 * (finished.statistics[0].tasks + 6 * finished.messages)
+    assert finished.elapsed_s - plain.elapsed_s == pytest.approx(engine_s, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -313,6 +349,31 @@ class Once:
             self._function(event)
 
 
+def test_send_queue_of_a_stream_is_finite_as_its_credit_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of 1.1 MB leave while any of 4 MiB of credit is left: four wait for a slow link, and never a fifth."""
+    waiting: defaultdict[StreamId, int] = defaultdict(int)
+    most: defaultdict[StreamId, int] = defaultdict(int)
+    send, arrived = SimNetwork.send, Simulator._arrived
+
+    def noting_send(network: SimNetwork, source: int, target: int, item: Any, nbytes: int) -> None:
+        if isinstance(item, MessageArrived):
+            waiting[item.stream] += nbytes
+            most[item.stream] = max(most[item.stream], waiting[item.stream])
+        send(network, source, target, item, nbytes)
+
+    def noting_arrived(driver: Simulator, source: int, target: int, event: Any) -> None:
+        if isinstance(event, MessageArrived):
+            waiting[event.stream] -= event.nbytes
+        arrived(driver, source, target, event)
+
+    monkeypatch.setattr(SimNetwork, "send", noting_send)
+    monkeypatch.setattr(Simulator, "_arrived", noting_arrived)
+    finished = run("all_to_all", 3, {**LARGE, "consistency": "async", "epochs": 0.2}, rate=1e6)
+    message = model_nbytes(finished.plan.graph) + HEADER_NBYTES
+    assert finished.plan.window_nbytes == 4 << 20
+    assert max(most.values()) == 4 * message
+
+
 # And that they end
 
 
@@ -339,6 +400,20 @@ def test_time_rule_stops_nodes_that_wait_for_each_other() -> None:
     finished = run("ako", 3, {**PHANTOM, "time": 5}, "cut:0-1@0.5")
     assert (finished.state, finished.stopped_by) == ("FINISHED", "time")
     assert "did not drain" in finished.reason
+
+
+@pytest.mark.parametrize("cut", ["cut:0-1@0.5", "cut:0-1@0.5+100"])
+def test_time_of_nodes_that_do_not_drain_ends_when_nothing_happens_on_them_any_more(cut: str) -> None:
+    """They are waited for until second 65; the last that happens is that they hear, 100 us later, that time is over."""
+    told: list[float] = []
+    finished = run("ako", 3, {**PHANTOM, "time": 5}, cut, on_event=lambda event: told.append(event.elapsed_s))
+    assert finished.elapsed_s == told[-1] == max(told) == pytest.approx(5.0001)
+
+
+def test_time_of_nodes_that_drain_once_a_cut_is_over_is_that_until_then() -> None:
+    finished = run("ako", 3, {**PHANTOM, "time": 5}, "cut:0-1@0.5+20")
+    assert (finished.state, finished.reason) == ("FINISHED", "")
+    assert finished.elapsed_s == pytest.approx(20.5, abs=0.05)
 
 
 def test_fault_after_the_end_changes_nothing() -> None:
