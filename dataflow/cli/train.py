@@ -184,7 +184,8 @@ def _check_place(*, sim: bool, master: str, lab: bool) -> None:
         ConfigError: more than one is asked for.
     """
     if sim and master:
-        raise ConfigError("a simulation runs in this process, not at a master", got=master, fix="leave out --master")
+        what = "a simulation runs in this process, not at a master"
+        raise ConfigError(what, got=master, fix="leave out --master")
     if lab and (sim or master):
         what = "a job runs in the lab, simulated, or at a master"
         raise ConfigError(what, fix="leave out --sim and --master, or --lab")
