@@ -103,7 +103,7 @@ def test_times_in_the_network_pool_do_not_spread(plan: PhysicalPlan) -> None:
 
 def test_first_nodes_are_those_of_each_chains_role(plan: PhysicalPlan) -> None:
     assert set(first_nodes(plan).values()) == {0}
-    assert {"source", "compute", "validate"} <= set(first_nodes(plan))
+    assert {"source", "compute", "advance"} <= set(first_nodes(plan))
 
 
 EIGHTHS = st.integers(0, 40).map(lambda eighths: eighths / 8)
