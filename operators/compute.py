@@ -84,6 +84,7 @@ class Compute(Gather):
         self._model = build_network(self.model)
         self._model.compile()
         self.optimizer.compile()
+        VectorState.compile()
 
     def ready(self, clocks: ClocksState) -> bool:
         """Whether the staleness bound allows another gradient: c <= min(s + span) + slack (algorithm 1, line 3)."""
@@ -94,8 +95,8 @@ class Compute(Gather):
     ) -> Part:
         """The part of one shard, on the step's snapshots of replica and statistics."""
         gradient, advanced = np.empty_like(replica), statistics.copy()
-        workspace = self._workspace(len(batch.images))
-        loss, _ = self._model.gradient(
+        model, workspaces, workspace = self._model, self._workspaces, self._workspace(len(batch.images))
+        loss, _ = model.gradient(
             replica,
             batch.images,
             batch.labels,
@@ -103,9 +104,9 @@ class Compute(Gather):
             workspace,
             1.0 / max(1, batch.size),
             statistics=advanced,
-            seed=self._seed(batch, node) if self._model.random else 0,
+            seed=self._seed(batch, node) if model.random else 0,
         )
-        self._workspaces.append(workspace)
+        workspaces.append(workspace)
         return Part(gradient, advanced, len(batch.images), loss, batch.size, batch.epoch, clocks.lag())
 
     def merge(
@@ -122,7 +123,7 @@ class Compute(Gather):
         for part in parts[1:]:
             total += part.gradient
         seen = [part for part in parts if part.images]
-        if seen:
+        if seen and seen[0].statistics.size:
             statistics.values = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
         size = parts[0].size
         loss = sum(part.loss for part in parts) / max(1, size)
@@ -134,11 +135,11 @@ class Compute(Gather):
                 fix="lower lr or momentum, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
             )
         self.optimizer.direct(total, replica.current, velocity.values)
-        rate = np.float32(self.schedule.at(number, node.size))
-        if self.emits == "update":
-            total *= rate
+        rate = self.schedule.at(number, node.size)
         if self.local:
-            replica.subtract(total if self.emits == "update" else total * rate)
+            replica.descend(total, rate, scale=self.emits == "update")
+        elif self.emits == "update":
+            total *= np.float32(rate)
         yield Sample("staleness", float(parts[0].lag))
         clocks.made = number
         clocks.images += size

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from sys import getrefcount
+from typing import ClassVar, cast
 
+import numba
 import numpy as np
 
 from dataflow.node_context import NodeContext
@@ -16,9 +18,14 @@ from operators.messages import Vector
 from operators.optimizer import Sgd
 from operators.warm_start import WarmStart, initial_statistics, initial_weights
 
+_Descend = Callable[[Vector, Vector, np.float32, bool], None]
+
 
 class VectorState(State):
     """A vector that operators read as snapshots and write in place.
+
+    A write copies the vector only while somebody holds a snapshot, or an array that was cut from one: that is known
+    by the numbers of references to the array and to its read-only view, as in `numpy.ndarray.resize`.
 
     Args:
         values: (elements,) float32.
@@ -30,7 +37,7 @@ class VectorState(State):
     @property
     def values(self) -> Vector:
         """The vector, to be written in place and at once: ask again after a snapshot, which would show the write."""
-        if self._shared:
+        if self._is_looked_at():
             self._take(self._values.copy())
         return self._values
 
@@ -43,12 +50,20 @@ class VectorState(State):
         """The vector, read-only, for who may write it; looking makes no copy necessary, and later writes show."""
         return self._view
 
-    def subtract(self, update: Vector) -> None:
-        """Subtract a whole vector; in one pass with the copy that a snapshot makes necessary."""
-        if self._shared:
-            self._take(self._values - update)
-        else:
-            self._values -= update
+    def descend(self, direction: Vector, rate: float, *, scale: bool) -> None:
+        """Subtract `rate` times a whole direction, in one pass.
+
+        Args:
+            direction: (elements,) float32; overwritten with what was subtracted if `scale`, else only read.
+            rate: rounded to float32.
+            scale: see `direction`.
+        """
+        _descend(self.values, direction, np.float32(rate), scale)
+
+    @classmethod
+    def compile(cls) -> None:
+        """Compile what `descend` needs, or load it from disk, so that no step waits for it."""
+        cls(np.zeros(1, np.float32)).descend(np.zeros(1, np.float32), 1.0, scale=True)
 
     def snapshot(self) -> Vector:
         """The vector as it is now, read-only; copied only when somebody writes."""
@@ -69,6 +84,33 @@ class VectorState(State):
     def _take(self, values: Vector) -> None:
         """Hold another array, which no snapshot shows yet."""
         self._values, self._view, self._shared = values, read_only(values), False
+
+    def _is_looked_at(self) -> bool:
+        """Whether somebody may hold a snapshot that shows the array."""
+        self._shared = self._shared and self._references() > _OWN
+        return self._shared
+
+    def _references(self) -> int:
+        """How many references there are to the array, or to views of it, and to the view that is the snapshot."""
+        return getrefcount(self._values) + getrefcount(self._view)
+
+
+_OWN = VectorState(np.zeros(1, np.float32))._references()
+"""References of a vector of which nobody holds a snapshot."""
+
+
+def _descended(weights: Vector, direction: Vector, rate: np.float32, scale: bool) -> None:
+    if scale:
+        for i in range(weights.size):
+            direction[i] *= rate
+            weights[i] -= direction[i]
+    else:
+        for i in range(weights.size):
+            weights[i] -= rate * direction[i]
+
+
+# Without fast math: the product is rounded before it is subtracted, as NumPy does it, bit for bit.
+_descend = cast("_Descend", numba.njit(nogil=True, error_model="numpy", cache=True)(_descended))
 
 
 class Replica(StateElement):

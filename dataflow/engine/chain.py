@@ -178,6 +178,7 @@ class Chain:
         self.writes = self.uses.writes
         self.merge_needs = Needs(writes=self.members[0].uses("merge").writes)
         self.process_needs = self._process_needs()
+        self._process_only = self.process_needs.reads - self.members[0].uses("merge").reads
         self.start_needs = self.process_needs | self.gate_uses.without_writes()
         # Whether what a step needs is held by the step before it.
         self.repeats = (
@@ -207,6 +208,7 @@ class Chain:
         """What merging the parts of one step gives; `parts` come with their shard numbers, in any order."""
         call = _Call(self, given, step)
         call.outcome.parts += parts
+        self._let_go(given)
         call.merge()
         return call.outcome
 
@@ -215,6 +217,7 @@ class Chain:
         call = _Call(self, given, step)
         call.enter(message)
         if call.outcome.parts:
+            self._let_go(given)
             call.merge()
         return call.outcome
 
@@ -225,6 +228,11 @@ class Chain:
     def end(self, given: Given, step: int) -> Outcome:
         """What the operators give after the last message of all, in chain order."""
         return self._hook("on_end", (), given, step)
+
+    def _let_go(self, given: Given) -> None:
+        """Drop the snapshots that a merge is not given, or it would have to copy what it writes for nobody's sake."""
+        for name in self._process_only:
+            given.snapshots.pop(name, None)
 
     def _hook(self, hook: str, positional: tuple[Any, ...], given: Given, step: int) -> Outcome:
         call = _Call(self, given, step)

@@ -45,7 +45,7 @@ def test_snapshots_between_two_writes_share_one_array_that_nobody_may_write():
 def test_values_without_a_snapshot_are_written_in_place():
     state = VectorState(np.array([1, 2], np.float32))
     live = state.values
-    state.subtract(np.array([1, 1], np.float32))
+    state.descend(np.array([1, 1], np.float32), 1.0, scale=False)
     state.values[1] = 9
     assert live.tolist() == [0, 9]
 
@@ -69,7 +69,7 @@ def test_current_makes_no_copy_necessary():
 
 @given(
     st.lists(
-        st.sampled_from(["snapshot", "current", "write", "subtract", "replace", "restore"]), min_size=2, max_size=20
+        st.sampled_from(["snapshot", "current", "write", "descend", "replace", "restore"]), min_size=2, max_size=20
     )
 )
 def test_snapshots_keep_what_they_showed_whatever_happens_later(actions):
@@ -80,8 +80,8 @@ def test_snapshots_keep_what_they_showed_whatever_happens_later(actions):
             snapshots.append((state.snapshot(), list(model)))
         elif action == "write":
             state.values[number % 2] = model[number % 2] = number
-        elif action == "subtract":
-            state.subtract(np.array([number, 1], np.float32))
+        elif action == "descend":
+            state.descend(np.array([number, 1], np.float32), 1.0, scale=False)
             model = [model[0] - number, model[1] - 1]
         elif action == "replace":
             state.values, model = np.array([number, 0], np.float32), [number, 0]
@@ -94,14 +94,42 @@ def test_snapshots_keep_what_they_showed_whatever_happens_later(actions):
     assert not any(snapshot.flags.writeable for snapshot, _ in snapshots)
 
 
-def test_subtract_after_a_snapshot_leaves_the_snapshot_and_gives_the_same_bits():
-    start, update = np.float32([0.1, 3e-8, -7]), np.float32([0.3, 1e-8, 1e9])
-    state = VectorState(start.copy())
+@pytest.mark.parametrize("scale", [False, True])
+def test_descend_after_a_snapshot_leaves_the_snapshot_and_gives_the_bits_of_numpy(scale):
+    start, direction, rate = np.float32([0.1, 3e-8, -7]), np.float32([0.3, 1e-8, 1e9]), np.float32(0.3)
+    state, given = VectorState(start.copy()), direction.copy()
     snapshot = state.snapshot()
-    state.subtract(update)
-    start -= update
-    assert snapshot.tolist() == np.float32([0.1, 3e-8, -7]).tolist()
-    np.testing.assert_array_equal(state.values, start)
+    state.descend(given, 0.3, scale=scale)
+    assert snapshot.tolist() == start.tolist()
+    np.testing.assert_array_equal(state.values, start - rate * direction)
+    np.testing.assert_array_equal(given, rate * direction if scale else direction)
+
+
+@given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=70), st.floats(0.001, 1), st.booleans())
+def test_descend_of_any_vector_gives_the_bits_of_numpy(values, rate, scale):
+    direction = np.array(values, np.float32)
+    start = direction[::-1].copy()
+    state = VectorState(start.copy())
+    state.descend(direction.copy(), rate, scale=scale)
+    np.testing.assert_array_equal(state.values, start - np.float32(rate) * direction)
+
+
+def test_write_copies_only_while_somebody_holds_a_snapshot_or_a_part_of_one():
+    state = VectorState(np.float32([1, 2, 3]))
+
+    def written_in_place() -> bool:
+        before = state.current.ctypes.data  # not the array, which would count as somebody who looks
+        state.values[0] += 1
+        return state.current.ctypes.data == before
+
+    snapshot = state.snapshot()
+    assert not written_in_place()
+    assert written_in_place(), "the snapshot shows the array of before"
+    part = state.snapshot()[1:]
+    assert not written_in_place()
+    state.snapshot()
+    assert written_in_place()
+    assert (snapshot.tolist(), part.tolist(), state.values.tolist()) == ([1, 2, 3], [2, 3], [5, 2, 3])
 
 
 def test_restore_keeps_the_array_and_copies_the_values():
