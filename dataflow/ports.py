@@ -63,6 +63,7 @@ class Out(Generic[M]):
     def __init__(self, kind: type[M], *, reported: bool = False) -> None:
         self.kind, self.reported = kind, reported
         self.name = ""
+        self._bound = BoundOut(self)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -72,7 +73,7 @@ class Out(Generic[M]):
     @overload
     def __get__(self, instance: object, owner: type) -> BoundOut[M]: ...
     def __get__(self, instance: object | None, owner: type) -> Self | BoundOut[M]:
-        return self if instance is None else BoundOut(self)
+        return self if instance is None else self._bound
 
 
 class BoundOut(Generic[M]):

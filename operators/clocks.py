@@ -129,7 +129,7 @@ class ClocksState(State):
         if origin not in self._applied:
             return False
         applied = self._applied[origin][cells]
-        return bool((applied <= low).all() if skips else (applied == low).all())
+        return bool(np.logical_and.reduce(applied <= low if skips else applied == low))
 
 
 class Clocks(StateElement):

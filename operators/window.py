@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,7 @@ from operators.layout import Layout, Sharding
 from operators.messages import Vector
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """Gradients (low, high] summed over cells `start` to `stop`."""
 
     start: int
@@ -104,7 +103,7 @@ class WindowState(State):
         if row is None:
             return []
         sent = self._sent_to[row, start:stop]
-        alike = bool((sent == sent[0]).all())
+        alike = np.logical_and.reduce(sent == sent[0])
         cuts = [0, len(sent)] if alike else [0, *(np.flatnonzero(np.diff(sent)) + 1).tolist(), len(sent)]
         intervals = []
         for begin, end in pairwise(cuts):
