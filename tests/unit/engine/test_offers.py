@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_rig import Collect, Count, LogState, NetNote, Pieces, Rig, graph_of, nodes_of
+from engine_rig import Collect, Count, LogState, NetNote, Piece, Pieces, Rig, graph_of, nodes_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_engine_gather import NetCount, Watch
+from test_engine_gather import CollectArrived, NetCount, SendPiece, Watch
 
 from dataflow.engine import memory_driver
-from dataflow.engine.events import Event, Failed, Offer, RunTask, TaskFinished
+from dataflow.engine.events import Event, Failed, NodeLeft, Offer, RunTask, TaskFinished
 from dataflow.engine.memory_driver import MemoryDriver
 from dataflow.engine.recording import Chunk, Kind, RecordedEngine, chunk_name
+from dataflow.graph.routes import Route
 from dataflow.operators_api import Emissions
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.sim.replay import replay
@@ -136,6 +137,24 @@ def test_nothing_is_offered_while_a_reader_waits_for_what_the_step_holds() -> No
     assert "watch" in rig.running()
     rig.finish_one("watch")
     assert rig.log("seen") == [2]  # one step later than without the offer
+
+
+def test_nothing_is_offered_ahead_of_what_is_due_for_a_node_that_left() -> None:
+    graph = graph_of(
+        {"pieces": Pieces(limit=0), "send": SendPiece(), "collect": CollectArrived()},
+        [("send", "collect", Route.ONE_TO_ALL), ("pieces", "send")],
+        ["log"],
+    )
+    rig = OfferRig(nodes_of(graph, 3))
+    rig.start()
+    rig.finish_all()
+    for step in range(4):
+        rig.arrive(Piece(step, 0, 1, float(step)), source=2)
+    rig.give(NodeLeft(1))
+    rig.follow()  # offered before the node left
+    assert [offer.task for offer in rig.offers() if offer.behind in rig.tasks] == []
+    rig.finish_all()
+    assert rig.log() == [((0.0, 0),), ((1.0, 1),), "left 1", ((2.0, 3),), ((3.0, 4),)]
 
 
 def test_nothing_is_offered_for_whose_messages_there_may_be_no_room() -> None:
