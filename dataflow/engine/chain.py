@@ -189,8 +189,18 @@ class Chain:
         self.left_needs, self.end_needs = self._hook_needs("on_left"), self._hook_needs("on_end")
 
     def ready(self, given: Given) -> bool:
-        """Whether every `ready` predicate of the chain holds for what `gate_uses` asks for."""
-        return all(bool(member.call("ready", (), given, _no_rng(member))) for member in self._gates)
+        """Whether every `ready` predicate of the chain holds for what `gate_uses` asks for.
+
+        Raises:
+            AkoError: an operator raised, or answered with anything but True or False.
+        """
+        for member in self._gates:
+            answer = member.call("ready", (), given, _no_rng(member))
+            if not isinstance(answer, bool | np.bool_):
+                member.refuse("answered in ready with neither True nor False", type(answer).__name__, "return a bool")
+            if not answer:
+                return False
+        return True
 
     def process(self, message: Message, given: Given, step: int) -> Outcome:
         """What handling one message gives.

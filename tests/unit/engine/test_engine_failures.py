@@ -82,6 +82,20 @@ class GateBreaks(Operator):
         yield self.out(num)
 
 
+class GateAnswers(Operator):
+    """A gate with whatever answer its author did not mean."""
+
+    many: bool = False
+    inp = In(Num)
+    out = Out(Num)
+
+    def ready(self) -> Any:
+        return np.array([True, False]) if self.many else None
+
+    def process(self, num: Num) -> Emissions:
+        yield self.out(num)
+
+
 class YieldingGather(Gather):
     inp = In(Piece)
     out = Out(Num)
@@ -261,6 +275,13 @@ def test_gate_that_raises_fails_the_node() -> None:
     error = _failure(GateBreaks())
     assert error.what == "operator 'middle' raised ZeroDivisionError: division by zero"
     assert error.where == f"node node-0, {_line(GateBreaks.ready, '1 / 0')}"
+
+
+@pytest.mark.parametrize(("many", "got"), [(False, "NoneType"), (True, "ndarray")])
+def test_gate_that_says_neither_true_nor_false_fails_the_node(many: bool, got: str) -> None:
+    error = _failure(GateAnswers(many=many))
+    assert error.what == "operator 'middle' answered in ready with neither True nor False"
+    assert error.got == got
 
 
 def test_snapshot_that_raises_fails_the_node_naming_the_element() -> None:
