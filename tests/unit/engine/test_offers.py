@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from engine_rig import Collect, Count, LogState, NetNote, Piece, Pieces, Rig, graph_of, nodes_of
@@ -10,9 +12,10 @@ from hypothesis import strategies as st
 from test_engine_gather import CollectArrived, NetCount, SendPiece, Watch
 
 from dataflow.engine import memory_driver
-from dataflow.engine.events import Event, Failed, NodeLeft, Offer, RunTask, TaskFinished
+from dataflow.engine.events import Failed, NodeLeft, Offer, RunTask, TaskFinished
+from dataflow.engine.loading import LoadedNode
 from dataflow.engine.memory_driver import MemoryDriver
-from dataflow.engine.recording import Chunk, Kind, RecordedEngine, chunk_name
+from dataflow.engine.recording import Chunk, Kind, RecordedEngine, chunk_name, pack
 from dataflow.graph.routes import Route
 from dataflow.operators_api import Emissions
 from dataflow.plan.physical import PhysicalPlan
@@ -214,14 +217,13 @@ def test_whether_offers_are_taken_up_makes_no_difference_to_the_state(limit: int
     assert logs(run) == (logs(MemoryDriver(plan).execute())[0], limit)
 
 
+def recorded(plan: PhysicalPlan, node: int, loaded: LoadedNode) -> RecordedEngine:
+    return RecordedEngine(plan, node, loaded, digest=plan.digest())
+
+
 def test_replay_of_a_run_with_followers_is_identical(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = one_node(40, "elsewhere")
-
-    class Recorded(RecordedEngine):
-        def __init__(self, plan: PhysicalPlan, node: int, loaded: object) -> None:
-            super().__init__(plan, node, loaded, digest=plan.digest())  # type: ignore[arg-type]
-
-    monkeypatch.setattr(memory_driver, "NodeEngine", Recorded)
+    monkeypatch.setattr(memory_driver, "NodeEngine", recorded)
     run = MemoryDriver(plan, order=np.random.default_rng(5)).execute()
     events = list(Chunk.decode(run.artifacts[chunk_name(0, 0)]).events())
     followed = sum(event.followed for event in events if event.kind == Kind.TASK_FINISHED)
@@ -234,24 +236,13 @@ def test_replay_of_a_run_with_followers_is_identical(monkeypatch: pytest.MonkeyP
 
 def test_replay_of_a_follower_that_was_never_offered_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = one_node(3)
-
-    class Invents(RecordedEngine):
-        """Notes that every task was followed, although none was."""
-
-        def __init__(self, plan: PhysicalPlan, node: int, loaded: object) -> None:
-            super().__init__(plan, node, loaded, digest=plan.digest())  # type: ignore[arg-type]
-            note = self._notebook.note
-
-            def invent(event: Event, now: float) -> None:
-                if isinstance(event, TaskFinished) and event.task.chain == "pieces":
-                    note(TaskFinished(event.task, event.outcome, followed=True), now)
-                else:
-                    note(event, now)
-
-            self._notebook.note = invent  # type: ignore[method-assign]
-
-    monkeypatch.setattr(memory_driver, "NodeEngine", Invents)
-    run = MemoryDriver(plan).execute()
-    difference = replay(plan, run.artifacts.get).difference
+    monkeypatch.setattr(memory_driver, "NodeEngine", recorded)
+    artifacts = MemoryDriver(plan).execute().artifacts
+    chunk = Chunk.decode(artifacts[chunk_name(0, 0)])
+    events = list(chunk.events())
+    source = next(number for number, event in enumerate(events) if event.kind == Kind.TASK_FINISHED)
+    events[source] = events[source]._replace(followed=1)
+    artifacts[chunk_name(0, 0)] = replace(chunk, packed=b"".join(map(pack, events))).encode()
+    difference = replay(plan, artifacts.get).difference
     assert difference is not None
     assert "which is not offered in the replay" in difference.what
