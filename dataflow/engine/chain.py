@@ -328,6 +328,8 @@ class _Call:
     def _emitted(self, position: int, member: Member, emission: Emission) -> None:
         if member.ports[emission.port].reported:
             self.outcome.reports.append(_report(member, emission))
+        if isinstance(emission.message, Sharded):
+            _check_numbered(member, emission.message)
         exits = member.exits[emission.port]
         if exits and position + 1 < len(self._chain.members):
             self._feed(position + 1, emission.message)
@@ -389,6 +391,14 @@ def _check_named(member: Member, artifact: Artifact) -> None:
     if artifact.name.partition("/")[0].lower() == RECORD_FOLDER:
         what = f"yielded an Artifact in {RECORD_FOLDER}/, where the record of the run is"
         member.refuse(what, artifact.name, "give it another name")
+
+
+def _check_numbered(member: Member, message: Any) -> None:
+    # Of any type until it has been looked at: compiled code refuses others where nobody knows whose they are.
+    for number in (message.step, message.shard, message.shards):
+        if not isinstance(number, int):
+            what = f"emits a {type(message).__name__} whose step, shard or shards is no int"
+            member.refuse(what, number, "convert it, as in int(step)")
 
 
 def _check_routed(member: Member, leaving: Exit, emission: Emission) -> None:

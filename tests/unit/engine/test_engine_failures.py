@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from engine_rig import (
     Blob,
+    Collect,
     Count,
     Log,
     LogState,
@@ -94,6 +95,18 @@ class GateAnswers(Operator):
 
     def process(self, num: Num) -> Emissions:
         yield self.out(num)
+
+
+class Misnumbered(Operator):
+    """Numbers its steps with what is no int."""
+
+    source = True
+    numpy: bool = False
+    out = Out(Piece)
+
+    def process(self, tick: Tick) -> Emissions:
+        step: Any = np.int64(tick.step) if self.numpy else float(tick.step)
+        yield self.out(Piece(step, tick.shard, tick.shards, 0.0))
 
 
 class YieldingGather(Gather):
@@ -282,6 +295,16 @@ def test_gate_that_says_neither_true_nor_false_fails_the_node(many: bool, got: s
     error = _failure(GateAnswers(many=many))
     assert error.what == "operator 'middle' answered in ready with neither True nor False"
     assert error.got == got
+
+
+@pytest.mark.parametrize("numpy", [True, False])
+def test_step_that_is_no_int_fails_the_node_naming_the_operator(numpy: bool) -> None:
+    graph = graph_of({"pieces": Misnumbered(numpy=numpy), "collect": Collect()}, [("pieces", "collect")], ["log"])
+    rig = Rig(nodes_of(graph))
+    rig.start()
+    rig.finish(rig.tasks[0])
+    assert rig.failure().what == "operator 'pieces' emits a Piece whose step, shard or shards is no int"
+    assert rig.failure().fix == "convert it, as in int(step)"
 
 
 def test_snapshot_that_raises_fails_the_node_naming_the_element() -> None:
