@@ -350,7 +350,7 @@ class Once:
             self._function(event)
 
 
-@pytest.mark.skipif(form().compiled, reason="what compiled classes do cannot be replaced; CI runs this interpreted, too")
+@pytest.mark.skipif(form().compiled, reason="what compiled classes do cannot be replaced; CI runs it interpreted")
 def test_send_queue_of_a_stream_is_finite_as_its_credit_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of 1.1 MB leave while any of 4 MiB of credit is left: four wait for a slow link, and never a fifth."""
     waiting: defaultdict[StreamId, int] = defaultdict(int)
