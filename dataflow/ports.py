@@ -7,7 +7,8 @@ port is called with a message and gives an `Emission` for `process` to yield.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Self, TypeVar, overload
+from operator import index
+from typing import TYPE_CHECKING, Generic, Self, SupportsIndex, TypeVar, overload
 
 if TYPE_CHECKING:
     from dataflow.message import Message
@@ -84,13 +85,13 @@ class BoundOut(Generic[M]):
     def __init__(self, port: Out[M]) -> None:
         self._port = port
 
-    def __call__(self, message: M, *, to: int | None = None) -> Emission:
+    def __call__(self, message: M, *, to: SupportsIndex | None = None) -> Emission:
         """An emission of `message`, for node `to` if the edge's route is by destination.
 
         Raises:
-            TypeError: the message is not of the port's type.
+            TypeError: the message is not of the port's type, or `to` is no integer.
         """
         if not isinstance(message, self._port.kind):
             what = f"port {self._port.name!r} emits {self._port.kind.__name__}, got {type(message).__name__}"
             raise TypeError(what)
-        return Emission(self._port.name, message, to)
+        return Emission(self._port.name, message, None if to is None else index(to))

@@ -83,6 +83,8 @@ class VectorState(State):
 
     def _take(self, values: Vector) -> None:
         """Hold another array, which no snapshot shows yet."""
+        if values.base is not None:  # what is cut from a view refers to the array behind it, where it is not counted
+            values = values.copy()
         self._values, self._view, self._shared = values, read_only(values), False
 
     def _is_looked_at(self) -> bool:

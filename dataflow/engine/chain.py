@@ -189,8 +189,18 @@ class Chain:
         self.left_needs, self.end_needs = self._hook_needs("on_left"), self._hook_needs("on_end")
 
     def ready(self, given: Given) -> bool:
-        """Whether every `ready` predicate of the chain holds for what `gate_uses` asks for."""
-        return all(bool(member.call("ready", (), given, _no_rng(member))) for member in self._gates)
+        """Whether every `ready` predicate of the chain holds for what `gate_uses` asks for.
+
+        Raises:
+            AkoError: an operator raised, or answered with anything but True or False.
+        """
+        for member in self._gates:
+            answer = member.call("ready", (), given, _no_rng(member))
+            if not isinstance(answer, bool | np.bool_):
+                member.refuse("answered in ready with neither True nor False", type(answer).__name__, "return a bool")
+            if not answer:
+                return False
+        return True
 
     def process(self, message: Message, given: Given, step: int) -> Outcome:
         """What handling one message gives.
@@ -318,6 +328,8 @@ class _Call:
     def _emitted(self, position: int, member: Member, emission: Emission) -> None:
         if member.ports[emission.port].reported:
             self.outcome.reports.append(_report(member, emission))
+        if isinstance(emission.message, Sharded):
+            _check_numbered(member, emission.message)
         exits = member.exits[emission.port]
         if exits and position + 1 < len(self._chain.members):
             self._feed(position + 1, emission.message)
@@ -379,6 +391,14 @@ def _check_named(member: Member, artifact: Artifact) -> None:
     if artifact.name.partition("/")[0].lower() == RECORD_FOLDER:
         what = f"yielded an Artifact in {RECORD_FOLDER}/, where the record of the run is"
         member.refuse(what, artifact.name, "give it another name")
+
+
+def _check_numbered(member: Member, message: Any) -> None:
+    # Of any type until it has been looked at: compiled code refuses others where nobody knows whose they are.
+    for number in (message.step, message.shard, message.shards):
+        if not isinstance(number, int):
+            what = f"emits a {type(message).__name__} whose step, shard or shards is no int"
+            member.refuse(what, number, "convert it, as in int(step)")
 
 
 def _check_routed(member: Member, leaving: Exit, emission: Emission) -> None:

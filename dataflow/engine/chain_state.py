@@ -127,7 +127,7 @@ class ChainState:
         """Whether every inbox downstream has room for so many messages."""
         return not self._local or all(inbox.room(port, messages) for inbox, port in self._local)
 
-    def is_open(self, key: int | None) -> bool:
+    def is_open(self, key: Any) -> bool:
         """Whether a message made for `key` could be sent at once."""
         return not self._crossings or all(
             crossing.is_open(key if keyed else None) for crossing, keyed in self._crossings

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from dataflow.engine.events import SendEnd, SendMessage
 from dataflow.graph.logical import Edge
@@ -93,11 +94,11 @@ class Crossing:
         """Whether every stream has been told its end."""
         return not self._not_ended
 
-    def is_open(self, key: int | None = None) -> bool:
+    def is_open(self, key: Any = None) -> bool:
         """Whether a message would not have to wait.
 
         Args:
-            key: partition number, or number of the receiving node, if the message is known to have one.
+            key: partition number, or number of the receiving node, if the message is known to have one; NumPy's too.
         """
         if not self._shut:
             return True

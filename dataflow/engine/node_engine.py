@@ -292,7 +292,7 @@ class NodeEngine:
         """
         if state.offered is not None or state.step is None or not state.step.merging or not state.alone:
             return
-        delivery = state.inbox.lowest_step()
+        delivery = state.inbox.lowest_step() if state.inbox.first_left() is None else None
         if delivery is None or not state.has_room(2) or not state.is_open(None) or self._others_wait(state):
             return
         chain, message = state.chain, delivery.message

@@ -161,7 +161,7 @@ class LabPlan(BaseModel):
 
 def lab_name(state_dir: Path) -> str:
     """The name of the lab of a state directory: always the same, and unlike that of any other."""
-    return PREFIX + hashlib.sha256(str(state_dir.absolute()).encode()).hexdigest()[:8]
+    return PREFIX + hashlib.sha256(str(state_dir.resolve()).encode()).hexdigest()[:8]
 
 
 def leftovers(name: str, namespaces: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from engine_rig import (
     Blob,
+    Collect,
     Count,
     Log,
     LogState,
@@ -80,6 +81,32 @@ class GateBreaks(Operator):
 
     def process(self, num: Num) -> Emissions:
         yield self.out(num)
+
+
+class GateAnswers(Operator):
+    """A gate with whatever answer its author did not mean."""
+
+    many: bool = False
+    inp = In(Num)
+    out = Out(Num)
+
+    def ready(self) -> Any:
+        return np.array([True, False]) if self.many else None
+
+    def process(self, num: Num) -> Emissions:
+        yield self.out(num)
+
+
+class Misnumbered(Operator):
+    """Numbers its steps with what is no int."""
+
+    source = True
+    numpy: bool = False
+    out = Out(Piece)
+
+    def process(self, tick: Tick) -> Emissions:
+        step: Any = np.int64(tick.step) if self.numpy else float(tick.step)
+        yield self.out(Piece(step, tick.shard, tick.shards, 0.0))
 
 
 class YieldingGather(Gather):
@@ -261,6 +288,23 @@ def test_gate_that_raises_fails_the_node() -> None:
     error = _failure(GateBreaks())
     assert error.what == "operator 'middle' raised ZeroDivisionError: division by zero"
     assert error.where == f"node node-0, {_line(GateBreaks.ready, '1 / 0')}"
+
+
+@pytest.mark.parametrize(("many", "got"), [(False, "NoneType"), (True, "ndarray")])
+def test_gate_that_says_neither_true_nor_false_fails_the_node(many: bool, got: str) -> None:
+    error = _failure(GateAnswers(many=many))
+    assert error.what == "operator 'middle' answered in ready with neither True nor False"
+    assert error.got == got
+
+
+@pytest.mark.parametrize("numpy", [True, False])
+def test_step_that_is_no_int_fails_the_node_naming_the_operator(numpy: bool) -> None:
+    graph = graph_of({"pieces": Misnumbered(numpy=numpy), "collect": Collect()}, [("pieces", "collect")], ["log"])
+    rig = Rig(nodes_of(graph))
+    rig.start()
+    rig.finish(rig.tasks[0])
+    assert rig.failure().what == "operator 'pieces' emits a Piece whose step, shard or shards is no int"
+    assert rig.failure().fix == "convert it, as in int(step)"
 
 
 def test_snapshot_that_raises_fails_the_node_naming_the_element() -> None:

@@ -1,5 +1,6 @@
 """Streams at one node: credit, routes, ends, nodes that leave."""
 
+import numpy as np
 import pytest
 from engine_rig import (
     Count,
@@ -22,9 +23,11 @@ from dataflow.engine.memory_driver import MemoryDriver
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.message import HEADER_NBYTES as SIZE
+from dataflow.message import Tick
+from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
 from dataflow.plan.physical import PhysicalPlan, StreamId
-from dataflow.ports import In, Out
+from dataflow.ports import Emission, In, Out
 
 
 class Latest(Operator):
@@ -40,10 +43,35 @@ class Latest(Operator):
         yield self.out(num)
 
 
+class NumpyCountTo(CountTo):
+    """Counts with addresses that NumPy has computed."""
+
+    def process(self, tick: Tick, node: NodeContext) -> Emissions:
+        for emission in super().process(tick, node):
+            if isinstance(emission, Emission) and isinstance(emission.message, Num):
+                number = emission.message
+                yield self.numbers(Num(number.n, number.origin, np.int64(number.to)))  # type: ignore[arg-type]
+            else:
+                yield emission
+
+
 def _sending(send: Operator, route: Route, nodes: int, *, window: int, limit: int = 9, **more: object) -> Rig:
     edges = [("send", "receive", route, more.get("loopback", False), more.get("key")), ("count", "send")]
     graph = graph_of({"count": CountTo(limit=limit, nodes=nodes), "send": send, "receive": Receive()}, edges)
     return Rig(nodes_of(graph, nodes, window=window))
+
+
+@pytest.mark.parametrize("route", [Route.BY_DESTINATION, Route.BY_OWNER])
+def test_messages_for_numpy_integers_arrive_there(route: Route) -> None:
+    key = "to" if route is Route.BY_OWNER else None
+    graph = graph_of(
+        {"count": NumpyCountTo(limit=4), "send": SendKeyed(), "receive": Receive(), "note": NetNote()},
+        [("send", "receive", route, True, key), ("count", "send"), ("receive", "note")],
+        ["log"],
+    )
+    run = MemoryDriver(nodes_of(graph, 2, window=1)).execute()
+    logs = [[item for item in node.states["log"].items if isinstance(item, tuple)] for node in run.nodes]  # type: ignore[attr-defined]
+    assert [sorted(log) for log in logs] == [[(0, 0), (0, 2), (1, 0), (1, 2)], [(0, 1), (0, 3), (1, 1), (1, 3)]]
 
 
 def _rest(rig: Rig) -> None:

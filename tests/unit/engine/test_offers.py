@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from engine_rig import Collect, Count, LogState, NetNote, Pieces, Rig, graph_of, nodes_of
+from engine_rig import Collect, Count, LogState, NetNote, Piece, Pieces, Rig, graph_of, nodes_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_engine_gather import NetCount, Watch
+from test_engine_gather import CollectArrived, NetCount, SendPiece, Watch
 
 from dataflow.engine import memory_driver
-from dataflow.engine.events import Event, Failed, Offer, RunTask, TaskFinished
+from dataflow.engine.events import Failed, NodeLeft, Offer, RunTask, TaskFinished
+from dataflow.engine.loading import LoadedNode
 from dataflow.engine.memory_driver import MemoryDriver
-from dataflow.engine.recording import Chunk, Kind, RecordedEngine, chunk_name
+from dataflow.engine.recording import Chunk, Kind, RecordedEngine, chunk_name, pack
+from dataflow.graph.routes import Route
 from dataflow.operators_api import Emissions
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.sim.replay import replay
@@ -138,6 +142,24 @@ def test_nothing_is_offered_while_a_reader_waits_for_what_the_step_holds() -> No
     assert rig.log("seen") == [2]  # one step later than without the offer
 
 
+def test_nothing_is_offered_ahead_of_what_is_due_for_a_node_that_left() -> None:
+    graph = graph_of(
+        {"pieces": Pieces(limit=0), "send": SendPiece(), "collect": CollectArrived()},
+        [("send", "collect", Route.ONE_TO_ALL), ("pieces", "send")],
+        ["log"],
+    )
+    rig = OfferRig(nodes_of(graph, 3))
+    rig.start()
+    rig.finish_all()
+    for step in range(4):
+        rig.arrive(Piece(step, 0, 1, float(step)), source=2)
+    rig.give(NodeLeft(1))
+    rig.follow()  # offered before the node left
+    assert [offer.task for offer in rig.offers() if offer.behind in rig.tasks] == []
+    rig.finish_all()
+    assert rig.log() == [((0.0, 0),), ((1.0, 1),), "left 1", ((2.0, 3),), ((3.0, 4),)]
+
+
 def test_nothing_is_offered_for_whose_messages_there_may_be_no_room() -> None:
     rig = collecting(limit=8)
     rig.follow()  # one message more for the note, whose port has room for two
@@ -195,14 +217,13 @@ def test_whether_offers_are_taken_up_makes_no_difference_to_the_state(limit: int
     assert logs(run) == (logs(MemoryDriver(plan).execute())[0], limit)
 
 
+def recorded(plan: PhysicalPlan, node: int, loaded: LoadedNode) -> RecordedEngine:
+    return RecordedEngine(plan, node, loaded, digest=plan.digest())
+
+
 def test_replay_of_a_run_with_followers_is_identical(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = one_node(40, "elsewhere")
-
-    class Recorded(RecordedEngine):
-        def __init__(self, plan: PhysicalPlan, node: int, loaded: object) -> None:
-            super().__init__(plan, node, loaded, digest=plan.digest())  # type: ignore[arg-type]
-
-    monkeypatch.setattr(memory_driver, "NodeEngine", Recorded)
+    monkeypatch.setattr(memory_driver, "NodeEngine", recorded)
     run = MemoryDriver(plan, order=np.random.default_rng(5)).execute()
     events = list(Chunk.decode(run.artifacts[chunk_name(0, 0)]).events())
     followed = sum(event.followed for event in events if event.kind == Kind.TASK_FINISHED)
@@ -215,24 +236,13 @@ def test_replay_of_a_run_with_followers_is_identical(monkeypatch: pytest.MonkeyP
 
 def test_replay_of_a_follower_that_was_never_offered_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = one_node(3)
-
-    class Invents(RecordedEngine):
-        """Notes that every task was followed, although none was."""
-
-        def __init__(self, plan: PhysicalPlan, node: int, loaded: object) -> None:
-            super().__init__(plan, node, loaded, digest=plan.digest())  # type: ignore[arg-type]
-            note = self._notebook.note
-
-            def invent(event: Event, now: float) -> None:
-                if isinstance(event, TaskFinished) and event.task.chain == "pieces":
-                    note(TaskFinished(event.task, event.outcome, followed=True), now)
-                else:
-                    note(event, now)
-
-            self._notebook.note = invent  # type: ignore[method-assign]
-
-    monkeypatch.setattr(memory_driver, "NodeEngine", Invents)
-    run = MemoryDriver(plan).execute()
-    difference = replay(plan, run.artifacts.get).difference
+    monkeypatch.setattr(memory_driver, "NodeEngine", recorded)
+    artifacts = MemoryDriver(plan).execute().artifacts
+    chunk = Chunk.decode(artifacts[chunk_name(0, 0)])
+    events = list(chunk.events())
+    source = next(number for number, event in enumerate(events) if event.kind == Kind.TASK_FINISHED)
+    events[source] = events[source]._replace(followed=1)
+    artifacts[chunk_name(0, 0)] = replace(chunk, packed=b"".join(map(pack, events))).encode()
+    difference = replay(plan, artifacts.get).difference
     assert difference is not None
     assert "which is not offered in the replay" in difference.what

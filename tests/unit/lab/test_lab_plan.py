@@ -165,6 +165,12 @@ def test_lab_name_is_the_same_for_a_folder_and_unlike_that_of_another() -> None:
     assert LabPlan(name=lab_name(Path("/a")), hosts=(FAST,)).name.startswith("ako-lab-")
 
 
+def test_lab_name_of_a_link_is_that_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    assert lab_name(tmp_path / "link") == lab_name(tmp_path / "link" / ".." / "folder") == lab_name(tmp_path / "folder")
+
+
 def test_leftovers_are_the_namespaces_of_this_lab_and_no_other() -> None:
     ours = [f"{NAME}-switch", f"{NAME}-0", f"{NAME}-17"]
     others = [NAME, f"{NAME}-", f"{NAME}-x", f"{NAME}-0-0", f"{NAME}0-1", f"my-{NAME}-0", "ako-lab-ffff-0", "web"]

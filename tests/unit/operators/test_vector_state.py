@@ -30,6 +30,19 @@ def test_snapshot_later_writes_do_not_change_it():
     assert copy.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("cut", [slice(None), slice(1, 2)], ids=["whole", "cut"])
+def test_snapshot_of_a_state_that_was_given_a_view_is_not_changed_by_later_writes(cut):
+    whole = np.array([1, 2, 3, 4], np.float32)
+    state = VectorState(whole[:3])
+    seen = [state.snapshot()[cut]]
+    state.values[:] = 5
+    state.values = whole.reshape(2, 2)[1]
+    seen.append(state.snapshot()[cut])
+    state.values[:] = 6
+    assert [each.tolist() for each in seen] == [[1, 2, 3][cut], [3, 4][cut]]
+    assert whole.tolist() == [1, 2, 3, 4]
+
+
 def test_snapshots_between_two_writes_share_one_array_that_nobody_may_write():
     state = VectorState(np.array([1, 2], np.float32))
     first, second = state.snapshot(), state.snapshot()

@@ -13,6 +13,7 @@ import pytest
 from ako_jobs.config import TrainingConfig
 from ako_jobs.jobs import Job, load_job, prepare
 from ako_jobs.simulate import Simulation, execute_simulation, prepare_simulation, simulate
+from dataflow.compiled import form
 from dataflow.engine.coordinator import JobState
 from dataflow.engine.events import MessageArrived
 from dataflow.errors import ConfigError
@@ -349,6 +350,7 @@ class Once:
             self._function(event)
 
 
+@pytest.mark.skipif(form().compiled, reason="what compiled classes do cannot be replaced; CI runs it interpreted")
 def test_send_queue_of_a_stream_is_finite_as_its_credit_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of 1.1 MB leave while any of 4 MiB of credit is left: four wait for a slow link, and never a fifth."""
     waiting: defaultdict[StreamId, int] = defaultdict(int)
