@@ -167,7 +167,7 @@ def change_rate(
 @_fault.command(epilog=examples("ako lab fault pause 1 5"))
 def pause(
     host: HostArgument,
-    seconds: Annotated[float, typer.Argument(metavar="SECONDS", min=0, help="How long they are stopped.")],
+    seconds: Annotated[float, typer.Argument(metavar="SECONDS", min=0, max=86400, help="How long they are stopped.")],
 ) -> None:
     """Stop the processes of a host for a while.
 

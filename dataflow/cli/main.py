@@ -7,6 +7,7 @@ Invariant: a verb's module is imported only when that verb is called, so that li
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -77,6 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if error.errno != errno.ENOSPC or os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        print(f"error: cannot write {error.filename or 'the output'}: {error.strerror}; free some", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import re
@@ -33,6 +35,23 @@ def test_main_unknown_verb_is_one_line_with_a_suggestion(capsys: pytest.CaptureF
     assert said.out == ""
     assert said.err.startswith("error: there is no such verb (got rnu); did you mean 'run'?")
     assert said.err.count("\n") == 1
+
+
+def test_main_full_disk_under_the_output_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert main(["--version"]) == 1
+    assert capsys.readouterr().err == "error: cannot write the output: No space left on device; free some\n"
+
+
+def test_main_pause_of_longer_than_a_day_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "fault", "pause", "1", "1e300"]) == 2
+    assert "Input should be less than or equal to 86400" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,6 @@
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import numpy as np
 import pytest
 from tiny_data import IDENTITY, TWO, data
@@ -100,6 +103,34 @@ def test_validate_measures_at_every_progress_it_is_told():
         send(harness, step)
     assert [result.step for result in harness.emitted("results")] == [1, 2, 5]
     assert [said.images for said in harness.emitted("predictions")] == [16, 32, 80]
+
+
+class Meeting:
+    """A network of which two evaluations wait for each other."""
+
+    def __init__(self, network):
+        self.network, self.both, self.workspaces = network, Barrier(2, timeout=30), []
+        self.workspace = network.workspace
+
+    def evaluate(self, weights, images, labels, workspace, *, statistics):
+        self.workspaces.append(workspace)
+        self.both.wait()
+        return self.network.evaluate(weights, images, labels, workspace, statistics=statistics)
+
+
+def test_validate_two_at_once_share_no_workspace():
+    """A node with two compute tasks validates the end of an epoch and the end of the run at the same time."""
+    harness = validate()
+    operator, node, states = harness.operator, harness.node, harness.states
+    operator._model = meeting = Meeting(operator._model)
+    given = states["replica"].snapshot(), states["statistics"].snapshot(), states["clocks"]
+    with ThreadPoolExecutor(2) as threads:
+        runs = [threads.submit(lambda: list(operator.process(progress(7), *given, node))) for _ in range(2)]
+    first, second = meeting.workspaces
+    assert first is not second
+    for run in runs:
+        result = run.result()[0].message
+        assert (result.accuracy, result.loss) == (0.8, pytest.approx(loss(MARGINS), rel=1e-6))
 
 
 def test_validate_end_itself_measures_nothing():
