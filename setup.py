@@ -12,7 +12,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from mypyc.build import mypycify
 from setuptools import Distribution, setup
 from setuptools.command.build_ext import build_ext
 
@@ -59,6 +58,8 @@ class CompileEngine(build_ext):
 
 def build(sources: list[str], folder: Path) -> None:
     """Compile sources into a tree like theirs."""
+    from mypyc.build import mypycify  # noqa: PLC0415 - the package is to be installed where there is none
+
     with tempfile.TemporaryDirectory() as temporary:
         modules = mypycify(
             [*MYPY, *sources],

@@ -314,6 +314,8 @@ class NodeEngine:
         self._locked |= run.locked
         self._slots[run.task.pool] -= 1
         state.running.append(run)
+        if state.awake:
+            self._awake.served(state)
 
     def _take_out(self, state: ChainState, delivery: Delivery) -> None:
         """Take a delivery out of its inbox, which makes room."""
