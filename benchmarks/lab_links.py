@@ -20,46 +20,7 @@ from dataflow.lab import lab
 from dataflow.lab.plan import Command, Host, LabPlan, Station, lab_name
 from dataflow.lab.processes import processes
 from dataflow.quantities import bytes_per_second, duration
-
-RECEIVE = """
-import socket, sys, time
-with socket.create_server((sys.argv[1], 5000)) as server:
-    print("listening", flush=True)
-    taker, _ = server.accept()
-    while taker.recv(1 << 18):
-        pass
-print(time.monotonic())
-"""
-
-SEND = """
-import socket, sys, time
-began = time.monotonic()
-with socket.create_connection((sys.argv[1], 5000)) as giver:
-    giver.sendall(bytes(int(sys.argv[2])))
-print(began)
-"""
-
-ECHO = """
-import socket, sys
-server = socket.socket(type=socket.SOCK_DGRAM)
-server.bind((sys.argv[1], 6000))
-print("listening", flush=True)
-while True:
-    server.sendto(*server.recvfrom(100))
-"""
-
-ASK = """
-import socket, sys, time
-asker = socket.socket(type=socket.SOCK_DGRAM)
-asker.settimeout(10)
-asker.connect((sys.argv[1], 6000))
-for _attempt in range(200):
-    began = time.monotonic()
-    asker.send(b"?")
-    asker.recv(100)
-    print(time.monotonic() - began)
-    time.sleep(0.002)
-"""
+from dataflow.testing.probes import ASK, ECHO, RECEIVE, SEND
 
 
 def stream(plan: LabPlan, nbytes: int) -> float:
@@ -67,14 +28,14 @@ def stream(plan: LabPlan, nbytes: int) -> float:
     address = plan.host(1).address
     receiver = served(plan, plan.host(1), RECEIVE)
     began = float(subprocess.check_output(python(plan, plan.host(0), SEND, address, str(nbytes))))
-    ended, _ = receiver.communicate()
-    return nbytes / (float(ended) - began)
+    said, _ = receiver.communicate()
+    return nbytes / (float(said.split()[1]) - began)
 
 
 def round_trip_s(plan: LabPlan) -> float:
     """Median of round trips of packets of one byte."""
     echo = served(plan, plan.host(1), ECHO)
-    said = subprocess.check_output(python(plan, plan.host(0), ASK, plan.host(1).address))
+    said = subprocess.check_output(python(plan, plan.host(0), ASK, plan.host(1).address, "200"))
     echo.kill()
     echo.communicate()
     return median(map(float, said.split()))

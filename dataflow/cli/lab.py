@@ -14,7 +14,7 @@ from dataflow.cli.main import main
 from dataflow.clock import SystemClock
 from dataflow.errors import ConfigError
 from dataflow.lab import lab
-from dataflow.lab.plan import LabPlan, Station, lab_name
+from dataflow.lab.plan import CORES, MOST_HOSTS, RATES, LabPlan, Station, lab_name
 from dataflow.lab.processes import kill_all, send_signal
 from dataflow.quantities import bandwidth_text, bytes_per_second, duration
 from dataflow.runtime.state_dir import default_state_dir
@@ -41,7 +41,7 @@ _PASS_ON = {"ignore_unknown_options": True}
     )
 )
 def up(
-    hosts: Annotated[int, typer.Argument(metavar="N", min=1, help="How many hosts.")],
+    hosts: Annotated[int, typer.Argument(metavar="N", min=1, max=MOST_HOSTS, help="How many hosts.")],
     rate: Annotated[
         str, typer.Option("--rate", metavar="RATE", help="What every host can send, and receive: 100mbit.")
     ] = "1gbit",
@@ -68,7 +68,7 @@ def up(
     """
     state_dir = default_state_dir()
     shares = [
-        (bytes_per_second(link), _cores(share))
+        (_rate(link), _cores(share))
         for link, share in zip(_each(hosts, rate, rates, "--rates"), _each(hosts, cpu, cpus, "--cpus"), strict=True)
     ]
     plan = LabPlan.parse(
@@ -161,7 +161,7 @@ def change_rate(
     """Give a host another rate, while what it does goes on."""
     plan = lab.find(default_state_dir())
     plan.host(host)
-    lab.set_rate(plan, host, bytes_per_second(rate))
+    lab.set_rate(plan, host, _rate(rate))
 
 
 @_fault.command(epilog=examples("ako lab fault pause 1 5"))
@@ -199,14 +199,28 @@ def _each(hosts: int, one: str, list_: str, option: str) -> list[str]:
     return values
 
 
+def _rate(text: str) -> float:
+    """Bytes per second of a host's link."""
+    rate, (least, most) = bytes_per_second(text), RATES
+    if not least <= rate <= most:
+        fix = f"say {bandwidth_text(least)} to {bandwidth_text(most)}"
+        raise ConfigError(what="a host's link cannot have this rate", got=text, fix=fix)
+    return rate
+
+
 def _cores(text: str) -> float | None:
     """How many cores a host may use; None if nothing is said."""
     if not text:
         return None
     try:
-        return float(text)
+        cores = float(text)
     except ValueError:
         raise ConfigError(what="not a number of cores", got=text, fix="write it like 0.5") from None
+    least, most = CORES
+    if not least <= cores <= most:
+        what, fix = "a host cannot have this share of the CPU", f"say {least:g} to {most:g} cores"
+        raise ConfigError(what, got=text, fix=fix)
+    return cores
 
 
 def _others(plan: LabPlan, host: int, other: int | None) -> Sequence[Station]:

@@ -134,6 +134,17 @@ class Member:
         except (Exception, SystemExit) as error:
             reraise(error, f"operator {self.name!r}", type(self.operator), self.context.name)
 
+    def ready(self, given: Given) -> bool:
+        """What the `ready` predicate of an operator that has one says.
+
+        Raises:
+            AkoError: it raised, or answered with anything but True or False.
+        """
+        answer = self.call("ready", (), given, _no_rng(self))
+        if not isinstance(answer, bool | np.bool_):
+            self.refuse("answered in ready with neither True nor False", type(answer).__name__, "return a bool")
+        return bool(answer)
+
     def refuse(self, what: str, got: object, fix: str) -> NoReturn:
         """Raise an error about what this operator gave.
 
@@ -194,13 +205,7 @@ class Chain:
         Raises:
             AkoError: an operator raised, or answered with anything but True or False.
         """
-        for member in self._gates:
-            answer = member.call("ready", (), given, _no_rng(member))
-            if not isinstance(answer, bool | np.bool_):
-                member.refuse("answered in ready with neither True nor False", type(answer).__name__, "return a bool")
-            if not answer:
-                return False
-        return True
+        return all(member.ready(given) for member in self._gates)
 
     def process(self, message: Message, given: Given, step: int) -> Outcome:
         """What handling one message gives.

@@ -42,8 +42,14 @@ _PORT_QUEUE_NBYTES: Final = 128 << 10
 _HOST_QUEUE_NBYTES: Final = 4 << 20
 _DELAYED_PACKETS: Final = 100_000
 
-Rate = Annotated[float, Field(ge=1e3, le=1e11)]
-Cores = Annotated[float, Field(ge=0.05, le=1024)]
+RATES: Final = (1e3, 1e11)
+"""The least and the largest rate of a link, in bytes per second."""
+
+CORES: Final = (0.05, 1024.0)
+"""The least and the largest share of the CPU, in cores."""
+
+Rate = Annotated[float, Field(ge=RATES[0], le=RATES[1])]
+Cores = Annotated[float, Field(ge=CORES[0], le=CORES[1])]
 
 
 class Host(BaseModel):

@@ -6,47 +6,8 @@ import subprocess
 
 import pytest
 
+from dataflow.testing.probes import ASK, ECHO, RECEIVE, SEND
 from tests.lab.conftest import Lab
-
-RECEIVE = """
-import socket, sys, time
-with socket.create_server((sys.argv[1], 5000)) as server:
-    print("listening", flush=True)
-    taker, _ = server.accept()
-    count = 0
-    while piece := taker.recv(1 << 18):
-        count += len(piece)
-print(count, time.monotonic())
-"""
-
-SEND = """
-import socket, sys, time
-began = time.monotonic()
-with socket.create_connection((sys.argv[1], 5000)) as giver:
-    giver.sendall(bytes(int(sys.argv[2])))
-print(began)
-"""
-
-ECHO = """
-import socket, sys
-server = socket.socket(type=socket.SOCK_DGRAM)
-server.bind((sys.argv[1], 6000))
-print("listening", flush=True)
-while True:
-    server.sendto(*server.recvfrom(100))
-"""
-
-ASK = """
-import socket, sys, time
-asker = socket.socket(type=socket.SOCK_DGRAM)
-asker.settimeout(10)
-asker.connect((sys.argv[1], 6000))
-for _attempt in range(20):
-    began = time.monotonic()
-    asker.send(b"?")
-    asker.recv(100)
-    print(time.monotonic() - began)
-"""
 
 KNOCK = """
 import socket, sys
@@ -125,7 +86,7 @@ def test_latency_delays_both_ways_and_leaves_the_rate_as_it_is(lab: Lab) -> None
     echo = lab.python(1, ECHO, address)
     assert echo.stdout is not None
     echo.stdout.readline()
-    round_trips = sorted(map(float, said(lab.python(0, ASK, address)).split()))
+    round_trips = sorted(map(float, said(lab.python(0, ASK, address, 20)).split()))
     echo.kill()
     echo.communicate()
     assert round_trips[0] >= 0.040

@@ -50,7 +50,7 @@ def test_lab_without_root_and_programs_names_all_that_is_missing(
         (["up", "2", "--cpus", "1,1,1"], "--cpus needs 2 values, one for each host (got 1,1,1)"),
         (["up", "2", "--rate", "fast"], "not a bandwidth"),
         (["up", "2", "--cpu", "half"], "not a number of cores"),
-        (["up", "2", "--cpu", "0"], "the lab's hosts.0.cores"),
+        (["up", "2", "--cpu", "0"], "a host cannot have this share of the CPU"),
         (["up", "2", "--latency", "1"], "not a time"),
     ],
 )
@@ -160,3 +160,20 @@ def test_compare_in_the_lab_has_its_runs_on_the_hosts(
     assert asked == [("ako-lab-12", "state", 2)] * 2
     assert (said["comparison"]["lab"], said["comparison"]["nodes"]) == ("100mbit, 10mbit", 2)
     assert [run["reason"] for run in said["failures"]] == ["none today"] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["300"], "less than or equal to 250"),
+        (["2", "--rate", "1kbit"], "a host's link cannot have this rate (got 1kbit); say 8kbit to 800gbit"),
+        (["2", "--rates", "1mbit,2000gbit"], "a host's link cannot have this rate (got 2000gbit)"),
+        (["2", "--cpu", "0"], "a host cannot have this share of the CPU (got 0); say 0.05 to 1024 cores"),
+        (["2", "--cpus", "1,nan"], "a host cannot have this share of the CPU (got nan)"),
+    ],
+)
+def test_lab_up_with_what_no_host_has_says_what_was_typed_and_the_limits(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lab", "up", *arguments]) == 2
+    assert said in capsys.readouterr().err
