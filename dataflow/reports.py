@@ -62,3 +62,52 @@ class NodeStatistics:
     sent_nbytes: dict[int, int] = field(default_factory=dict)
     received_nbytes: dict[int, int] = field(default_factory=dict)
     samples: dict[str, SampleStatistics] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRates:
+    """What passed from a node to one peer in a while.
+
+    Args:
+        nbytes: bytes of messages that the peer has acknowledged.
+        busy_s: seconds in which something waited for the peer's acknowledgement.
+        delay_s: mean seconds from handing a message to the link until the peer acknowledged it; 0 if none was.
+    """
+
+    nbytes: int = 0
+    busy_s: float = 0.0
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast a node was in a while: what it measures of itself, again and again, while it runs.
+
+    Args:
+        seconds: how long the while was.
+        steps: steps finished by gathering operators.
+        compute_s: processor seconds of the compute pool's tasks.
+        exchange_s: processor seconds of what exists only because nodes exchange messages: connections, and tasks of
+            chains that send to or receive from other nodes.
+        busy_s: seconds in which something waited for the acknowledgement of any peer.
+        blocked_s: seconds in which a gathering operator was held back by its `ready` predicate.
+        links: by peer.
+    """
+
+    seconds: float
+    steps: int = 0
+    compute_s: float = 0.0
+    exchange_s: float = 0.0
+    busy_s: float = 0.0
+    blocked_s: float = 0.0
+    links: dict[int, LinkRates] = field(default_factory=dict)
+
+    @property
+    def sent_nbytes(self) -> int:
+        """Bytes of messages that peers have acknowledged."""
+        return sum(link.nbytes for link in self.links.values())
+
+    @property
+    def goodput(self) -> float:
+        """Bytes per second that the node's link carried while it had something to carry; 0 if it never had."""
+        return self.sent_nbytes / self.busy_s if self.busy_s else 0.0
