@@ -150,7 +150,7 @@ class CostModel(BaseModel):
     def first(self, peers: int) -> Choice:
         """What is used before the first measurement."""
         every = self.every or FIRST_EVERY
-        return Choice(self._partitions(self._load(Known(), ASSUMED_PACE, peers), every), every)
+        return Choice(self._partitions(self.load(ASSUMED_PACE, peers, HEADROOM * ASSUMED_BANDWIDTH), every), every)
 
     def decide(self, known: Known, choice: Choice, rates: Rates, peers: int) -> tuple[Known, Choice]:
         """What is known with one more measurement, and what is used from now on.
@@ -165,7 +165,7 @@ class CostModel(BaseModel):
         pace = known.gradients_per_s
         if not (peers and pace):
             return known, choice
-        load = self._load(known, pace, peers)
+        load = self.load(pace, peers, HEADROOM * known.bandwidth)
         if self.fits(choice, load, known.every):
             return replace(known, unfit=0), choice
         unfit = known.unfit + (2 if load > _FAR_OFF * choice.span and self.partitions is None else 1)
@@ -179,7 +179,7 @@ class CostModel(BaseModel):
         Rounds are longer than `MOST_SPAN` allows only if bandwidth asks for that many partitions in any case.
 
         Args:
-            load: gamma m (n - 1) / B, partitions that the link asks for with rounds of one gradient.
+            load: see `load`.
             work: gradients in a round that the processor asks for.
         """
         span = max(MOST_SPAN, _MORE_SPAN * load)
@@ -208,19 +208,25 @@ class CostModel(BaseModel):
         keep = _MEMORY if rates.steps else 1.0
         known = replace(
             known,
-            steps=keep * known.steps + rates.steps,
-            unblocked_s=keep * known.unblocked_s + rates.seconds - rates.blocked_s,
-            compute_s=keep * known.compute_s + rates.compute_s,
-            exchange_s=keep * known.exchange_s + rates.exchange_s,
-            rounds=keep * known.rounds + rates.steps / choice.every,
+            steps=keep * (known.steps + rates.steps),
+            unblocked_s=keep * (known.unblocked_s + rates.seconds - rates.blocked_s),
+            compute_s=keep * (known.compute_s + rates.compute_s),
+            exchange_s=keep * (known.exchange_s + rates.exchange_s),
+            rounds=keep * (known.rounds + rates.steps / choice.every),
         )
         offered = self.nbytes_s(known, choice, peers) * rates.seconds
         full = rates.busy_s >= FULL * rates.seconds and rates.sent_nbytes < FULL * offered
         return _full(known, rates) if full else _not_full(known, rates)
 
-    def _load(self, known: Known, pace: float, peers: int) -> float:
-        """Gamma m (n - 1) / B."""
-        return pace * self.model_nbytes * peers / (self.bandwidth or HEADROOM * known.bandwidth)
+    def load(self, pace: float, peers: int, bandwidth: float = ASSUMED_BANDWIDTH) -> float:
+        """Gamma m (n - 1) / B: partitions that the link asks for, with rounds of one gradient.
+
+        Args:
+            pace: gamma, gradients per second.
+            peers: n - 1.
+            bandwidth: B, bytes per second, unless it is given.
+        """
+        return pace * self.model_nbytes * peers / (self.bandwidth or bandwidth)
 
     def _partitions(self, load: float, every: int) -> int:
         """P, for rounds of so many gradients."""
