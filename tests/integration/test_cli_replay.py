@@ -249,7 +249,7 @@ def test_run_with_record_but_no_folder_is_refused(capsys: pytest.CaptureFixture[
     "job",
     [
         ["parameter_server", "consistency=async"],
-        # bandwidth and gradients_per_s are told it by the simulation
+        # p and r are chosen while it runs
         ["ako", "phantom=true", "momentum=0.9", "--step-time", "5ms"],
         ["all_to_all", "schedule=step", "milestones=0.2,0.5", "nesterov=true", "momentum=0.5"],
     ],
