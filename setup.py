@@ -17,7 +17,7 @@ from setuptools.command.build_ext import build_ext
 
 COMPILED = {
     "engine": "chain chain_state events flow inbox inputs node_engine recording tally turns",
-    "sim": "clock cores costs network simulator",
+    "sim": "clock cores costs meter network simulator",
 }
 """The compiled modules, by package in `dataflow`."""
 

@@ -16,7 +16,7 @@ from operators.apply import Apply
 from operators.clocks import Clocks
 from operators.cost_model import CostModel
 from operators.layout import Layout
-from operators.partition import Partition, Rotation
+from operators.partition import LivePartition, Partition, Rotation
 from operators.receive import ReceiveFragments
 from operators.send import SendIntervals
 from operators.window import Window
@@ -26,19 +26,17 @@ class Config(TrainingConfig):
     """Settings of an Ako job.
 
     Args:
-        p: number of partitions; auto for the cost model's.
+        p: number of partitions; auto: chosen by the cost model, from what each node measures while it runs.
         tau: gradients that a worker may be ahead, beyond those that the rotation takes.
-        every: gradients in a round of exchange.
-        bandwidth: what one node can send, for p=auto.
-        gradients_per_s: gradients that one node computes in a second, for p=auto.
+        every: gradients in a round of exchange; auto: as few as let exchanging take a tenth of a node's processor time.
+        bandwidth: what one node can send, for p=auto, such as 100mbit; auto: as measured.
         accumulate: false for the ablation of ako.txt 5.7: a round sends the newest gradient only.
     """
 
     p: PositiveInt | Literal["auto"] = "auto"
     tau: int = Field(default=4, ge=0)
-    every: int = Field(default=1, ge=1)
-    bandwidth: str = "250mbit"
-    gradients_per_s: float = Field(default=200, gt=0)
+    every: PositiveInt | Literal["auto"] = "auto"
+    bandwidth: str = "auto"
     accumulate: bool = True
 
 
@@ -46,42 +44,43 @@ def build(config: Config) -> LogicalGraph:
     """The graph: every worker sends every other one partition of its accumulated gradients per round."""
     setting = Setting.of(config)
     cost = CostModel(
-        gradients_per_s=config.gradients_per_s,
         model_nbytes=4 * setting.layout.n_weights * setting.tensor_scale,
-        bandwidth=bytes_per_second(config.bandwidth),
+        cells=setting.layout.cells,
+        partitions=None if config.p == "auto" else config.p,
+        every=None if config.every == "auto" else config.every,
+        bandwidth=None if config.bandwidth == "auto" else bytes_per_second(config.bandwidth),
     )
-    p = None if config.p == "auto" else config.p
     graph = add_worker(
         LogicalGraph(name="ako").with_role("worker"),
         setting,
-        clocks=Clocks(cells=setting.layout.cells, origins="worker", span=(p or 1) * config.every),
+        clocks=Clocks(cells=setting.layout.cells, origins="worker", span=cost.first(0).span),
         local=True,
         emits="update",
         slack=config.tau,
     )
-    rotation = Rotation(partitions=p, receivers="worker", cost=cost)
-    graph = add_exchange(graph, setting.layout, rotation, every=config.every, accumulate=config.accumulate)
+    rotation = Rotation(receivers="worker", cost=cost)
+    graph = add_exchange(graph, setting.layout, rotation, accumulate=config.accumulate)
     return finish_after(graph, "apply")
 
 
 def add_exchange(
-    graph: LogicalGraph, layout: Layout, rotation: Rotation, *, every: int = 1, accumulate: bool = True
+    graph: LogicalGraph, layout: Layout, rotation: Rotation, *, accumulate: bool = True
 ) -> LogicalGraph:
     """`graph` with partial gradient exchange between its workers.
 
     Args:
         graph: role ``worker`` has an operator ``compute`` that emits updates, and state ``replica`` and ``clocks``.
         layout: the model's cells.
-        rotation: the number of partitions.
-        every: gradients in a round.
+        rotation: the number of partitions, and of gradients in a round.
         accumulate: whether gradients are kept until everybody has been sent them.
     """
+    kind = LivePartition if rotation.cost.live else Partition
     window = Window(layout=layout, receivers="worker", newest_only=not accumulate)
     return (
         graph.with_state("window", window, role="worker")
         .with_state("rotation", rotation, role="worker")
         .with_operator("accumulate", Accumulate(), role="worker")
-        .with_operator("partition", Partition(layout=layout, every=every), role="worker")
+        .with_operator("partition", kind(layout=layout), role="worker")
         .with_operator("send", SendIntervals(layout=layout), role="worker")
         .with_operator("receive", ReceiveFragments(), role="worker")
         .with_operator("apply", Apply(layout=layout), role="worker")

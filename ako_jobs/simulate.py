@@ -29,7 +29,8 @@ from dataflow import (
 from dataflow.errors import ConfigError
 
 _STATISTICS_GRADIENTS = 16
-"""Gradients of a node between two statistics: enough to see how a short run goes, and little of its work."""
+"""Gradients of a node between two statistics, and between two measurements at most: enough to see how a short run
+goes, and little of its work."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,8 @@ def prepare_simulation(
 ) -> Simulation:
     """Configure, build and check a job, and find out how long its tasks, and the engine between them, take.
 
-    A job that asks what a node can send and compute (the settings `bandwidth` and `gradients_per_s`) is told what the
-    model says, unless the user has said otherwise. Nodes tell their statistics each time that they have had time for
-    some gradients, unless the model says when.
+    Nodes tell their statistics, and measure how fast they are, each time that they have had time for some gradients,
+    unless the model says when.
 
     Args:
         job: the job.
@@ -108,13 +108,11 @@ def prepare_simulation(
     profile = profile or profile_job(prepared.spec, model, clock or SystemClock())
     if "engine_s" not in model.model_fields_set:
         model = model.model_copy(update={"engine_s": profile.engine_s})
-    gradient_s = _gradient_s(profile.means, model)
+    often_s = _STATISTICS_GRADIENTS * _gradient_s(profile.means, model)
     if "statistics_s" not in model.model_fields_set:
-        model = model.model_copy(update={"statistics_s": _STATISTICS_GRADIENTS * gradient_s})
-    told = {"bandwidth": f"{model.rate * 8:.0f}bit", "gradients_per_s": 1 / gradient_s}
-    asked = {key: value for key, value in told.items() if key in job.config.model_fields and key not in settings}
-    if asked:
-        prepared = prepare(job, {**settings, **asked}, nodes)
+        model = model.model_copy(update={"statistics_s": often_s})
+    if "rates_s" not in model.model_fields_set:
+        model = model.model_copy(update={"rates_s": min(model.rates_s, often_s)})
     return Simulation(prepared, model, profile.means)
 
 

@@ -1,26 +1,272 @@
-"""The cost model: how many partitions keep the exchange within the bandwidth."""
+"""The cost model: how many partitions, and gradients in a round, keep the exchange within what a node can send and do.
+
+Ako, section 3.2, equation 3, of what nodes measure of themselves while they train: `CostModel.decide` takes in a
+measurement and says what is to be used from now on. Pure functions of values; nothing here is specific to a driver.
+
+Three traps are avoided. A node that waits for its link makes few gradients, and would choose few partitions for them if
+it took that for its pace: gamma is counted over the time in which nothing holds the node back. A link that is hardly
+used does not show what it could carry: only one that always has something waiting, and carries less than would be
+offered, is full, and then B is what passed. And what passes in bursts may be more than the link carries for long: a
+larger B is believed after a while, and after a longer one each time that it proved wrong.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dataflow.reports import Rates
 
-class CostModel(BaseModel):
-    """Ako, section 3.2, equation 3.
+ASSUMED_BANDWIDTH = 125e6
+"""Bytes per second that a node is taken to be able to send before it has measured: 1 Gbit/s."""
+
+ASSUMED_PACE = 200.0
+"""Gradients per second that a node is taken to compute before it has measured."""
+
+FIRST_EVERY = 4
+"""Gradients in a round before the first measurement."""
+
+LONGEST = 16
+"""Gradients in a round at most; and until every cell is sent again, where bandwidth does not ask for more.
+
+Of eight nodes that train on MNIST (docs/reproductions.md, figure 12), up to 12 partitions of single gradients make no
+difference to accuracy that two seeds could tell, and 24 do.
+"""
+
+EXCHANGE_SHARE = 0.1
+"""Of a node's processor time, what the exchange may take."""
+
+HEADROOM = 0.9
+"""Of a measured B, what is used: below saturation nothing queues."""
+
+FULL = 0.9
+"""A link is full if something waits for this share of the time, and less than this share of what is offered passes."""
+
+_MEMORY, _FULL_MEMORY = 0.7, 0.5  # of a measurement, in the sums that the next one is added to
+_LESS, _MORE = 0.95, 1.1  # of the load that a choice is best for, what it still fits
+_LESS_WORK, _MORE_WORK = 0.9, 1.25  # likewise of the work of exchanging
+_MORE_SPAN = 1.25  # of the span that the load asks for in any case, what longer rounds may make of it
+_HIGHER, _PATIENCE, _MOST_PATIENCE = 1.25, 4, 64  # of B, what is more than B; and measurements until that is believed
+_SILENT = 4  # measurements in which nothing passed, and each of which halves B
+_FAR_OFF, _PERSISTS = 1.5, 3  # measurements for which a choice that does not fit is kept, if it is not far off
+
+
+class Choice(NamedTuple):
+    """What the cost model chooses.
 
     Args:
-        gradients_per_s: gamma, gradients that one worker computes in a second.
+        partitions: p, ranges that the model is divided into.
+        every: r, gradients in a round.
+    """
+
+    partitions: int
+    every: int
+
+    @property
+    def span(self) -> int:
+        """Gradients until every range has had its turn."""
+        return self.partitions * self.every
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a node has learnt of itself.
+
+    Args:
+        steps, unblocked_s, compute_s, exchange_s, rounds: sums over its measurements, recent ones above all: gradients,
+            seconds in which nothing held them back, processor seconds of computing and of exchanging, rounds.
+        bandwidth: B, bytes per second.
+        passed, busy_s: bytes and busy seconds of the measurements since the link became full; 0 while it is not.
+        silent: measurements in a row in which something waited, and nothing passed.
+        proven: most bytes per second that passed while the link was full, since anything was last seen to queue.
+        least_delay_s: shortest mean delay of a measurement; slowly forgotten.
+        higher: measurements in a row in which more passed than B.
+        patience: how many it takes until B is raised.
+        raised: B has been raised, and the link has not been full since.
+        unfit: how long the present choice has not been fitting, in measurements; counted twice if it is far off.
+    """
+
+    steps: float = 0.0
+    unblocked_s: float = 0.0
+    compute_s: float = 0.0
+    exchange_s: float = 0.0
+    rounds: float = 0.0
+    bandwidth: float = ASSUMED_BANDWIDTH
+    passed: float = 0.0
+    busy_s: float = 0.0
+    silent: int = 0
+    proven: float = 0.0
+    least_delay_s: float = math.inf
+    higher: int = 0
+    patience: int = _PATIENCE
+    raised: bool = False
+    unfit: int = 0
+
+    @property
+    def gradients_per_s(self) -> float:
+        """Gamma: gradients that the node would compute in a second if nothing held it back."""
+        return self.steps / self.unblocked_s if self.unblocked_s > 0 else 0.0
+
+    @property
+    def every(self) -> float:
+        """Gradients in a round of which exchanging takes `EXCHANGE_SHARE` of the processor time, as a fraction.
+
+        A round costs what it costs, whatever the number of gradients in it.
+        """
+        if not (self.compute_s > 0 and self.rounds > 0):
+            return 1.0
+        exchange_s, compute_s = self.exchange_s / self.rounds, self.compute_s / self.steps
+        return exchange_s / compute_s * (1 - EXCHANGE_SHARE) / EXCHANGE_SHARE
+
+
+class CostModel(BaseModel):
+    """Chooses partitions and rounds.
+
+    Args:
         model_nbytes: m, size of the model in bytes.
-        bandwidth: B, bytes that one worker can send in a second.
+        cells: cells of the model's layout, and partitions at most that are chosen.
+        partitions: p, if it is fixed.
+        every: r, if it is fixed.
+        bandwidth: B, bytes that one worker can send in a second; None if it is to be measured.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    gradients_per_s: float = Field(gt=0)
     model_nbytes: int = Field(gt=0)
-    bandwidth: float = Field(gt=0)
+    cells: int = Field(default=256, ge=1)
+    partitions: int | None = Field(default=None, ge=1)
+    every: int | None = Field(default=None, ge=1)
+    bandwidth: float | None = Field(default=None, gt=0)
 
-    def partitions(self, nodes: int) -> int:
-        """P = ceil(gamma m (n - 1) / B), at least 1."""
-        return max(1, math.ceil(self.gradients_per_s * self.model_nbytes * (nodes - 1) / self.bandwidth))
+    @property
+    def live(self) -> bool:
+        """Whether anything is to be chosen while the job runs."""
+        return self.partitions is None or self.every is None
+
+    def first(self, peers: int) -> Choice:
+        """What is used before the first measurement."""
+        every = self.every or FIRST_EVERY
+        return Choice(self._partitions(self.load(ASSUMED_PACE, peers, HEADROOM * ASSUMED_BANDWIDTH), every), every)
+
+    def decide(self, known: Known, choice: Choice, rates: Rates, peers: int) -> tuple[Known, Choice]:
+        """What is known with one more measurement, and what is used from now on.
+
+        Args:
+            known: what was known.
+            choice: what has been used since.
+            rates: the measurement.
+            peers: n - 1, nodes that are sent to.
+        """
+        known = self.learn(known, choice, rates, peers)
+        pace = known.gradients_per_s
+        if not (peers and pace):
+            return known, choice
+        load = self.load(pace, peers, HEADROOM * known.bandwidth)
+        if self.fits(choice, load, known.every):
+            return replace(known, unfit=0), choice
+        unfit = known.unfit + (2 if load > _FAR_OFF * choice.span and self.partitions is None else 1)
+        if unfit < _PERSISTS:
+            return replace(known, unfit=unfit), choice
+        return replace(known, unfit=0), self.best(load, known.every)
+
+    def best(self, load: float, work: float) -> Choice:
+        """The fewest gradients in a round that the processor bears, and the fewest partitions that the link bears then.
+
+        A span beyond `LONGEST` is for links that ask for it, and rounds make it a quarter longer than those do at most.
+
+        Args:
+            load: see `load`.
+            work: gradients in a round that the processor asks for.
+        """
+        span = max(LONGEST, _MORE_SPAN * load)
+        wanted = self.every or min(LONGEST, max(1, math.ceil(work - 1e-9)))
+        for every in range(wanted, 0, -1):
+            choice = Choice(self._partitions(load, every), every)
+            if self.every or every == 1 or choice.span <= span:
+                return choice
+        raise AssertionError
+
+    def fits(self, choice: Choice, load: float, work: float) -> bool:
+        """Whether a choice would be the best one if link and processor asked for a little less, or more, than they do."""
+        fitting = [self.best(load * l, work * w).every for l, w in ((_LESS, _LESS_WORK), (1, 1), (_MORE, _MORE_WORK))]
+        if not min(fitting) <= choice.every <= max(fitting):
+            return False
+        least, most = (self._partitions(load * by, choice.every) for by in (_LESS, _MORE))
+        return least <= choice.partitions <= most
+
+    def nbytes_s(self, known: Known, choice: Choice, peers: int) -> float:
+        """Bytes that a node sends in a second at its own pace: gamma / r m (n - 1) / p."""
+        return known.gradients_per_s * self.model_nbytes * peers / choice.span
+
+    def learn(self, known: Known, choice: Choice, rates: Rates, peers: int) -> Known:
+        """What is known with one more measurement; see `decide`."""
+        # Where a gradient takes longer than a measurement, those without one are part of it. A wait may be heard of late.
+        keep = _MEMORY if rates.steps else 1.0
+        known = replace(
+            known,
+            steps=keep * (known.steps + rates.steps),
+            unblocked_s=keep * (known.unblocked_s + rates.seconds - rates.blocked_s),
+            compute_s=keep * (known.compute_s + rates.compute_s),
+            exchange_s=keep * (known.exchange_s + rates.exchange_s),
+            rounds=keep * (known.rounds + rates.steps / choice.every),
+        )
+        offered = self.nbytes_s(known, choice, peers) * rates.seconds
+        full = rates.busy_s >= FULL * rates.seconds and rates.sent_nbytes < FULL * offered
+        return _full(known, rates) if full else _not_full(known, rates)
+
+    def load(self, pace: float, peers: int, bandwidth: float = ASSUMED_BANDWIDTH) -> float:
+        """Gamma m (n - 1) / B: partitions that the link asks for, with rounds of one gradient.
+
+        Args:
+            pace: gamma, gradients per second.
+            peers: n - 1.
+            bandwidth: B, bytes per second, unless it is given.
+        """
+        return pace * self.model_nbytes * peers / (self.bandwidth or bandwidth)
+
+    def _partitions(self, load: float, every: int) -> int:
+        """P, for rounds of so many gradients."""
+        return self.partitions or min(self.cells, max(1, math.ceil(load / every - 1e-9)))
+
+
+def _full(known: Known, rates: Rates) -> Known:
+    """What a link says of which nothing more passes: B is what does."""
+    known = replace(
+        known,
+        passed=_FULL_MEMORY * known.passed + rates.sent_nbytes,
+        busy_s=_FULL_MEMORY * known.busy_s + rates.busy_s,
+        higher=0,
+        patience=min(2 * known.patience, _MOST_PATIENCE) if known.raised else known.patience,
+        raised=False,
+    )
+    if not rates.sent_nbytes:
+        silent = known.silent + 1
+        return replace(known, silent=silent, bandwidth=known.bandwidth / (2 if silent <= _SILENT else 1))
+    goodput, delay_s = known.passed / known.busy_s, _delay_s(rates)
+    # Nodes that are far from each other wait for what is on its way as if it queued, and more partitions do not help
+    # them: while delays are as short as ever, a link carries what it did.
+    proven = goodput if delay_s > 2 * known.least_delay_s else max(known.proven, goodput)
+    bandwidth = max(goodput, proven / 2)
+    return replace(known, silent=0, proven=proven, bandwidth=bandwidth, least_delay_s=_least(known, delay_s))
+
+
+def _not_full(known: Known, rates: Rates) -> Known:
+    """What a link says that carries all it is given: B is that much, at least."""
+    higher = known.higher + 1 if rates.goodput > _HIGHER * known.bandwidth else 0
+    least_s = _least(known, _delay_s(rates))
+    known = replace(known, passed=0.0, busy_s=0.0, silent=0, higher=higher, least_delay_s=least_s)
+    if higher < known.patience:
+        return known
+    return replace(known, bandwidth=min(rates.goodput, 2 * known.bandwidth), higher=0, raised=True)
+
+
+def _delay_s(rates: Rates) -> float:
+    """Mean delay of what was acknowledged, by bytes; 0 if nothing was."""
+    total = sum(link.nbytes * link.delay_s for link in rates.links.values())
+    return total / rates.sent_nbytes if rates.sent_nbytes else 0.0
+
+
+def _least(known: Known, delay_s: float) -> float:
+    return min(1.01 * known.least_delay_s, delay_s) if delay_s else known.least_delay_s

@@ -62,13 +62,11 @@ class Offer(Message):
     Args:
         to: number of the receiving node.
         start, stop: cells of the model's `Layout`.
-        span: gradients computed here at most until every cell is offered again.
     """
 
     to: int
     start: int
     stop: int
-    span: int
 
 
 @dataclass(frozen=True, slots=True)

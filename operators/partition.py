@@ -12,55 +12,81 @@ import numpy as np
 from pydantic import Field, PrivateAttr
 
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, Operator
+from dataflow.operators_api import Emissions, Operator, Sample
 from dataflow.ports import In, Out
+from dataflow.reports import Rates
 from dataflow.state import State, StateElement, StateKind, Writes
-from operators.cost_model import CostModel
+from operators.cost_model import Choice, CostModel, Known
 from operators.layout import Layout, Sharding, runs
 from operators.messages import Accumulated, Offer
+from operators.window import WindowState
 
 _GRID = 1 << 40
 """Largest denominator of a place after a change: far finer than cells, and small enough for 64 bits in a checkpoint."""
 
 
 class RotationState(State):
-    """Where in the model each receiver's next partition begins, as a fraction of the cells."""
+    """When a round is due, and where in the model each receiver's next partition begins, as a fraction of the cells."""
 
-    def __init__(self, partitions: int, receivers: Mapping[int, Fraction]) -> None:
+    def __init__(self, choice: Choice, receivers: Mapping[int, Fraction], cost: CostModel) -> None:
         """Start the rotation.
 
         Args:
-            partitions: p; `span` is the number of rounds until every cell has had its turn.
+            choice: p, and gradients in a round.
             receivers: nodes with the place of their first partition.
+            cost: chooses both while the job runs.
         """
-        self.partitions = partitions
-        self.span = partitions
-        self._rounds = 0
+        self.choice, self.cost, self.known = choice, cost, Known()
         self._place = dict(receivers)
+        self._next, self._rounds = choice.every, 0
+        self._longest, self._coarsest, self._uneven = choice.span, choice.every, False
 
     @property
     def receivers(self) -> tuple[int, ...]:
         """Nodes that are sent to."""
         return tuple(self._place)
 
-    def change(self, partitions: int) -> None:
-        """Use another number of partitions from the next round on; nobody's place is lost.
+    @property
+    def span(self) -> int:
+        """Gradients at most until every cell has had its turn again.
 
-        A place whose denominator has grown beyond `_GRID` moves back to a multiple of 1/`_GRID`.
+        Between two turns of a cell lie a round and others that make less than one turn of the model together. Rounds of
+        r gradients with p partitions take p r for the whole, so with several (p, r) it is less than the largest p r,
+        and the first round; with one r that round is within the largest p r.
         """
-        self.span = max(self.span, partitions)
-        self.partitions = partitions
-        self._rounds = 0
-        self._place = {
-            node: place if place.denominator <= _GRID else Fraction(math.floor(place * _GRID), _GRID)
-            for node, place in self._place.items()
-        }
+        return self._longest + (self._coarsest if self._uneven else 0)
 
-    def next_round(self) -> None:
-        """Begin a round; a full turn after the last change, `span` is the number of partitions again."""
+    def adapt(self, rates: Rates) -> None:
+        """Take in a measurement, and use what the cost model chooses then."""
+        self.known, choice = self.cost.decide(self.known, self.choice, rates, len(self._place))
+        self.change(*choice)
+
+    def change(self, partitions: int, every: int) -> None:
+        """Divide the model by another number of partitions from the next round on; nobody's place is lost.
+
+        The next round is due when it was: nodes wait for it with the span that they have been told. Another `every`
+        counts from there. A place whose denominator has grown beyond `_GRID` moves back to a multiple of 1/`_GRID`.
+        """
+        choice = Choice(partitions, every)
+        if choice == self.choice:
+            return
+        self._longest, self._coarsest = max(self._longest, choice.span), max(self._coarsest, every)
+        self._uneven |= every != self.choice.every
+        self.choice, self._rounds = choice, 0
+        for node, place in self._place.items():
+            if place.denominator > _GRID:
+                self._place[node] = Fraction(math.floor(place * _GRID), _GRID)
+                self._uneven = True  # what lies between is due once more
+
+    def begin(self, number: int) -> bool:
+        """Whether a round begins with gradient `number`; after a full turn, what was chosen before counts no more."""
+        if number < self._next:
+            return False
+        self._next = number + self.choice.every
         self._rounds += 1
-        if self._rounds > self.span:
-            self.span = self.partitions
+        if self._rounds > self.choice.partitions:
+            self._longest, self._coarsest, self._uneven = self.choice.span, self.choice.every, False
+        return True
 
     def turn(self, receiver: int, cells: int) -> Iterator[tuple[int, int]]:
         """The run of cells that `receiver` is due, in two parts where it wraps around, and move its place on.
@@ -68,7 +94,7 @@ class RotationState(State):
         With more partitions than cells a turn may be empty, but not in the first round after a change: a receiver
         that does not hear of a longer span would wait for cells that are not due.
         """
-        start, stop, self._place[receiver] = _turn(self._place[receiver], self.partitions, cells)
+        start, stop, self._place[receiver] = _turn(self._place[receiver], self.choice.partitions, cells)
         if self._rounds == 1:
             stop = max(stop, start + 1)
         if start < min(stop, cells):
@@ -85,18 +111,22 @@ class RotationState(State):
         return dict(self._place)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """``partitions`` and ``place``: receiver, numerator, denominator."""
+        """``rounds``: p, r, the next round's gradient and what spans come of; ``place``: receiver, numerator, denominator.
+
+        What has been measured is not kept: it is measured anew.
+        """
+        spans = (self._longest, self._coarsest, self._uneven)
         rows = [(node, place.numerator, place.denominator) for node, place in self._place.items()]
         return {
-            "partitions": np.array([self.partitions, self.span], np.int64),
+            "rounds": np.array([*self.choice, self._next, *spans], np.int64),
             "place": np.array(rows, np.int64).reshape(-1, 3),
         }
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Take over the places."""
-        self.partitions, self.span = (int(value) for value in tensors["partitions"])
+        """Take over rounds and places."""
+        p, every, self._next, self._longest, self._coarsest, uneven = (int(value) for value in tensors["rounds"])
+        self.choice, self._uneven, self._rounds = Choice(p, every), bool(uneven), 0
         self._place = {int(node): Fraction(int(above), int(below)) for node, above, below in tensors["place"]}
-        self._rounds = 0
 
 
 @lru_cache(maxsize=1024)
@@ -110,23 +140,21 @@ class Rotation(StateElement):
     """Places of the members of role `receivers`: receiver of rank i begins with partition (i + j) mod p at rank j.
 
     Args:
-        partitions: p; by the cost model if None.
         receivers: role whose other nodes are sent to.
-        cost: what the cost model is asked with.
+        cost: chooses p, and the gradients in a round.
     """
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
-    partitions: int | None = Field(ge=1)
     receivers: str
     cost: CostModel
 
     def create(self, node: NodeContext) -> RotationState:
         """The places before the first round."""
         members = node.members[self.receivers]
-        p = self.partitions or self.cost.partitions(len(members))
-        own = node.rank
+        choice, own = self.cost.first(len(members) - 1), node.rank
+        p = choice.partitions
         places = {member: Fraction((rank + own) % p, p) for rank, member in enumerate(members) if member != node.index}
-        return RotationState(p, places)
+        return RotationState(choice, places, self.cost)
 
 
 class Partition(Operator):
@@ -137,31 +165,45 @@ class Partition(Operator):
 
     Args:
         layout: the model's cells.
-        every: gradients in a round.
     """
 
     pool = "network"
     layout: Layout
-    every: int = Field(default=1, ge=1)
     accumulated = In(Accumulated)
     offers = Out(Offer)
     rotation = Writes()
+    window = Writes()
 
-    def process(self, accumulated: Accumulated, rotation: RotationState) -> Emissions:
+    def process(self, accumulated: Accumulated, rotation: RotationState, window: WindowState) -> Emissions:
         """Offers of this round, if one is due."""
-        if accumulated.number % self.every:
+        if not rotation.begin(accumulated.number):
             return
-        rotation.next_round()
-        span = rotation.span * self.every
+        window.span = rotation.span
         for receiver in rotation.receivers:
             for start, stop in rotation.turn(receiver, self.layout.cells):
-                yield self.offers(Offer(receiver, start, stop, span))
+                yield self.offers(Offer(receiver, start, stop))
 
-    def on_end(self, rotation: RotationState) -> Emissions:
+    def on_end(self, rotation: RotationState, window: WindowState) -> Emissions:
         """After the last gradient, offer everybody all that is left."""
+        window.span = rotation.span
         for receiver in rotation.receivers:
             for start, stop in self.layout.frames(0, self.layout.cells):
-                yield self.offers(Offer(receiver, start, stop, rotation.span * self.every))
+                yield self.offers(Offer(receiver, start, stop))
+
+
+class LivePartition(Partition):
+    """Has the number of partitions, and of gradients in a round, chosen from what the node measures.
+
+    Its samples are the choice and, from it and the node's own pace, the bytes that it sends in a second.
+    """
+
+    def on_rates(self, rates: Rates, rotation: RotationState) -> Emissions:
+        """Take in a measurement; what is chosen by it holds from the next round on."""
+        rotation.adapt(rates)
+        choice, peers = rotation.choice, len(rotation.receivers)
+        yield Sample("p", choice.partitions)
+        yield Sample("every", choice.every)
+        yield Sample("predicted_nbytes_s", rotation.cost.nbytes_s(rotation.known, choice, peers))
 
 
 class PartitionByOwner(Operator):
@@ -186,7 +228,7 @@ class PartitionByOwner(Operator):
         """Work out the offers, which are the same at every push."""
         members = node.members[self.role]
         owned = runs(self.sharding.owners(len(members)))
-        self._due = tuple(Offer(members[rank], start, stop, span=0) for start, stop, rank in owned)
+        self._due = tuple(Offer(members[rank], start, stop) for start, stop, rank in owned)
 
     def process(self, accumulated: Accumulated) -> Emissions:
         """Offers to every server, if a push is due."""

@@ -38,7 +38,7 @@ class SendIntervals(Operator):
                     stop=interval.stop,
                     low=interval.low,
                     high=interval.high,
-                    span=offer.span,
+                    span=window.span,
                     skips=window.skips,
                     values=interval.values,
                 )

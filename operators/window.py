@@ -45,6 +45,7 @@ class WindowState(State):
     """Live window of one node.
 
     `dropped` counts gradients of which some receiver will never get some cell; once there may be any, `skips` is set.
+    `span` are the gradients at most until every cell is sent again: with whatever is sent goes the one that holds then.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class WindowState(State):
         self.newest = 0
         self.dropped = 0
         self.skips = newest_only
+        self.span = 0
         self._layout, self._newest_only = layout, newest_only
         self._cap = max(2, cap_nbytes // (4 * layout.n_weights))
         self._blocks: list[_Block] = []

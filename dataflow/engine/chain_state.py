@@ -14,8 +14,9 @@ from dataflow.engine.flow import Crossing
 from dataflow.engine.inbox import Delivery, Inbox
 from dataflow.engine.inputs import Inputs, Source
 from dataflow.message import Sharded
+from dataflow.reports import Rates
 
-Role = Literal["message", "shard", "merge", "step", "end"]
+Role = Literal["message", "shard", "merge", "step", "rates", "end"]
 
 
 @dataclass(init=False, slots=True, eq=False)
@@ -69,7 +70,8 @@ class Offered:
 class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
-    `feeders` are the sources on this node whose messages come to it. `alone` says that no other chain that has not
+    `feeders` are the sources on this node whose messages come to it. `rates` are the newest that its operators have not
+    been given. `alone` says that no other chain that has not
     ended writes what this one's merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
     """
 
@@ -85,6 +87,7 @@ class ChainState:
         self.inbox = Inbox(chain.head.inputs, by_step=chain.gather)
         self.running: deque[Running] = deque()
         self.step: Step | None = None
+        self.rates: Rates | None = None
         self.offered: Offered | None = None
         self.next_step = self.next_shard = 0
         self.exhausted = self.stopping = self.ending = False
@@ -116,6 +119,8 @@ class ChainState:
         """
         if self.step is not None:
             return self.step.merging
+        if self.rates is not None:
+            return False
         if self.source:
             waits = bool(self.running) or self.gate_shut or not self.has_room()
             return waits and not (self.exhausted or self.stopping)
@@ -140,7 +145,7 @@ class ChainState:
 
     def through(self) -> bool:
         """Whether nothing will come any more and nothing is under way."""
-        if self.ending or self.running or self.step is not None or self.inbox.size:
+        if self.ending or self.running or self.step is not None or self.rates is not None or self.inbox.size:
             return False
         if self.source:
             return self.exhausted or (self.stopping and not self.next_shard)

@@ -15,7 +15,7 @@ from dataflow.message import Message
 from dataflow.operators_api import Artifact, Pool, Sample
 from dataflow.plan.physical import StreamId
 from dataflow.ports import Emission
-from dataflow.reports import OperatorReport
+from dataflow.reports import OperatorReport, Rates
 
 
 @dataclass(init=False, slots=True)
@@ -51,7 +51,7 @@ class Task:
 
     Args:
         chain: id of the chain it belongs to.
-        role: what it does for the chain: ``message``, ``shard``, ``merge``, ``step`` (both) or ``end``.
+        role: what it does for the chain: ``message``, ``shard``, ``merge``, ``step`` (both), ``rates`` or ``end``.
         pool: the pool that must run it.
         run: the work; raises `AkoError` and nothing else.
     """
@@ -136,6 +136,13 @@ class NodeLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """The node has measured how fast it was since the last time; only operators with an `on_rates` mind."""
+
+    rates: Rates
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """Sources end after the step they are in; everything under way is finished."""
 
@@ -145,7 +152,7 @@ class GoOn:
     """There is more to start that nobody waits for; as a command, it asks to be handed back as an event."""
 
 
-Event = Started | MessageArrived | StreamEnded | TaskFinished | CreditGranted | NodeLeft | StopAsked | GoOn
+Event = Started | MessageArrived | StreamEnded | TaskFinished | CreditGranted | NodeLeft | Measured | StopAsked | GoOn
 
 
 @dataclass(init=False, slots=True)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from dataflow.engine.flow import as_set
+from dataflow.engine.loading import Members
+from dataflow.graph.logical import LogicalGraph, OperatorSpec
+from dataflow.graph.routes import reached
+
 Source = tuple[int, int | None]
 """What feeds a chain: number of the edge, and of the sending node if the edge crosses nodes."""
 
@@ -20,6 +25,24 @@ class Inputs:
         self._senders = senders
         self._ended: dict[int, set[int | None]] = {number: set() for number in senders}
         self._open = sum(len(nodes) for nodes in senders.values())
+
+    @classmethod
+    def of(cls, graph: LogicalGraph, members: Members, operator: OperatorSpec, node: int) -> Inputs:
+        """Everything that feeds an operator on a node; nothing of it has ended but what the node would send itself."""
+        senders: dict[int, Collection[int | None]] = {}
+        alone: set[int] = set()
+        for number, edge in enumerate(graph.edges):
+            if edge.target == operator.id and edge.route is None:
+                senders[number] = (None,)
+            elif edge.target == operator.id:
+                is_reached = node in as_set(reached(edge.route, members[operator.role]))
+                senders[number] = as_set(members[graph.operator(edge.source).role]) if is_reached else ()
+                if not edge.loopback:
+                    alone.add(number)
+        inputs = cls(senders)
+        for number in alone:
+            inputs.end((number, node))
+        return inputs
 
     def __bool__(self) -> bool:
         """Whether any source is open."""

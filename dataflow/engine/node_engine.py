@@ -10,7 +10,7 @@ chain that waits for a state element is not overtaken by one that has had its tu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from dataflow.engine.events import (
     Failed,
     GoOn,
     GrantCredit,
+    Measured,
     MessageArrived,
     NodeLeft,
     Offer,
@@ -39,7 +40,7 @@ from dataflow.engine.events import (
     Task,
     TaskFinished,
 )
-from dataflow.engine.flow import Crossing, as_set
+from dataflow.engine.flow import Crossing
 from dataflow.engine.inbox import Delivery
 from dataflow.engine.inputs import Inputs, Source
 from dataflow.engine.loading import LoadedNode, Members
@@ -51,7 +52,7 @@ from dataflow.graph.routes import reached
 from dataflow.message import Message, Sharded, Tick
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.ports import Emission
-from dataflow.reports import NodeStatistics
+from dataflow.reports import NodeStatistics, Rates
 
 
 class NodeEngine:
@@ -86,7 +87,7 @@ class NodeEngine:
         """Look up, once, where every edge comes from and goes to."""
         graph = plan.graph
         self._chains = {
-            chain.plan.head: ChainState(chain, _inputs(graph, members, chain, self._node)) for chain in chains
+            chain.plan.head: ChainState(chain, Inputs.of(graph, members, chain.head, self._node)) for chain in chains
         }
         # Those that chains wait for come before sources, whose work can always wait.
         self._turns = sorted(self._chains.values(), key=lambda state: state.source)
@@ -147,6 +148,11 @@ class NodeEngine:
             self._failed = True
             self._commands.append(Failed(error))
         return self._commands
+
+    @property
+    def minds_rates(self) -> bool:
+        """Whether any of its operators wants to know how fast the node is, and so needs to be given `Measured`."""
+        return any(state.chain.minds_rates for state in self._turns)
 
     def statistics(self) -> NodeStatistics:
         """What has been counted since the start."""
@@ -217,6 +223,8 @@ class NodeEngine:
     def _start(self, state: ChainState) -> bool:
         if state.step is not None:
             return self._continue_step(state, state.step)
+        if state.rates is not None and self._start_rates(state, state.rates):
+            return True
         if state.source:
             return self._start_source(state)
         left = state.inbox.first_left()
@@ -251,6 +259,15 @@ class NodeEngine:
         state.inbox.take_left(node)
         chain, step, given = state.chain, state.next_step, self._given(state.chain.left_needs)
         self._run(state, "message", given, lambda: chain.left(node, given, step))
+        return True
+
+    def _start_rates(self, state: ChainState, rates: Rates) -> bool:
+        """Run `on_rates` ahead of the messages that wait, between steps."""
+        if not state.has_room() or not self._free(state.chain.rates_needs):
+            return False
+        state.rates = None
+        chain, step, given = state.chain, state.next_step, self._given(state.chain.rates_needs)
+        self._run(state, "rates", given, lambda: chain.rates(rates, given, step))
         return True
 
     def _open_step(self, state: ChainState, first: Message) -> bool:
@@ -291,6 +308,9 @@ class NodeEngine:
         Whoever begins to wait after that waits for one more step, as nothing is offered while anybody waits.
         """
         if state.offered is not None or state.step is None or not state.step.merging or not state.alone:
+            return
+        # What follows a task is committed with it: nothing else of the chain may be under way.
+        if state.rates is not None or len(state.running) > 1:
             return
         delivery = state.inbox.lowest_step() if state.inbox.first_left() is None else None
         if delivery is None or not state.has_room(2) or not state.is_open(None) or self._others_wait(state):
@@ -526,6 +546,13 @@ class NodeEngine:
         else:
             self._commands.append(GrantCredit(stream, delivery.nbytes))
 
+    def _measured(self, event: Measured) -> None:
+        """Keep the rates for the chains that mind, in the place of older ones that none of their tasks has taken."""
+        for state in self._turns:
+            if state.chain.minds_rates and not state.ending:
+                state.rates = event.rates
+                self._awake.wake(state)
+
     # Ending
 
     def _stream_ended(self, event: StreamEnded) -> None:
@@ -555,12 +582,12 @@ class NodeEngine:
             self._awake.sleep(state)
         for other in self._turns:
             other.look_around(self._turns)
-        for numbers in [numbers for (name, _), numbers in self._leaving.items() if name == state.chain.last.id]:
-            for number in numbers:
-                if number in self._crossings:
-                    self._send(self._crossings[number].close())
-                else:
-                    self._input_ended((number, None))
+        last, leaving = state.chain.last.id, self._leaving.items()
+        for number in [number for (name, _), numbers in leaving if name == last for number in numbers]:
+            if number in self._crossings:
+                self._send(self._crossings[number].close())
+            else:
+                self._input_ended((number, None))
 
 
 _NOTHING = Given({}, {})
@@ -571,25 +598,8 @@ _TAKE: Final[Mapping[type, Callable[[NodeEngine, Any], None]]] = {
     CreditGranted: NodeEngine._credit_granted,
     StreamEnded: NodeEngine._stream_ended,
     NodeLeft: NodeEngine._node_left,
+    Measured: NodeEngine._measured,
     GoOn: NodeEngine._go_on,
     StopAsked: NodeEngine._stop,
     Started: NodeEngine._begin,
 }
-
-
-def _inputs(graph: LogicalGraph, members: Members, chain: Chain, node: int) -> Inputs:
-    """Everything that feeds a chain's first operator."""
-    senders: dict[int, Collection[int | None]] = {}
-    alone: set[int] = set()
-    for number, edge in enumerate(graph.edges):
-        if edge.target == chain.head.id and edge.route is None:
-            senders[number] = (None,)
-        elif edge.target == chain.head.id:
-            is_reached = node in as_set(reached(edge.route, members[chain.head.role]))
-            senders[number] = as_set(members[graph.operator(edge.source).role]) if is_reached else ()
-            if not edge.loopback:
-                alone.add(number)
-    inputs = Inputs(senders)
-    for number in alone:
-        inputs.end((number, node))
-    return inputs

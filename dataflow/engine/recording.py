@@ -25,6 +25,7 @@ from dataflow.engine.events import (
     Event,
     Failed,
     GoOn,
+    Measured,
     MessageArrived,
     NodeLeft,
     Offer,
@@ -41,7 +42,8 @@ from dataflow.engine.node_engine import NodeEngine
 from dataflow.errors import DataError
 from dataflow.message import Message, field_names
 from dataflow.operators_api import RECORD_FOLDER, Artifact
-from dataflow.plan.physical import PhysicalPlan
+from dataflow.plan.physical import MAX_NODES, PhysicalPlan
+from dataflow.reports import LinkRates, Rates
 
 PLAN_FILE = f"{RECORD_FOLDER}/plan.json"
 """Name of the artifact with the plan, as JSON."""
@@ -49,7 +51,7 @@ PLAN_FILE = f"{RECORD_FOLDER}/plan.json"
 MAX_PLAN_NBYTES = 64 << 20
 """Most bytes of a plan that is read: five times those of `MAX_NODES` nodes."""
 
-VERSION = 2
+VERSION = 3
 """Version of the layout of chunks."""
 
 CHUNK_EVENTS = 16_384
@@ -59,14 +61,22 @@ CHUNK_S = 0.5
 """Seconds of events in a chunk, after which it leaves the engine: what the record of a killed node lacks."""
 
 _MAGIC = b"akoevent"
-_HEADER = struct.Struct("<8sHHIQII32s")
+_HEADER = struct.Struct("<8sHHIQIII32s")
 _EVENT = struct.Struct("<BBBxIIIQdd")
+_RATES = struct.Struct("<dQddddI")
+_LINK = struct.Struct("<IQdd")
 _LAST = 1
 
 EVENT_NBYTES = _EVENT.size
 """Size of an event in a chunk, in bytes."""
 
-MAX_CHUNK_NBYTES = _HEADER.size + CHUNK_EVENTS * EVENT_NBYTES
+CHUNK_RATES_NBYTES = 1 << 20
+"""Bytes of measured rates after which a chunk leaves the engine."""
+
+MAX_RATES_NBYTES = CHUNK_RATES_NBYTES + _RATES.size + MAX_NODES * _LINK.size
+"""Most bytes of measured rates in a chunk."""
+
+MAX_CHUNK_NBYTES = _HEADER.size + CHUNK_EVENTS * EVENT_NBYTES + MAX_RATES_NBYTES
 """Most bytes of a chunk."""
 
 
@@ -81,13 +91,19 @@ class Kind(IntEnum):
     NODE_LEFT = 6
     STOP_ASKED = 7
     GO_ON = 8
+    MEASURED = 9
 
 
 # To pack a plain number takes a third of the time that a member of an enumeration takes.
 _MESSAGE_ARRIVED, _TASK_FINISHED, _CREDIT_GRANTED = map(
     int, (Kind.MESSAGE_ARRIVED, Kind.TASK_FINISHED, Kind.CREDIT_GRANTED)
 )
-_KINDS: dict[type[Event], int] = {Started: int(Kind.STARTED), StopAsked: int(Kind.STOP_ASKED), GoOn: int(Kind.GO_ON)}
+_KINDS: dict[type[Event], int] = {
+    Started: int(Kind.STARTED),
+    StopAsked: int(Kind.STOP_ASKED),
+    GoOn: int(Kind.GO_ON),
+    Measured: int(Kind.MEASURED),
+}
 
 
 class Noted(NamedTuple):
@@ -134,6 +150,13 @@ def pack(event: Noted) -> bytes:
     return _EVENT.pack(*event)
 
 
+def pack_rates(rates: Rates) -> bytes:
+    """The bytes of measured rates in a chunk."""
+    own = (rates.seconds, rates.steps, rates.compute_s, rates.exchange_s, rates.busy_s, rates.blocked_s)
+    links = (_LINK.pack(peer, link.nbytes, link.busy_s, link.delay_s) for peer, link in rates.links.items())
+    return _RATES.pack(*own, len(rates.links)) + b"".join(links)
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Events of one engine that follow each other.
@@ -144,6 +167,7 @@ class Chunk:
         first: number of the first event, from 0.
         last: nothing more was given to the engine.
         packed: the events, each as `pack` gives it.
+        rates: what was measured, for each `MEASURED` event as `pack_rates` gives it.
     """
 
     plan: str
@@ -151,6 +175,7 @@ class Chunk:
     first: int
     last: bool
     packed: bytes
+    rates: bytes = b""
 
     def __len__(self) -> int:
         return len(self.packed) // EVENT_NBYTES
@@ -159,10 +184,27 @@ class Chunk:
         """The events, in order."""
         return map(Noted._make, _EVENT.iter_unpack(self.packed))
 
+    def measured(self) -> Iterator[Rates]:
+        """What was measured, in the order of the `MEASURED` events.
+
+        Raises:
+            DataError: it is no such thing.
+        """
+        at = 0
+        while at < len(self.rates):
+            own, begin = self.rates[at : at + _RATES.size], at + _RATES.size
+            count = _RATES.unpack(own)[-1] if len(own) == _RATES.size else 0
+            at = begin + count * _LINK.size
+            if at > len(self.rates):
+                raise DataError(what="the rates of a record are cut off", got=len(self.rates))
+            links = {peer: LinkRates(*link) for peer, *link in _LINK.iter_unpack(self.rates[begin:at])}
+            yield Rates(*_RATES.unpack(own)[:-1], links=links)
+
     def encode(self) -> bytes:
-        """The chunk as bytes: a header, then the events."""
-        flags, plan, crc = _LAST if self.last else 0, bytes.fromhex(self.plan), zlib.crc32(self.packed)
-        return _HEADER.pack(_MAGIC, VERSION, flags, self.node, self.first, len(self), crc, plan) + self.packed
+        """The chunk as bytes: a header, then the events, then the rates."""
+        flags, plan, body = _LAST if self.last else 0, bytes.fromhex(self.plan), self.packed + self.rates
+        sizes = len(self), len(self.rates), zlib.crc32(body)
+        return _HEADER.pack(_MAGIC, VERSION, flags, self.node, self.first, *sizes, plan) + body
 
     @classmethod
     def decode(cls, data: bytes, where: str = "") -> Chunk:
@@ -177,19 +219,22 @@ class Chunk:
         """
         if len(data) < _HEADER.size or not data.startswith(_MAGIC):
             raise DataError(what="this is no record of events", where=where)
-        _, version, flags, node, first, count, crc, plan = _HEADER.unpack_from(data)
+        _, version, flags, node, first, count, rates, crc, plan = _HEADER.unpack_from(data)
         if version != VERSION:
             what = f"the record has version {version}, this program reads version {VERSION}"
             raise DataError(what, where=where, fix="replay it with the version of ako that recorded it")
         if count > CHUNK_EVENTS:
             raise DataError(what=f"a chunk of a record has at most {CHUNK_EVENTS} events", got=count, where=where)
-        packed = data[_HEADER.size :]
-        if len(packed) != count * EVENT_NBYTES:
-            what = f"a chunk of a record is cut off: {count} events are {count * EVENT_NBYTES} bytes"
-            raise DataError(what, got=len(packed), where=where)
-        if zlib.crc32(packed) != crc:
+        if rates > MAX_RATES_NBYTES:
+            what = f"a chunk of a record has at most {MAX_RATES_NBYTES} bytes of rates"
+            raise DataError(what, got=rates, where=where)
+        body, nbytes = data[_HEADER.size :], count * EVENT_NBYTES
+        if len(body) != nbytes + rates:
+            what = f"a chunk of a record is cut off: {count} events are {nbytes} bytes, and their rates {rates}"
+            raise DataError(what, got=len(body), where=where)
+        if zlib.crc32(body) != crc:
             raise DataError(what="a chunk of a record is damaged: its checksum is wrong", where=where)
-        return cls(plan.hex(), node, first, bool(flags & _LAST), packed)
+        return cls(plan.hex(), node, first, bool(flags & _LAST), body[:nbytes], body[nbytes:])
 
 
 def chunk_name(node: int, number: int) -> str:
@@ -252,6 +297,7 @@ class _Notebook:
         self._tasks: dict[Task, int] = {}
         self._offered: dict[Task, Task] = {}
         self._packed = bytearray()
+        self._rates = bytearray()
         self._commanded = self._first = self._chunks = 0
         self._begun_s = math.inf
 
@@ -271,14 +317,17 @@ class _Notebook:
 
     def full(self, now: float) -> bool:
         """Whether a chunk is due."""
-        return len(self._packed) >= CHUNK_EVENTS * EVENT_NBYTES or now - self._begun_s >= self._chunk_s
+        if len(self._packed) >= CHUNK_EVENTS * EVENT_NBYTES or len(self._rates) >= CHUNK_RATES_NBYTES:
+            return True
+        return now - self._begun_s >= self._chunk_s
 
     def chunk(self, *, last: bool = False) -> Artifact:
         """What has been noted since the chunk before, as an artifact."""
-        chunk = Chunk(self._digest, self.node, self._first, last, bytes(self._packed))
+        chunk = Chunk(self._digest, self.node, self._first, last, bytes(self._packed), bytes(self._rates))
         artifact = Artifact(chunk_name(self.node, self._chunks), chunk.encode())
         self._first += len(chunk)
         self._packed.clear()
+        self._rates.clear()
         self._chunks += 1
         self._begun_s, self.closed = math.inf, last
         return artifact
@@ -310,4 +359,6 @@ class _Notebook:
             return pack(Noted(Kind.STREAM_ENDED, edge=event.stream.edge, node=event.stream.source, now_s=now))
         if isinstance(event, NodeLeft):
             return pack(Noted(Kind.NODE_LEFT, node=event.node, now_s=now))
+        if isinstance(event, Measured):
+            self._rates += pack_rates(event.rates)
         return _EVENT.pack(_KINDS[type(event)], 0, 0, 0, 0, 0, 0, now, 0.0)

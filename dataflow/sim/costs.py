@@ -93,6 +93,10 @@ class TaskTimes:
         """A node has sent or received a message."""
         self._messages[node] += 1
 
+    def message_s(self, node: int) -> float:
+        """Seconds that a message costs a node's engine."""
+        return MESSAGE_TASKS * self._engine_s[node]
+
     def engine_s(self, node: int) -> float:
         """Seconds that a node's engine takes for a task that starts now, and for the messages since the last one."""
         messages, self._messages[node] = self._messages[node], 0

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from dataflow.errors import ConfigError
+from dataflow.quantities import bytes_per_second
 
 LONGEST_S = 1e9
 """No fault begins later or takes longer: virtual seconds are floating-point numbers, exact to 0.1 us up to there."""
@@ -16,6 +17,7 @@ LONGEST_S = 1e9
 Moment = Annotated[float, Field(ge=0, le=LONGEST_S)]
 Duration = Annotated[float, Field(gt=0, le=LONGEST_S)]
 Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
+ByteRate = Annotated[float, Field(ge=1, le=1e15)]
 
 
 class _Fault(BaseModel):
@@ -60,7 +62,13 @@ class LinkFails(_Fault):
         return (self.node, self.other)
 
 
-Fault = NodeFails | NodePauses | NodeSlows | LinkFails
+class LinkChanges(_Fault):
+    """A node's link carries so many bytes per second from now on, up and down alike."""
+
+    rate: ByteRate
+
+
+Fault = NodeFails | NodePauses | NodeSlows | LinkFails | LinkChanges
 
 _NODE, _AT, _FOR = r"(?P<node>\d+)", r"@(?P<at_s>[\d.]+)", r"\+(?P<for_s>[\d.]+)"
 _FORMS: dict[str, tuple[type[Fault], str, str]] = {
@@ -68,6 +76,7 @@ _FORMS: dict[str, tuple[type[Fault], str, str]] = {
     "pause": (NodePauses, f"{_NODE}{_AT}{_FOR}", "pause:2@10+1.5"),
     "slow": (NodeSlows, rf"{_NODE}{_AT}{_FOR}x(?P<factor>[\d.]+)", "slow:2@10+5x4"),
     "cut": (LinkFails, rf"{_NODE}-(?P<other>\d+){_AT}(?:{_FOR})?", "cut:0-2@10+3"),
+    "rate": (LinkChanges, rf"{_NODE}{_AT}=(?P<rate>.+)", "rate:2@10=10mbit"),
 }
 
 
@@ -75,7 +84,8 @@ def parse_fault(text: str) -> Fault:
     """A fault from its short form.
 
     That is ``fail:2@10`` (node 2, at second 10), ``pause:2@10+1.5`` (for 1.5 s), ``slow:2@10+5x4`` (for 5 s everything
-    takes 4 times as long), ``cut:0-2@10+3`` (between nodes 0 and 2, for 3 s) or ``cut:0-2@10`` (for ever).
+    takes 4 times as long), ``cut:0-2@10+3`` (between nodes 0 and 2, for 3 s), ``cut:0-2@10`` (for ever) or
+``rate:2@10=10mbit`` (what node 2's link carries from then on).
 
     Raises:
         ConfigError: it is not written like one of these.
@@ -88,7 +98,10 @@ def parse_fault(text: str) -> Fault:
     found = re.fullmatch(pattern, rest)
     try:
         if found:
-            return make.model_validate(found.groupdict())
+            said: dict[str, object] = dict(found.groupdict())
+            if make is LinkChanges:
+                said["rate"] = bytes_per_second(found["rate"])
+            return make.model_validate(said)
     except ValidationError as error:
         first = error.errors()[0]
         what = f"the fault cannot be used: {first['loc'][0]}: {first['msg']}"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from dataflow.errors import ConfigError
-from dataflow.sim.faults import Duration, Factor, Fault, Moment, check_faults
+from dataflow.sim.faults import ByteRate, Duration, Factor, Fault, Moment, check_faults
 
 Compute = Literal["measured", "constant", "gamma", "gamma-heterogeneous"]
 
@@ -18,8 +18,6 @@ MOST_TASKS = 1024
 MESSAGE_TASKS = 6
 """What a message costs engine and connection at each end, in tasks: of two nodes that exchange the model of the digits
 over gRPC, 420 us of processor time at either end, where an engine takes 60 to 90 us for a task."""
-
-_Rate = Annotated[float, Field(ge=1, le=1e15)]
 
 
 class ClusterModel(BaseModel):
@@ -41,12 +39,13 @@ class ClusterModel(BaseModel):
             else 0.
         detection_s: seconds from a node's failure until the coordinator knows.
         statistics_s: seconds between two statistics of every node.
+        rates_s: seconds between two measurements that nodes make of themselves, if an operator minds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    rate: _Rate = 125e6
-    rates: Mapping[NonNegativeInt, _Rate] = {}
+    rate: ByteRate = 125e6
+    rates: Mapping[NonNegativeInt, ByteRate] = {}
     latency_s: Moment = 100e-6
     compute: Compute = "measured"
     step_s: Duration | None = None
@@ -56,6 +55,7 @@ class ClusterModel(BaseModel):
     engine_s: Moment = 0.0
     detection_s: Moment = 0.5
     statistics_s: Duration = 1.0
+    rates_s: Duration = 0.5
 
     def checked(self, nodes: int) -> Self:
         """This model, if it is about that many nodes.

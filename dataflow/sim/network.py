@@ -88,6 +88,13 @@ class SimNetwork:
                 self._offer(flow)
                 self._forget_if_idle(flow)
 
+    def change(self, node: int, rate: float) -> None:
+        """Have a node's link carry so many bytes per second, both ways, except what is on it already."""
+        self._up[node].byte_s = self._down[node].byte_s = 1.0 / rate
+        for ends, flow in self._flows.items():
+            if node in ends:
+                flow.size_window(self._latency_s)
+
     def drop(self, node: int) -> None:
         """Deliver nothing more from or to a node."""
         self._gone.add(node)
@@ -257,8 +264,7 @@ class _Flow:
 
     def __init__(self, source: int, target: int, up: _Link, down: _Link, latency_s: float) -> None:
         self.source, self.target, self.up, self.down = source, target, up, down
-        in_a_round_trip = 2 * latency_s / (QUANTUM * max(up.byte_s, down.byte_s))
-        self.window = QUANTUM * max(_LEAST_WINDOW, math.ceil(in_a_round_trip) + 2)
+        self.size_window(latency_s)
         self.queue: deque[tuple[int, Any]] = deque()
         self.arriving: deque[tuple[int, Any]] = deque()
         self.signals: list[Any] = []
@@ -269,6 +275,11 @@ class _Flow:
         self.pieces = 0
         self.cuts = 0
         self.in_turn_up = self.in_turn_down = False
+
+    def size_window(self, latency_s: float) -> None:
+        """Let as much be under way as fills a round trip, at the rate of the slower link."""
+        in_a_round_trip = 2 * latency_s / (QUANTUM * max(self.up.byte_s, self.down.byte_s))
+        self.window = QUANTUM * max(_LEAST_WINDOW, math.ceil(in_a_round_trip) + 2)
 
     def may_leave(self) -> bool:
         """Whether there is something that may leave the sender now."""

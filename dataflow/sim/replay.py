@@ -25,6 +25,7 @@ from dataflow.engine.events import (
     Failed,
     GoOn,
     GrantCredit,
+    Measured,
     MessageArrived,
     NodeLeft,
     Offer,
@@ -47,7 +48,7 @@ from dataflow.graph.logical import canonical_json
 from dataflow.graph.routes import reached
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
-from dataflow.reports import OperatorReport
+from dataflow.reports import OperatorReport, Rates
 
 PROGRESS_EVENTS = 1000
 """Events between two calls of `on_progress`."""
@@ -198,6 +199,7 @@ class _Replay:
             loaded.open()
         self._run = Replayed(plan, nodes, [0] * len(nodes))
         self._engines = [NodeEngine(plan, node, loaded) for node, loaded in enumerate(nodes)]
+        self._rates: list[deque[Rates]] = [deque() for _ in nodes]
         self._records = [self._events(node) for node in range(len(nodes))]
         self._next = [next(record, None) for record in self._records]
         self._tasks: list[dict[int, Task]] = [{} for _ in nodes]
@@ -265,6 +267,7 @@ class _Replay:
                 what = f"the chunk is not that of node {node} from event {count} on"
                 raise DataError(what, got=f"node {chunk.node}, event {chunk.first}", where=name)
             count += len(chunk)
+            self._rates[node] += chunk.measured()
             yield from chunk.events()
             if chunk.last:
                 return
@@ -285,6 +288,8 @@ class _Replay:
                 return self._finished(node, noted)
             case Kind.NODE_LEFT if noted.node < len(self._engines):
                 return NodeLeft(noted.node)
+            case Kind.MEASURED if self._rates[node]:
+                return Measured(self._rates[node].popleft())
             case Kind.STARTED:
                 return Started()
             case Kind.STOP_ASKED:

@@ -20,6 +20,7 @@ from dataflow.engine.events import (
     Failed,
     GoOn,
     GrantCredit,
+    Measured,
     MessageArrived,
     Offer,
     Outcome,
@@ -46,7 +47,8 @@ from dataflow.reports import NodeStatistics
 from dataflow.sim.clock import VirtualClock
 from dataflow.sim.cores import Cores
 from dataflow.sim.costs import SPREADS, Pace, Spread, TaskKind, TaskTimes
-from dataflow.sim.faults import LinkFails, NodeFails
+from dataflow.sim.faults import LinkChanges, LinkFails, NodeFails
+from dataflow.sim.meter import Meter
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.network import SimNetwork
 
@@ -115,6 +117,8 @@ class Simulator:
         self._paces = [Pace(model.faults, node) for node in range(spec.nodes)]
         self._cores = [Cores(model.tasks) for _ in range(spec.nodes)]
         self._engines: list[NodeEngine] = []
+        self._meters: list[Meter] = []
+        self._statistics_at_s, self._rates_at_s = model.statistics_s, model.rates_s
         self._ended: set[int] = set()
         self._dead: set[int] = set()
         self._events = 0
@@ -133,9 +137,13 @@ class Simulator:
         for loaded in run.nodes:
             loaded.open()
         self._engines = self._make_engines()
+        if any(engine.minds_rates for engine in self._engines):
+            self._meters = [Meter(run.plan) for _ in self._engines]
+        else:
+            self._rates_at_s = math.inf
         self._declare_faults()
         clock.at(0.0, self._coordinate, co.Placed(tuple(node.name for node in run.plan.nodes)))
-        clock.at(self._model.statistics_s, self._tell_statistics)
+        clock.at(min(self._statistics_at_s, self._rates_at_s), self._now_and_then)
         gc.collect()
         gc.freeze()  # or every full collection would look through all nodes
         often = gc.get_threshold()
@@ -221,15 +229,30 @@ class Simulator:
         self._on_event(JobEvent(index=self._events, wall_s=at_s, elapsed_s=at_s, **what))
         self._events += 1
 
-    def _tell_statistics(self, _: None) -> None:
-        """Tell what every node has counted, now and then, as long as anything goes on; of a lull, when it began."""
-        now = self._clock.now()
-        at_s = now if self._clock.next_s <= now + self._model.statistics_s else self._happened_s
+    def _now_and_then(self, _: None) -> None:
+        """Do what is done again and again as long as anything goes on."""
+        # Not while nothing happens, which may be for years.
+        now, next_s = self._clock.now(), self._clock.next_s
+        if now >= self._statistics_at_s:
+            self._tell_statistics(now, next_s)
+            self._statistics_at_s = max(now, next_s) + self._model.statistics_s
+        if now >= self._rates_at_s:
+            if next_s <= now + self._model.rates_s:
+                self._measure(now)
+            self._rates_at_s = max(now, next_s) + self._model.rates_s
+        if next_s < math.inf:
+            self._clock.at(min(self._statistics_at_s, self._rates_at_s), self._now_and_then)
+
+    def _tell_statistics(self, now: float, next_s: float) -> None:
+        """Tell what every node has counted; of a lull, when it began."""
+        at_s = now if next_s <= now + self._model.statistics_s else self._happened_s
         for engine in self._engines:
             self._on_event(JobEvent(index=self._events, wall_s=at_s, elapsed_s=at_s, statistics=engine.statistics()))
-        if self._clock.next_s < float("inf"):
-            # Not while nothing happens, which may be for years.
-            self._clock.at(max(now, self._clock.next_s) + self._model.statistics_s, self._tell_statistics)
+
+    def _measure(self, now: float) -> None:
+        """Have every node hear how fast it has been."""
+        for node, (meter, engine) in enumerate(zip(self._meters, self._engines, strict=True)):
+            self._feed((node, Measured(meter.read(engine, now))))
 
     # Faults
 
@@ -245,6 +268,8 @@ class Simulator:
                     at(at_s, self._cut, (node, other))
                     if for_s is not None:
                         at(at_s + for_s, self._mend, (node, other))
+                case LinkChanges(at_s=at_s, node=node, rate=rate):
+                    at(at_s, self._change_rate, (node, rate))
 
     def _die(self, node: int) -> None:
         self._dead.add(node)
@@ -256,11 +281,17 @@ class Simulator:
     def _mend(self, nodes: tuple[int, int]) -> None:
         self._network.mend(*nodes)
 
+    def _change_rate(self, change: tuple[int, float]) -> None:
+        self._network.change(*change)
+
     # The engines
 
     def _arrived(self, source: int, target: int, event: Event) -> None:
         if type(event) is MessageArrived:
             self._times.message(target)
+            if self._meters:
+                self._meters[source].arrived(target, event.nbytes, self._clock.now())
+                self._meters[target].exchanged(self._times.message_s(target))
         self._feed((target, event))
 
     def _feed(self, happened: tuple[int, Event]) -> None:
@@ -280,6 +311,9 @@ class Simulator:
         stream, nbytes = command.stream, command.nbytes
         self.run_so_far.messages += 1
         self._times.message(node)
+        if self._meters:
+            self._meters[node].sent(stream.target, self._clock.now())
+            self._meters[node].exchanged(self._times.message_s(node))
         self._network.send(node, stream.target, MessageArrived(stream, command.message, nbytes), nbytes)
 
     def _grant(self, node: int, command: GrantCredit) -> None:
@@ -324,6 +358,8 @@ class Simulator:
         work_s = self._times.seconds(node, task)
         done_s = pace.done(now, work_s + self._times.engine_s(node))
         finished = TaskFinished(task, outcome, pace.done(now, work_s) - now, error)
+        if self._meters:
+            self._meters[node].ran(task.chain, task.pool, finished.busy_s)
         if task.pool == "compute":
             self._clock.at(done_s, self._computed, (node, finished, cores.begin(now)))
         else:

@@ -20,6 +20,7 @@ from dataflow.message import Message, Sharded, Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Effect, Gather, Operator, random_generator
 from dataflow.ports import Emission
+from dataflow.reports import Rates
 from dataflow.state import State, StateElement
 
 
@@ -111,6 +112,10 @@ class Harness:
     def left(self, node: int) -> list[Effect]:
         """Tell the operator that node number `node` has ended or died; what it yields."""
         return self._run("on_left", (node,), self._given("on_left"), self._count)
+
+    def rates(self, rates: Rates) -> list[Effect]:
+        """Tell the operator how fast its node is; what it yields."""
+        return self._run("on_rates", (rates,), self._given("on_rates"), self._count)
 
     def emitted(self, port: str) -> list[Any]:
         """The messages emitted so far on an output port.

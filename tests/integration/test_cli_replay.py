@@ -186,7 +186,7 @@ def test_replay_with_other_settings_than_were_recorded_is_refused(
 
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("events/node-1-000000.bin", 655_424), ("events/plan.json", 64 << 20), ("record.json", 256 << 20)],
+    [("events/node-1-000000.bin", 4_504_056), ("events/plan.json", 64 << 20), ("record.json", 256 << 20)],
 )
 def test_replay_of_a_file_that_is_too_large_is_refused_unread(
     copy: Path, name: str, most: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -249,7 +249,7 @@ def test_run_with_record_but_no_folder_is_refused(capsys: pytest.CaptureFixture[
     "job",
     [
         ["parameter_server", "consistency=async"],
-        # bandwidth and gradients_per_s are told it by the simulation
+        # p and r are chosen while it runs
         ["ako", "phantom=true", "momentum=0.9", "--step-time", "5ms"],
         ["all_to_all", "schedule=step", "milestones=0.2,0.5", "nesterov=true", "momentum=0.5"],
     ],

@@ -12,8 +12,9 @@ from dataflow.engine.loading import LoadedNode
 from dataflow.graph.logical import LogicalGraph
 from dataflow.message import Tick
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, EndOfData, Operator
+from dataflow.operators_api import Emissions, EndOfData, Operator, Sample
 from dataflow.ports import Out
+from dataflow.reports import Rates
 from dataflow.state import StateElement, StateKind, Writes
 from operators.clocks import Clocks, ClocksState
 from operators.cost_model import CostModel
@@ -21,8 +22,7 @@ from operators.layout import Layout
 from operators.messages import Accumulated, Gradient
 from operators.partition import Partition, Rotation, RotationState
 from operators.vector_state import VectorState
-
-COST = CostModel(gradients_per_s=1, model_nbytes=1, bandwidth=1)
+from operators.window import WindowState
 
 
 def integer_gradient(node: int, number: int, n_weights: int) -> np.ndarray:
@@ -67,25 +67,39 @@ class IntegerCompute(Operator):
 
 
 class RestlessPartition(Partition):
-    """Changes the number of partitions in every round."""
+    """Changes the number of partitions, and of gradients in a round, with every gradient and measurement."""
 
-    def process(self, accumulated: Accumulated, rotation: RotationState, rng: np.random.Generator) -> Emissions:
-        rotation.change(int(rng.integers(1, 7)))
-        yield from Partition.process(self, accumulated, rotation)
+    def process(
+        self, accumulated: Accumulated, rotation: RotationState, window: WindowState, rng: np.random.Generator
+    ) -> Emissions:
+        rotation.change(int(rng.integers(1, 7)), int(rng.integers(1, 6)))
+        yield from Partition.process(self, accumulated, rotation, window)
+
+    def on_rates(self, rates: Rates, rotation: RotationState, rng: np.random.Generator) -> Emissions:
+        rotation.change(int(rng.integers(1, 90)), int(rng.integers(1, 6)))
+        yield Sample("measured_s", rates.seconds)
 
 
 def integer_job(
-    p: int, *, n_weights: int = 997, cells: int = 60, rounds: int = 7, slack: int | None = None, restless: bool = False
+    p: int,
+    *,
+    n_weights: int = 997,
+    cells: int = 60,
+    rounds: int = 7,
+    slack: int | None = None,
+    restless: bool = False,
+    every: int = 1,
 ) -> LogicalGraph:
     layout = Layout.of(n_weights, cells=cells)
+    cost = CostModel(model_nbytes=4 * n_weights, cells=cells, partitions=p, every=every)
     graph = (
         LogicalGraph(name="integers")
         .with_role("worker")
         .with_state("replica", Zeros(n_weights=n_weights), role="worker")
-        .with_state("clocks", Clocks(cells=layout.cells, origins="worker", span=p), role="worker")
+        .with_state("clocks", Clocks(cells=layout.cells, origins="worker", span=p * every), role="worker")
         .with_operator("compute", IntegerCompute(n_weights=n_weights, rounds=rounds, slack=slack), role="worker")
     )
-    graph = add_exchange(graph, layout, Rotation(partitions=p, receivers="worker", cost=COST))
+    graph = add_exchange(graph, layout, Rotation(receivers="worker", cost=cost))
     return graph.replace("partition", RestlessPartition(layout=layout)) if restless else graph
 
 

@@ -9,13 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataflow.engine.events import Measured
 from dataflow.engine.memory_driver import MemoryDriver
 from dataflow.plan.compile import compile_graph
+from dataflow.reports import Rates
+from operators.cost_model import Choice, CostModel
 from operators.messages import Accumulated, Offer
 from operators.partition import Partition, RotationState
 from tests.known_answers.integers import assert_exact, expected, integer_job
 
 ROUNDS, WEIGHTS = 7, 997
+
+
+class Measuring(MemoryDriver):
+    """Has any node hear at any time how fast it is."""
+
+    def _step(self) -> bool:
+        assert self._order is not None
+        if not self._order.integers(8):
+            node = int(self._order.integers(len(self.engines)))
+            self._put(("rates", node), node, Measured(Rates(seconds=1.0)))
+        return super()._step()
 
 
 @pytest.mark.parametrize("p", range(1, 7))
@@ -36,7 +50,7 @@ def test_exchange_in_any_order_with_any_p_is_exact(
     p: int, nodes: int, seed: int, restless: bool, slack: int | None
 ) -> None:
     plan = compile_graph(integer_job(p, restless=restless, slack=slack), nodes, seed=seed % 1000)
-    run = MemoryDriver(plan, order=np.random.default_rng(seed)).execute()
+    run = Measuring(plan, order=np.random.default_rng(seed)).execute()
     assert_exact(run.nodes, ROUNDS, WEIGHTS)
 
 
@@ -53,8 +67,9 @@ class PrintedPartition(Partition):
 
     def process(self, accumulated: Accumulated, rotation: RotationState) -> object:  # type: ignore[override]
         for receiver in rotation.receivers:
-            k, p, cells = receiver % rotation.partitions, rotation.partitions, self.layout.cells
-            yield self.offers(Offer(receiver, cells * k // p, cells * (k + 1) // p, p))
+            p, cells = rotation.choice.partitions, self.layout.cells
+            k = receiver % p
+            yield self.offers(Offer(receiver, cells * k // p, cells * (k + 1) // p))
 
     def on_end(self) -> object:  # type: ignore[override]
         yield from ()
@@ -75,6 +90,6 @@ def test_exchange_as_printed_never_delivers_the_other_partitions(p: int) -> None
 
 def test_rotation_at_constant_p_is_i_plus_j_plus_t_mod_p() -> None:
     p, cells, i = 4, 60, 2
-    rotation = RotationState(p, {i: Fraction((i + 1) % p, p)})
+    rotation = RotationState(Choice(p, 1), {i: Fraction((i + 1) % p, p)}, CostModel(model_nbytes=1))
     turns = [list(rotation.turn(i, cells)) for _ in range(6)]
     assert turns == [[(15 * ((i + 1 + t) % p), 15 * ((i + 1 + t) % p) + 15)] for t in range(6)]

@@ -268,7 +268,7 @@ def test_prepare_holdout_that_leaves_nothing_is_refused() -> None:
         prepare(load_job("ako"), {"holdout": "0.9999", "warm_start": "0"}, nodes=2)
 
 
-@pytest.mark.parametrize("key", ["lr", "epochs", "time", "warmup", "gradients_per_s"])
+@pytest.mark.parametrize("key", ["lr", "epochs", "time", "warmup", "momentum"])
 def test_prepare_infinite_setting_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=f"^{key}: must be a"):
         prepare(load_job("ako"), {key: "inf"}, nodes=2)

@@ -82,7 +82,13 @@ def test_ako_every_gradient_and_p_reach_clocks_and_rotation():
     assert '"span":12' in params["clocks"]
     assert '"partitions":4' in params["rotation"]
     assert '"slack":2' in built.operator("compute").params
-    assert '"every":3' in built.operator("partition").params
+    assert '"every":3' in params["rotation"]
+    assert built.operator("partition").kind == "operators.partition:Partition"
+
+
+@pytest.mark.parametrize("settings", [{}, {"p": 3}, {"every": 1}, {"bandwidth": "100mbit"}])
+def test_ako_chooses_while_it_runs_whatever_is_not_set(settings):
+    assert graph(ako, **settings).operator("partition").kind == "operators.partition:LivePartition"
 
 
 @pytest.mark.parametrize(("consistency", "slack"), [("bsp", "0"), ("ssp", "4"), ("async", "null")])
@@ -199,7 +205,7 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
         (ako, {"batch": "1.5"}, r"^batch: must be a positive integer \(got 1.5\)$"),
         (ako, {"patience": 0}, r"^patience: must be a positive integer \(got 0\)$"),
         (ako, {"tau": -1}, r"^tau: must be an integer >= 0 \(got -1\)$"),
-        (ako, {"every": 0}, r"^every: must be a positive integer \(got 0\)$"),
+        (ako, {"every": 0}, r"^every: must be a positive integer or auto \(got 0\)$"),
         (ako, {"target": 1.5}, r"^target: must be a number > 0 and <= 1 \(got 1.5\)$"),
         (ako, {"normalise": "perhaps"}, r"^normalise: must be true or false \(got perhaps\)$"),
         (
@@ -362,7 +368,6 @@ def test_run_ako_stopped_at_any_moment_delivers_everything_made(order):
 
 
 def test_run_ako_more_partitions_than_cells_without_slack_does_not_wait_for_ever():
-    run = driver(ako, 3, bandwidth="1kbit", tau=0, warm_start=0, batch=64).execute()
-    partitions = run.nodes[0].states["rotation"].partitions
-    assert partitions > 256
+    run = driver(ako, 3, p=10_000, every=1, tau=0, warm_start=0, batch=64).execute()
+    assert run.nodes[0].states["rotation"].choice.partitions == 10_000
     assert run.ended == {0, 1, 2}

@@ -13,17 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow.engine import recording
-from dataflow.engine.events import CreditGranted, Ended, Failed, NodeLeft, Report, StopAsked, StreamEnded
-from dataflow.engine.recording import EVENT_NBYTES, MAX_CHUNK_NBYTES, Chunk, Kind, Noted, RecordedEngine, checksum, pack
+from dataflow.engine.events import CreditGranted, Ended, Failed, Measured, NodeLeft, Report, StopAsked, StreamEnded
+from dataflow.engine.recording import (
+    EVENT_NBYTES,
+    MAX_CHUNK_NBYTES,
+    Chunk,
+    Kind,
+    Noted,
+    RecordedEngine,
+    checksum,
+    pack,
+    pack_rates,
+)
 from dataflow.errors import DataError
 from dataflow.message import Message
 from dataflow.operators_api import Artifact, Emissions, Operator
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.ports import In, Out
+from dataflow.reports import LinkRates, Rates
 from dataflow.transport.codec import Assembler, encode
 from dataflow.transport.frames import split
 
-HEADER_NBYTES = 64
+HEADER_NBYTES = 68
 
 seconds = st.floats(allow_nan=False)
 numbers = st.integers(0, 2**32 - 1)
@@ -94,13 +105,13 @@ def test_chunk_of_any_bytes_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize("cut", [1, 40, 41, 80])
 def test_chunk_cut_off_is_refused(cut: int) -> None:
     data = chunk_of(Noted(Kind.STARTED), Noted(Kind.GO_ON)).encode()
-    with pytest.raises(DataError, match=r"cut off: 2 events are 80 bytes \(got " + str(80 - cut)):
+    with pytest.raises(DataError, match=r"cut off: 2 events are 80 bytes, and their rates 0 \(got " + str(80 - cut)):
         Chunk.decode(data[:-cut])
 
 
 def test_chunk_of_another_version_is_refused() -> None:
     data = chunk_of().encode()
-    with pytest.raises(DataError, match="version 9, this program reads version 2"):
+    with pytest.raises(DataError, match="version 9, this program reads version 3"):
         Chunk.decode(data[:8] + struct.pack("<H", 9) + data[10:])
 
 
@@ -138,9 +149,51 @@ def test_checksum_of_big_endian_arrays_is_that_of_the_message_that_arrives() -> 
 
 
 def test_chunk_of_as_many_events_as_it_may_have_is_as_large_as_is_read() -> None:
-    data = replace(chunk_of(), packed=bytes(16384 * EVENT_NBYTES)).encode()
-    assert len(data) == MAX_CHUNK_NBYTES == 64 + 16384 * 40
+    most = (1 << 20) + 52 + 100_000 * 28  # the last rates may be those of the largest plan
+    data = replace(chunk_of(), packed=bytes(16384 * EVENT_NBYTES), rates=bytes(most)).encode()
+    assert len(data) == MAX_CHUNK_NBYTES == 68 + 16384 * 40 + most
     assert len(Chunk.decode(data)) == 16384
+
+
+def test_chunk_with_too_many_rates_is_refused() -> None:
+    with pytest.raises(DataError, match=r"at most 3848628 bytes of rates \(got 3848629\)"):
+        Chunk.decode(replace(chunk_of(), rates=bytes(3_848_629)).encode())
+
+
+RATES = [
+    Rates(seconds=0.5, steps=3, compute_s=0.25, exchange_s=0.125, busy_s=0.0625, blocked_s=0.03125),
+    Rates(seconds=1.5, links={7: LinkRates(nbytes=1 << 40, busy_s=0.5, delay_s=0.1), 2: LinkRates()}),
+]
+
+
+def test_chunk_of_rates_comes_back_with_their_links_in_order() -> None:
+    chunk = replace(chunk_of(Noted(Kind.MEASURED)), rates=b"".join(map(pack_rates, RATES)))
+    again = Chunk.decode(chunk.encode())
+    assert list(again.measured()) == RATES
+    assert [list(rates.links) for rates in again.measured()] == [[], [7, 2]]
+
+
+@pytest.mark.parametrize("cut", [1, 28, 57, 60])
+def test_chunk_whose_rates_are_cut_off_is_refused(cut: int) -> None:
+    with pytest.raises(DataError, match="rates of a record are cut off"):
+        list(replace(chunk_of(), rates=pack_rates(RATES[1])[:-cut]).measured())
+
+
+def test_record_keeps_measured_rates_with_the_events_of_their_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "CHUNK_RATES_NBYTES", 100)
+    rig = recorded(nodes_of(received(), 2))
+    rig.start()
+    for rates in RATES:
+        rig.give(Measured(rates), now=2.0)
+    rig.give(StopAsked())
+    (chunk,) = chunks(rig)  # full with the second rates: 52 + 52 + 2 * 28 bytes
+    measured = Noted(Kind.MEASURED, now_s=2.0)
+    assert list(chunk.events()) == [Noted(Kind.STARTED), measured, measured]
+    assert list(chunk.measured()) == RATES
+    assert isinstance(rig.engine, RecordedEngine)
+    rest = rig.engine.rest()
+    assert rest is not None
+    assert Chunk.decode(rest.data).rates == b""
 
 
 def test_checksum_tells_scalars_and_the_last_bit_of_arrays_apart() -> None:

@@ -29,7 +29,7 @@ FIVE = np.zeros(5, np.float32)
         (Batch(0, 0, 1, IMAGES, LABELS, 3, 0.5), HEADER + 3 * 64 * 4 + 3 * 8),
         (Gradient(1, FIVE), HEADER + 20),
         (Accumulated(1), HEADER),
-        (Offer(1, 0, 4, 2), HEADER),
+        (Offer(1, 0, 4), HEADER),
         (Fragment(0, 0, 4, 0, 1, 2, skips=False, values=FIVE), HEADER + 20),
         (Weights(0, 1, 0, 4, 2, FIVE), HEADER + 20),
         (Progress(1, 16, 0.1, 2.3), HEADER),

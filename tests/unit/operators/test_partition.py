@@ -6,28 +6,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.node_context import NodeContext
+from dataflow.operators_api import Sample
+from dataflow.reports import Rates
 from dataflow.testing.operator_harness import Harness
-from operators.cost_model import CostModel
+from operators.cost_model import Choice, CostModel
 from operators.layout import Layout, Sharding
 from operators.messages import Accumulated, Offer
-from operators.partition import Partition, PartitionByOwner, Rotation, RotationState
-
-COST = CostModel(gradients_per_s=100, model_nbytes=1000, bandwidth=100_000)
+from operators.partition import LivePartition, Partition, PartitionByOwner, Rotation, RotationState
+from operators.window import Window
 
 
 def node(index, size):
     return NodeContext(index=index, members={"worker": tuple(range(size))})
 
 
-def rotation(partitions, *, index=0, size=2):
-    return Rotation(partitions=partitions, receivers="worker", cost=COST).create(node(index, size))
+def fixed(partitions, every=1):
+    return Rotation(receivers="worker", cost=CostModel(model_nbytes=1000, partitions=partitions, every=every))
+
+
+def rotation(partitions, *, every=1, index=0, size=2):
+    return fixed(partitions, every).create(node(index, size))
+
+
+def begin(state):
+    """Go on to the gradient that the next round begins with."""
+    number = state.tensors()["rounds"][2]
+    assert not state.begin(number - 1)
+    assert state.begin(number)
 
 
 def play(state, receiver, cells, rounds):
     """The cells offered to `receiver` in each round."""
     offered = []
     for _ in range(rounds):
-        state.next_round()
+        begin(state)
         offered.append([cell for run in state.turn(receiver, cells) for cell in range(*run)])
     return offered
 
@@ -62,61 +74,94 @@ def test_turn_more_partitions_than_cells_covers_each_once_in_p_rounds():
 
 def test_turn_more_partitions_than_cells_reaches_every_receiver_in_the_first_round():
     state = rotation(1000, size=4)
-    state.next_round()
+    begin(state)
     assert all(list(state.turn(receiver, 4)) == [(0, 1)] for receiver in (1, 2, 3))
-    state.next_round()
+    begin(state)
     assert all(list(state.turn(receiver, 4)) == [] for receiver in (1, 2, 3))
-    state.change(2000)
-    state.next_round()
+    state.change(2000, 1)
+    begin(state)
     assert all(list(state.turn(receiver, 4)) == [(0, 1)] for receiver in (1, 2, 3))
 
 
 def test_turn_wraps_around_in_two_parts():
-    state = RotationState(2, {1: Fraction(3, 4)})
-    state.next_round()
+    state = RotationState(Choice(2, 1), {1: Fraction(3, 4)}, CostModel(model_nbytes=1))
+    begin(state)
     assert list(state.turn(1, 8)) == [(6, 8), (0, 2)]
     assert list(state.turn(1, 8)) == [(2, 6)]
 
 
-@settings(deadline=None, max_examples=100)
-@given(changes=st.lists(st.integers(1, 40), min_size=1, max_size=80), cells=st.integers(1, 50))
-def test_turn_p_changing_at_any_time_returns_to_every_cell_within_span_rounds(changes, cells):
-    """The span announced in a round holds from then on until p changes, and no cell waits longer than the largest."""
-    state = rotation(changes[0])
-    last = dict.fromkeys(range(cells), 0)
-    longest = 0
-    for t, p in enumerate(changes, start=1):
-        if p != state.partitions:
-            state.change(p)
-        state.next_round()
+choices = st.tuples(st.integers(1, 40), st.integers(1, 16))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    first=choices,
+    changes=st.lists(st.tuples(st.integers(0, 40), choices), max_size=20),
+    cells=st.integers(1, 50),
+    same=st.booleans(),
+)
+def test_turn_p_and_r_changing_at_any_time_returns_to_every_cell_within_the_span_that_its_receiver_knows(
+    first, changes, cells, same
+):
+    """What a node may be held back by: it must be let on to its next round by what it has sent until then."""
+    every = first[1] if same else None
+    state = rotation(first[0], every=first[1])
+    due = {}
+    number = 0
+    for wait, (p, r) in changes:
+        number += wait
+        due[number] = (p, every or r)
+    last, known = dict.fromkeys(range(cells), 0), first[0] * first[1]
+    end = number + 2 * max(p * (every or r) for p, r in [first, *(choice for _, choice in changes)]) + 20
+    longest = known
+    for number in range(1, end + 1):
+        assert all(number - 1 - seen < known for seen in last.values())  # gradient `number` may be made
+        if number in due:
+            state.change(*due[number])
+        if not state.begin(number):
+            continue
+        for run in state.turn(1, cells):
+            last.update(dict.fromkeys(range(*run), number))
+            known = state.span
         longest = max(longest, state.span)
-        for run in state.turn(1, cells):
-            last.update(dict.fromkeys(range(*run), t))
-        assert all(t - seen < state.span for seen in last.values())
-    for t in range(len(changes) + 1, len(changes) + 3 * longest + 2):
-        state.next_round()
-        for run in state.turn(1, cells):
-            last.update(dict.fromkeys(range(*run), t))
-        assert all(t - seen < state.span for seen in last.values())
-    assert state.span == state.partitions == changes[-1]
+    if same:
+        assert longest <= every * max(p for p, _ in [first, *due.values()])
+    assert state.span == state.choice.span
 
 
 def test_change_span_covers_the_old_turn_and_then_shrinks():
     state = rotation(6)
-    state.change(2)
-    assert (state.partitions, state.span) == (2, 6)
-    for _ in range(6):
-        state.next_round()
+    state.change(2, 1)
+    assert (state.choice, state.span) == ((2, 1), 6)
+    for _ in range(2):
+        begin(state)
         assert state.span == 6
-    state.next_round()
+    begin(state)
     assert state.span == 2
+
+
+def test_change_of_the_round_counts_from_the_next_one_which_is_due_when_it_was():
+    """Two turns of a cell are 32 gradients apart before, and after, and 47 in between: 16, and 31 rounds of 1."""
+    state = rotation(2, every=16)
+    assert [number for number in range(1, 40) if state.begin(number)] == [16, 32]
+    state.change(32, 1)
+    assert (state.choice.span, state.span) == (32, 48)
+    assert [number for number in range(40, 52) if state.begin(number)] == [48, 49, 50, 51]
+
+
+def test_change_to_what_is_chosen_already_changes_nothing():
+    state = rotation(6, every=2)
+    play(state, 1, 12, 8)
+    before = {name: tensor.tolist() for name, tensor in state.tensors().items()}
+    state.change(6, 2)
+    assert {name: tensor.tolist() for name, tensor in state.tensors().items()} == before
 
 
 def test_change_many_times_keeps_places_within_64_bits():
     state = rotation(1)
     for p in [*range(1, 120), *range(119, 0, -1)]:
-        state.change(p)
-        state.next_round()
+        state.change(p, 1)
+        begin(state)
         list(state.turn(1, 256))
         saved = state.tensors()  # raises OverflowError if a place outgrew int64
     other = rotation(1)
@@ -132,16 +177,20 @@ def test_leave_receiver_is_offered_nothing_more():
 
 
 def test_restore_goes_on_where_it_was():
-    state = rotation(5, size=3)
+    state = rotation(5, every=3, size=3)
     play(state, 1, 10, 3)
+    state.change(4, 2)
     other = rotation(2, size=3)
     other.restore(state.tensors())
-    assert (other.partitions, other.span, other.snapshot()) == (5, 5, state.snapshot())
+    assert (other.choice, other.span, other.snapshot()) == ((4, 2), 15 + 3, state.snapshot())
+    assert not other.begin(11)
     assert play(other, 1, 10, 4) == play(state, 1, 10, 4)
 
 
-def test_create_without_p_asks_the_cost_model():
-    assert rotation(None, size=5).partitions == 4  # 100 * 1000 * 4 / 100,000
+def test_create_without_p_takes_what_a_gigabit_carries_of_rounds_of_four():
+    """200 gradients/s x 2,250,000 bytes x 4 peers = 1.8 GB/s, of which 0.1125 GB/s pass: 16, over 4."""
+    state = Rotation(receivers="worker", cost=CostModel(model_nbytes=2_250_000)).create(node(0, 5))
+    assert state.choice == (4, 4)
 
 
 def test_create_more_partitions_than_memory_could_list_places_the_receivers():
@@ -150,15 +199,16 @@ def test_create_more_partitions_than_memory_could_list_places_the_receivers():
     assert play(state, 0, 10**15, 2) == [[1], [2]]
 
 
-def test_create_refuses_zero_partitions():
+@pytest.mark.parametrize("wrong", [{"partitions": 0}, {"every": 0}])
+def test_cost_model_refuses_zero(wrong):
     with pytest.raises(ValueError, match="greater than or equal to 1"):
-        Rotation(partitions=0, receivers="worker", cost=COST)
+        CostModel(model_nbytes=1, **wrong)
 
 
-def harness(p, every=1, cells=4, size=3):
+def harness(p, every=1, cells=4, size=3, kind=Partition):
     layout = Layout(bounds=tuple(range(cells + 1)))
-    states = {"rotation": Rotation(partitions=p, receivers="worker", cost=COST)}
-    return Harness(Partition(layout=layout, every=every), node=node(0, size), states=states)
+    states = {"rotation": fixed(p, every), "window": Window(layout=layout, receivers="worker")}
+    return Harness(kind(layout=layout), node=node(0, size), states=states)
 
 
 def test_partition_each_round_offers_every_receiver_its_turn():
@@ -166,17 +216,28 @@ def test_partition_each_round_offers_every_receiver_its_turn():
     partition.send(Accumulated(1))
     partition.send(Accumulated(2))
     assert partition.emitted("offers") == [
-        Offer(to=1, start=2, stop=4, span=2),
-        Offer(to=2, start=0, stop=2, span=2),
-        Offer(to=1, start=0, stop=2, span=2),
-        Offer(to=2, start=2, stop=4, span=2),
+        Offer(to=1, start=2, stop=4),
+        Offer(to=2, start=0, stop=2),
+        Offer(to=1, start=0, stop=2),
+        Offer(to=2, start=2, stop=4),
     ]
+    assert partition.states["window"].span == 2
 
 
 def test_partition_every_three_gradients_offers_in_the_third_with_a_span_in_gradients():
     partition = harness(2, every=3, size=2)
     assert [len(partition.send(Accumulated(number))) for number in range(1, 7)] == [0, 0, 1, 0, 0, 1]
-    assert {offer.span for offer in partition.emitted("offers")} == {6}
+    assert partition.states["window"].span == 6
+
+
+def test_live_partition_says_what_it_chose_and_what_it_sends_by_it():
+    """A gradient is 10 ms of computing, a round 10 ms of exchanging: a tenth with 9. 100 x 1000 x 2 / (2 x 9) B/s."""
+    partition = harness(2, every=None, kind=LivePartition)
+    rates = Rates(seconds=1.0, steps=100, compute_s=1.0, exchange_s=0.25)
+    assert partition.rates(rates)[:2] == [Sample("p", 2), Sample("every", 4)]
+    partition.rates(rates)
+    samples = {sample.name: sample.value for sample in partition.rates(rates)}
+    assert samples == pytest.approx({"p": 2, "every": 9, "predicted_nbytes_s": 100 * 1000 * 2 / 18})
 
 
 def test_partition_end_offers_everybody_everything():
@@ -184,7 +245,8 @@ def test_partition_end_offers_everybody_everything():
     partition.send(Accumulated(1))
     partition.effects.clear()
     partition.end()
-    assert partition.emitted("offers") == [Offer(1, 0, 4, 4), Offer(2, 0, 4, 4)]
+    assert partition.emitted("offers") == [Offer(1, 0, 4), Offer(2, 0, 4)]
+    assert partition.states["window"].span == 4
 
 
 def test_partition_by_owner_offers_each_server_its_run():
@@ -192,7 +254,7 @@ def test_partition_by_owner_offers_each_server_its_run():
     context = NodeContext(index=0, members={"worker": (0, 1), "server": (2, 3)})
     partition = Harness(PartitionByOwner(sharding=sharding), node=context)
     partition.send(Accumulated(1))
-    assert partition.emitted("offers") == [Offer(2, 0, 2, 0), Offer(3, 2, 3, 0)]
+    assert partition.emitted("offers") == [Offer(2, 0, 2), Offer(3, 2, 3)]
 
 
 def test_partition_by_owner_every_two_pushes_in_the_second_and_at_the_end():
@@ -201,20 +263,3 @@ def test_partition_by_owner_every_two_pushes_in_the_second_and_at_the_end():
     partition = Harness(PartitionByOwner(sharding=sharding, every=2), node=context)
     assert [len(partition.send(Accumulated(number))) for number in (1, 2, 3)] == [0, 1, 0]
     assert len(partition.end()) == 1
-
-
-@pytest.mark.parametrize(
-    ("gamma", "nbytes", "nodes", "bandwidth", "p"),
-    [
-        (80, 238_360, 1, 125e6, 1),  # nobody to send to
-        (80, 238_360, 2, 125e6, 1),  # 0.15
-        (80, 238_360, 64, 125e6, 10),  # 9.6
-        (500, 238_360, 4, 12.5e6, 29),  # 28.6
-        (2, 1_000_000, 5, 8_000_000, 1),  # exactly 1
-        (2, 1_000_000, 5, 4_000_000, 2),  # exactly 2
-        (2, 1_000_001, 5, 4_000_000, 3),  # a byte more than 2
-    ],
-)
-def test_cost_model_p_is_gamma_m_n_minus_one_over_b_rounded_up(gamma, nbytes, nodes, bandwidth, p):
-    cost = CostModel(gradients_per_s=gamma, model_nbytes=nbytes, bandwidth=bandwidth)
-    assert cost.partitions(nodes) == p

@@ -49,10 +49,11 @@ def sender(**fields):
 def test_send_intervals_offer_becomes_the_sum_of_what_was_not_sent():
     send = sender()
     window = send.states["window"]
+    window.span = 3
     window.append(1, np.array([1, 2, 3, 4], np.float32))
-    assert brief(send.send(Offer(to=0, start=0, stop=2, span=3))) == [(0, 0, 2, 0, 1, [1, 2, 3])]
+    assert brief(send.send(Offer(to=0, start=0, stop=2))) == [(0, 0, 2, 0, 1, [1, 2, 3])]
     window.append(2, np.array([10, 20, 30, 40], np.float32))
-    assert brief(send.send(Offer(to=0, start=0, stop=3, span=3))) == [
+    assert brief(send.send(Offer(to=0, start=0, stop=3))) == [
         (0, 0, 2, 1, 2, [10, 20, 30]),
         (0, 2, 3, 0, 2, [44]),
     ]
@@ -64,21 +65,32 @@ def test_send_intervals_offer_becomes_the_sum_of_what_was_not_sent():
 def test_send_intervals_offer_of_what_was_sent_sends_nothing():
     send = sender()
     send.states["window"].append(1, np.zeros(4, np.float32))
-    send.send(Offer(0, 0, 3, 1))
-    assert send.send(Offer(0, 0, 3, 1)) == []
+    send.send(Offer(0, 0, 3))
+    assert send.send(Offer(0, 0, 3)) == []
 
 
 def test_send_intervals_late_offer_stands_for_everything_since():
     send = sender()
     for number in (1, 2, 3):
         send.states["window"].append(number, np.full(4, number, np.float32))
-    assert brief(send.send(Offer(2, 2, 3, 1))) == [(2, 2, 3, 0, 3, [6])]
+    assert brief(send.send(Offer(2, 2, 3))) == [(2, 2, 3, 0, 3, [6])]
+
+
+def test_send_intervals_offer_that_waited_goes_with_the_span_that_holds_when_it_is_sent():
+    send = sender()
+    window = send.states["window"]
+    window.append(1, np.zeros(4, np.float32))
+    window.span = 8
+    send.send(Offer(0, 0, 2))
+    window.span = 128
+    send.send(Offer(0, 2, 3))  # made before the span grew; its receiver must not go by the old one until the next
+    assert [message.span for message in send.emitted("fragments")] == [8, 128]
 
 
 def test_send_intervals_without_accumulation_says_that_gradients_are_missing():
     send = sender(newest_only=True)
     send.states["window"].append(1, np.zeros(4, np.float32))
-    send.send(Offer(0, 0, 3, 1))
+    send.send(Offer(0, 0, 3))
     assert send.emitted("fragments")[0].skips
 
 
@@ -86,8 +98,8 @@ def test_send_intervals_receivers_with_the_same_interval_share_one_array():
     send = sender()
     for number in (1, 2):
         send.states["window"].append(number, np.ones(4, np.float32))
-    send.send(Offer(0, 0, 3, 1))
-    send.send(Offer(2, 0, 3, 1))
+    send.send(Offer(0, 0, 3))
+    send.send(Offer(2, 0, 3))
     first, second = send.emitted("fragments")
     assert first.values is second.values
 
@@ -98,7 +110,7 @@ def test_send_intervals_large_offer_is_cut_into_frames():
     send = Harness(SendIntervals(layout=layout), node=NODE, states=states)
     states_window = send.states["window"]
     states_window.append(1, np.zeros(layout.n_weights, np.float32))
-    send.send(Offer(0, 0, 3, 1))
+    send.send(Offer(0, 0, 3))
     fragments = send.emitted("fragments")
     assert [(f.start, f.stop) for f in fragments] == [(0, 1), (1, 2), (2, 3)]
     assert max(nbytes(f) for f in fragments) == 4 * MAX_CELL + 128 <= 1 << 20

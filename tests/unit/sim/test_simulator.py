@@ -196,7 +196,7 @@ def test_straggler_takes_its_factor_longer(speed: float, tasks: int) -> None:
 @pytest.mark.parametrize(("nodes", "p"), [(4, 3), (4, 6), (8, 8)])
 def test_ako_sends_m_n_minus_1_over_p_per_gradient(nodes: int, p: int) -> None:
     """And in the end what is left, as in p - 1 rounds more; divergence and headers are not counted."""
-    finished = run("ako", nodes, {**LARGE, "p": p})
+    finished = run("ako", nodes, {**LARGE, "p": p, "every": 1})
     m, made = model_nbytes(finished.plan.graph), gradients(finished)
     sent = sum(sum(each.sent_nbytes.values()) for each in finished.statistics)
     exchanged = sent - finished.messages * HEADER_NBYTES - (nodes - 1) * 4 * finished.plan.graph.tensor_scale
@@ -204,21 +204,22 @@ def test_ako_sends_m_n_minus_1_over_p_per_gradient(nodes: int, p: int) -> None:
 
 
 def test_ako_sends_m_n_minus_1_over_p_per_gradient_in_a_long_run_all_told() -> None:
-    finished = run("ako", 4, {**LARGE, "epochs": 10, "p": 3})
+    finished = run("ako", 4, {**LARGE, "epochs": 10, "p": 3, "every": 1})
     per_gradient = sum(sum(each.sent_nbytes.values()) for each in finished.statistics) / gradients(finished)
     assert per_gradient == pytest.approx(model_nbytes(finished.plan.graph) * 3 / 3, rel=0.01)
 
 
 def test_phantom_is_exchanged_in_as_many_partitions_as_what_it_stands_for() -> None:
-    """ako.txt, equation 3: 100 gradients/s x m x 9 / (125,000 bytes/s), m = 54,824 bytes, and 54,908 of the phantom."""
-    real, phantom = ({**DIGITS, "gradients_per_s": 100, "bandwidth": "1mbit", "phantom": each} for each in (0, 1))
-    rotations = [
-        json.loads(element.params)
+    """ako.txt, equation 3: 200 gradients/s x m x 9 / (1.25 MB/s) / 4, m = 54,824 bytes, and 54,908 of the phantom."""
+    real, phantom = ({**DIGITS, "bandwidth": "10mbit", "phantom": each} for each in (0, 1))
+    costs = [
+        CostModel(**json.loads(element.params)["cost"])
         for settings in (real, phantom)
         for element in prepare(load_job("ako"), settings, 10).graph.elements
         if element.name == "rotation"
     ]
-    assert [CostModel(**rotation["cost"]).partitions(10) for rotation in rotations] == [395, 396]
+    assert [cost.load(200, 9) / 4 for cost in costs] == pytest.approx([19.737, 19.767], abs=1e-3)
+    assert [cost.first(9) for cost in costs] == [(20, 4), (20, 4)]
 
 
 def test_phantom_sends_what_the_network_that_it_stands_for_sends() -> None:

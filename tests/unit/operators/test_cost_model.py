@@ -1,0 +1,241 @@
+"""What is chosen from measurements of a node that computes 100 gradients a second of a model of 1 MB, for 3 peers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataflow.reports import LinkRates, Rates
+from operators.cost_model import Choice, CostModel, Known
+
+M, GAMMA, PEERS = 1_000_000, 100, 3
+MEASURED = CostModel(model_nbytes=M)
+
+
+def rates(passed=0.0, busy=0.0, *, steps=50, blocked=0.0, exchange=0.0, delay=0.002, seconds=0.5):
+    """A measurement: `passed`, `busy` and `blocked` for each second."""
+    link = LinkRates(int(passed * seconds / PEERS), busy * seconds, delay if passed else 0.0)
+    return Rates(
+        seconds=seconds,
+        steps=steps,
+        compute_s=0.01 * steps,
+        exchange_s=exchange,
+        busy_s=busy * seconds,
+        blocked_s=blocked * seconds,
+        links=dict.fromkeys(range(1, PEERS + 1), link),
+    )
+
+
+def full(bandwidth, choice, *, delay=0.1):
+    """What a node measures whose link carries `bandwidth`, and that waits for it for most of the time."""
+    share = bandwidth * choice.span / (GAMMA * M * PEERS)
+    return rates(bandwidth, 1.0, steps=round(50 * share), blocked=1 - share, delay=delay)
+
+
+def at_ease(bandwidth, choice, *, delay=0.002):
+    """What it measures if the link carries all that is offered."""
+    offered = GAMMA * M * PEERS / choice.span
+    assert offered <= bandwidth
+    return rates(offered, offered / bandwidth, delay=delay)
+
+
+def world(bandwidth, choice):
+    return (at_ease if GAMMA * M * PEERS / choice.span <= bandwidth else full)(bandwidth, choice)
+
+
+def run(cost, known, choice, bandwidths):
+    """The choices after each measurement, on a link that carries these."""
+    chosen = []
+    for bandwidth in bandwidths:
+        known, choice = cost.decide(known, choice, world(bandwidth, choice), PEERS)
+        chosen.append(choice)
+    return known, chosen
+
+
+@pytest.mark.parametrize(
+    ("gamma", "nbytes", "nodes", "bandwidth", "p"),
+    [
+        (80, 238_360, 1, 125e6, 1),  # nobody to send to
+        (80, 238_360, 2, 125e6, 1),  # 0.15
+        (80, 238_360, 64, 125e6, 10),  # 9.6
+        (500, 238_360, 4, 12.5e6, 29),  # 28.6
+        (2, 1_000_000, 5, 8_000_000, 1),  # exactly 1
+        (2, 1_000_000, 5, 4_000_000, 2),  # exactly 2
+        (2, 1_000_001, 5, 4_000_000, 3),  # a byte more than 2
+        (500, 1_000_000, 3, 1, 256),  # no partition is less than a cell
+    ],
+)
+def test_p_is_gamma_m_n_minus_one_over_b_rounded_up(gamma, nbytes, nodes, bandwidth, p):
+    load = CostModel(model_nbytes=nbytes, bandwidth=bandwidth, every=1).load(gamma, nodes - 1)
+    assert load == pytest.approx(gamma * nbytes * (nodes - 1) / bandwidth)
+    assert CostModel(model_nbytes=nbytes, bandwidth=bandwidth, every=1).best(load, 0.0) == (p, 1)
+
+
+@pytest.mark.parametrize(
+    ("load", "work", "choice"),
+    [
+        (0.4, 0.2, (1, 1)),
+        (7.2, 0.2, (8, 1)),
+        (7.2, 2.1, (3, 3)),  # 2.4 partitions
+        (7.2, 4.0, (2, 4)),
+        (7.2, 99, (1, 16)),  # no more than 16 gradients in a round
+        (17.0, 99, (2, 10)),  # with 11 they would be 2 x 11: more than 1.25 x 17
+        (20.0, 99, (2, 12)),
+        (12.5, 99, (1, 16)),
+        (15.9, 99, (1, 16)),
+        (16.1, 99, (2, 10)),
+        (100.0, 99, (7, 16)),  # 112, where bandwidth asks for 100 in any case
+        (33.0, 99, (3, 13)),  # 3 x 14 and more are above 1.25 x 33
+        (5000.0, 99, (256, 16)),
+    ],
+)
+def test_best_is_the_shortest_round_that_the_processor_bears_within_a_sane_span(load, work, choice):
+    assert MEASURED.best(load, work) == choice
+
+
+@given(load=st.floats(0, 2000), work=st.floats(0, 40))
+def test_best_keeps_below_the_bandwidth_and_fits_itself(load, work):
+    best = MEASURED.best(load, work)
+    assert best.partitions == 256 or best.span >= load - 1e-6
+    assert best.span <= max(16, 1.25 * load) or best.every == 1
+    assert MEASURED.fits(best, load, work)
+
+
+@pytest.mark.parametrize(("fixed", "best"), [({"partitions": 3}, (3, 8)), ({"every": 2}, (10, 2))])
+def test_best_leaves_what_is_fixed(fixed, best):
+    assert CostModel(model_nbytes=M, **fixed).best(20.0, 99) == best
+
+
+def test_first_assumes_a_gigabit_200_gradients_a_second_and_rounds_of_four():
+    assert CostModel(model_nbytes=9_000_000).first(PEERS) == (12, 4)  # 5.4 GB/s of 112.5 MB/s: 48, over 4
+    assert CostModel(model_nbytes=9_000_000, bandwidth=27e6).first(PEERS) == (50, 4)
+    assert CostModel(model_nbytes=9_000_000, partitions=5).first(PEERS) == (5, 4)
+    assert CostModel(model_nbytes=9_000_000, partitions=5, every=1).first(PEERS) == (5, 1)
+
+
+def test_work_is_nine_times_what_a_round_costs_for_each_gradient():
+    known, _ = MEASURED.decide(Known(), Choice(1, 5), rates(exchange=0.04), PEERS)
+    assert known.every == pytest.approx(9 * 0.004 / 0.01)  # 10 rounds cost 40 ms; a gradient 10 ms
+
+
+def test_full_link_says_what_it_carries_and_p_follows_within_two_measurements():
+    """300 MB/s are offered, over r; 30 pass, and 27 of them are used: 11.1 partitions."""
+    known, chosen = run(MEASURED, Known(), Choice(1, 1), [30e6] * 2)
+    assert known.bandwidth == pytest.approx(30e6, rel=0.01)
+    assert chosen == [(1, 1), (12, 1)]
+
+
+def test_gamma_of_a_node_that_waits_for_its_link_is_that_of_one_that_does_not():
+    known, _ = run(MEASURED, Known(), Choice(1, 1), [30e6])
+    assert full(30e6, Choice(1, 1)).steps == 5
+    assert known.gradients_per_s == pytest.approx(GAMMA, rel=0.01)
+
+
+@pytest.mark.parametrize(("bandwidth", "p"), [(125e6, 3), (12.5e6, 27), (2.5e6, 134)])
+def test_choice_settles_at_the_formula_of_the_measured_bandwidth_and_stays(bandwidth, p):
+    assert p == math.ceil(GAMMA * M * PEERS / (0.9 * bandwidth))
+    known, chosen = run(MEASURED, Known(), MEASURED.first(PEERS), [bandwidth] * 60)
+    assert abs(chosen[-1].partitions - p) <= 1
+    assert chosen[-1].every == 1
+    assert len(set(chosen[8:])) == 1
+    assert known.patience == 4
+
+
+def test_bandwidth_that_is_cut_to_a_tenth_is_followed_within_five_seconds():
+    known, (*_, before) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    assert before == (3, 1)
+    known, chosen = run(MEASURED, known, before, [12.5e6] * 10)
+    assert chosen[1] == chosen[-1] == (27, 1)
+
+
+def test_silence_while_something_waits_halves_the_bandwidth_four_times_and_no_more():
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [30e6] * 8)
+    silent = rates(0.0, 1.0, steps=0, blocked=1.0)
+    seen = []
+    for _ in range(600):
+        known, choice = MEASURED.decide(known, choice, silent, PEERS)
+        seen.append((known.bandwidth / 1e6, choice.partitions))
+    assert [bandwidth for bandwidth, _ in seen[:5]] == pytest.approx([15, 7.5, 3.75, 1.875, 1.875], rel=0.01)
+    assert seen[1][1] == pytest.approx(300 / 6.75, abs=1)
+    assert seen[-1][1] == pytest.approx(300 / 1.6875, abs=2)
+
+
+def test_bandwidth_that_rises_is_believed_twice_as_much_every_two_seconds():
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [12.5e6] * 8)
+    known, chosen = run(MEASURED, known, choice, [125e6] * 24)
+    assert choice.partitions in (26, 27)
+    assert [key.partitions for key, _ in itertools.groupby(chosen)] == [choice.partitions, 14, 7, 4, 3]
+
+
+def test_bursts_beyond_what_a_link_carries_are_believed_ever_later():
+    """What is offered at ease passes at 10 times the rate: more is tried, and found to be too much, but ever less often."""
+    known, choice, raised = Known(), Choice(1, 1), []
+    for number in range(400):
+        measured = world(12.5e6, choice)
+        if measured.busy_s < 0.5:
+            measured = rates(measured.sent_nbytes / 0.5, 0.09)
+        known, after = MEASURED.decide(known, choice, measured, PEERS)
+        if after.partitions < choice.partitions:
+            raised.append(number)
+        choice = after
+    assert known.patience == 64
+    gaps = [later - earlier for earlier, later in itertools.pairwise(raised)]
+    assert gaps == sorted(gaps)
+    assert len(raised) <= 8
+
+
+def test_nodes_far_from_each_other_do_not_take_their_distance_for_a_full_link():
+    """Delays of 100 ms hold the node back to a third of its pace whatever it sends, and something is always under way."""
+    known, choice = Known(), Choice(2, 1)
+    for _ in range(100):
+        passed = GAMMA / 3 * M * PEERS / choice.span
+        measured = rates(passed, 1.0, steps=17, blocked=2 / 3, delay=0.1)
+        known, choice = MEASURED.decide(known, choice, measured, PEERS)
+    assert known.bandwidth == pytest.approx(GAMMA / 3 * M * PEERS / 2 / 2, rel=0.05)  # half of what had passed
+    assert choice.partitions <= 14
+
+
+def test_given_bandwidth_is_taken_as_it_is():
+    cost = CostModel(model_nbytes=M, bandwidth=30e6)
+    known, chosen = run(cost, Known(), cost.first(PEERS), [125e6] * 12)
+    assert chosen[-1] == (10, 1)
+
+
+def test_choice_of_a_node_whose_pace_and_work_waver_does_not_flap():
+    draw = itertools.cycle([46, 53, 49, 55, 44, 51, 54, 47])
+    known, choice, chosen = Known(), Choice(3, 4), []
+    for number in range(200):
+        steps = next(draw)
+        offered = 2 * steps * M * PEERS / choice.span
+        exchange = 0.004 * (1 + 0.2 * math.sin(number)) * steps / choice.every
+        measured = rates(offered, offered / 30e6, steps=steps, exchange=exchange)
+        known, choice = MEASURED.decide(known, choice, measured, PEERS)
+        chosen.append(choice)
+    assert len(set(chosen[20:])) == 1
+    assert chosen[-1].every in (3, 4, 5)
+
+
+@pytest.mark.parametrize("measured", [rates(steps=0), Rates(seconds=0.5), rates(30e6, 1.0, steps=0, blocked=1.0)])
+def test_choice_of_a_node_that_has_made_no_gradient_yet_stays(measured):
+    known, choice = Known(), Choice(1, 4)
+    for _ in range(10):
+        known, choice = MEASURED.decide(known, choice, measured, PEERS)
+    assert choice == (1, 4)
+
+
+def test_choice_of_a_node_without_peers_stays():
+    known, choice = Known(), Choice(1, 4)
+    for _ in range(10):
+        known, choice = MEASURED.decide(known, choice, rates(), 0)
+    assert choice == (1, 4)
+
+
+def test_gamma_of_gradients_longer_than_a_measurement_is_one_over_their_time():
+    known = Known()
+    for number in range(60):
+        known = MEASURED.learn(known, Choice(1, 4), rates(steps=int(number % 6 == 5)), PEERS)
+    assert known.gradients_per_s == pytest.approx(1 / 3)
