@@ -67,7 +67,9 @@ def statistics_to_wire(statistics: NodeStatistics) -> pb.NodeStatistics:
         processor=pb.ProcessorTimes(process=cpu.process, compute=cpu.compute, exchange=cpu.exchange) if cpu else None,
         links_busy_s=statistics.links_busy_s,
         links={
-            peer: pb.LinkStatistics(nbytes=link.nbytes, messages=link.messages, busy_s=link.busy_s, delay_s=link.delay_s)
+            peer: pb.LinkStatistics(
+                nbytes=link.nbytes, messages=link.messages, busy_s=link.busy_s, delay_s=link.delay_s
+            )
             for peer, link in statistics.links.items()
         },
     )

@@ -1,4 +1,4 @@
-"""What links measure of themselves: how much peers have acknowledged, for how long something waited, and how long it took.
+"""What links measure: how much peers have acknowledged, how long that took, and for how long anything waited.
 
 Invariant: a link is busy from the moment at which something waits for its acknowledgement until nothing does.
 """
