@@ -80,6 +80,10 @@ class ProcessorTimes:
     compute: float = 0.0
     exchange: float = 0.0
 
+    def plus(self, more: ProcessorTimes) -> ProcessorTimes:
+        """The sum of both."""
+        return ProcessorTimes(self.process + more.process, self.compute + more.compute, self.exchange + more.exchange)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeStatistics:

@@ -44,12 +44,14 @@ class Vitals:
         self._runner, self._links, self._on_rates = runner, links, on_rates
         self._kinds = chain_kinds(plan, node)
         self._before = NodeStatistics(node)
-        self._baseline: dict[str, float] = {}
+        self._taken: dict[str, float] = {}
+        self._task_s: dict[tuple[str, str], float] = {}
+        self._processor: ProcessorTimes | None = None
         self._measuring: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin: the node is about to run."""
-        self._baseline = self._read_processor()
+        self._taken, self._processor = self._read_processor(), ProcessorTimes()
         self._measuring = asyncio.ensure_future(self._measure())
 
     def stop(self) -> None:
@@ -60,12 +62,12 @@ class Vitals:
     async def statistics(self) -> NodeStatistics:
         """What has been counted and measured since the start."""
         counted = await self._runner.statistics()
-        if not self._baseline:
+        if self._processor is None:
             return counted
-        taken = {name: total_s - self._baseline[name] for name, total_s in self._read_processor().items()}
+        self._processor = self._processor.plus(self._newly_taken())
         return replace(
             counted,
-            processor=processor_times(taken, self._runner.task_s.copy(), self._kinds),
+            processor=self._processor,
             links_busy_s=self._links.busy_s(),
             links=self._links.deliveries(),
         )
@@ -75,6 +77,16 @@ class Vitals:
             await asyncio.sleep(INTERVAL_S)
             before, self._before = self._before, await self.statistics()
             self._on_rates(rates_between(before, self._before))
+
+    def _newly_taken(self) -> ProcessorTimes:
+        """What was taken since the last time."""
+        taken, self._taken = self._taken, self._read_processor()
+        task_s, self._task_s = self._task_s, self._runner.task_s.copy()
+        return processor_times(
+            {name: total_s - taken[name] for name, total_s in self._taken.items()},
+            {key: total_s - task_s.get(key, 0.0) for key, total_s in self._task_s.items()},
+            self._kinds,
+        )
 
     def _read_processor(self) -> dict[str, float]:
         return {**self._runner.processor_s(), "process": process_s()}
