@@ -40,8 +40,56 @@ class SampleStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkStatistics:
+    """What passed from a node to one peer since the start.
+
+    Args:
+        nbytes: bytes of frames that the peer has acknowledged.
+        messages: messages and ends that the peer has acknowledged.
+        busy_s: seconds in which something waited for the peer's acknowledgement.
+        delay_s: the sum, over these messages, of the seconds from handing one to the link until it was acknowledged.
+    """
+
+    nbytes: int = 0
+    messages: int = 0
+    busy_s: float = 0.0
+    delay_s: float = 0.0
+
+    @property
+    def goodput(self) -> float:
+        """Bytes per second that the link carried while it had something to carry; 0 if it never had."""
+        return self.nbytes / self.busy_s if self.busy_s else 0.0
+
+    @property
+    def mean_delay_s(self) -> float:
+        """Mean seconds from handing over a message until it was acknowledged; 0 if none was."""
+        return self.delay_s / self.messages if self.messages else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorTimes:
+    """Processor seconds that a node's job process has taken since the start.
+
+    Args:
+        process: of all its threads.
+        compute: of the compute pool's tasks.
+        exchange: of what exists only because nodes exchange messages; see `Rates`.
+    """
+
+    process: float = 0.0
+    compute: float = 0.0
+    exchange: float = 0.0
+
+    def plus(self, more: ProcessorTimes) -> ProcessorTimes:
+        """The sum of both."""
+        return ProcessorTimes(self.process + more.process, self.compute + more.compute, self.exchange + more.exchange)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatistics:
-    """What a node's engine has counted since the start.
+    """What a node has counted since the start.
+
+    A simulated node has no processor and no links of its own: what they would measure stays unknown.
 
     Args:
         node: its number.
@@ -52,6 +100,11 @@ class NodeStatistics:
         sent_nbytes: bytes of messages sent to each node.
         received_nbytes: bytes of messages received from each node.
         samples: samples by ``operator.name``.
+        running_s: seconds since it began to run.
+        compute_tasks: tasks of its compute pool.
+        processor: what its process has taken of the processor; None if that is unknown.
+        links_busy_s: seconds in which something waited for the acknowledgement of any peer; None if that is unknown.
+        links: what was acknowledged, by peer; empty if that is unknown.
     """
 
     node: int
@@ -62,6 +115,21 @@ class NodeStatistics:
     sent_nbytes: dict[int, int] = field(default_factory=dict)
     received_nbytes: dict[int, int] = field(default_factory=dict)
     samples: dict[str, SampleStatistics] = field(default_factory=dict)
+    running_s: float = 0.0
+    compute_tasks: int = 1
+    processor: ProcessorTimes | None = None
+    links_busy_s: float | None = None
+    links: dict[int, LinkStatistics] = field(default_factory=dict)
+
+    @property
+    def computing_s(self) -> float:
+        """Seconds of task time in the compute pool."""
+        return self.busy_s.get("compute", 0.0)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds in which the compute pool's threads, on average, neither computed nor were held back."""
+        return max(0.0, self.running_s - self.computing_s / self.compute_tasks - self.waiting_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +179,26 @@ class Rates:
     def goodput(self) -> float:
         """Bytes per second that the node's link carried while it had something to carry; 0 if it never had."""
         return self.sent_nbytes / self.busy_s if self.busy_s else 0.0
+
+
+def rates_between(before: NodeStatistics, after: NodeStatistics) -> Rates:
+    """How fast a node was between two of its statistics; what they do not know counts as nothing."""
+    cpu_before, cpu_after = before.processor or ProcessorTimes(), after.processor or ProcessorTimes()
+    return Rates(
+        seconds=after.running_s - before.running_s,
+        steps=after.steps - before.steps,
+        compute_s=cpu_after.compute - cpu_before.compute,
+        exchange_s=cpu_after.exchange - cpu_before.exchange,
+        busy_s=(after.links_busy_s or 0.0) - (before.links_busy_s or 0.0),
+        blocked_s=after.waiting_s - before.waiting_s,
+        links={peer: _link_rates(before.links.get(peer, LinkStatistics()), link) for peer, link in after.links.items()},
+    )
+
+
+def _link_rates(before: LinkStatistics, after: LinkStatistics) -> LinkRates:
+    messages = after.messages - before.messages
+    return LinkRates(
+        nbytes=after.nbytes - before.nbytes,
+        busy_s=after.busy_s - before.busy_s,
+        delay_s=(after.delay_s - before.delay_s) / messages if messages else 0.0,
+    )

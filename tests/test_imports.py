@@ -43,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
 ONLY_IN = {
     "grpc": {"transport", "runtime"},
     "grpc_health": {"transport", "runtime"},
+    "prometheus_client": {"runtime"},
     "torch": {"operators"},
     "matplotlib": {"ako_jobs"},
 }

@@ -14,13 +14,14 @@ from dataflow.cli.common import (
     StateDirOption,
     connect,
     examples,
-    megabytes,
     plain,
     print_json,
     print_table,
     seconds,
     verbs,
 )
+from dataflow.observe.condition import Condition, MeasuredJob, conditions, group
+from dataflow.observe.slow import what_is_slow
 from dataflow.runtime.client import JobStatus, NodeStatus
 
 app = verbs()
@@ -56,11 +57,16 @@ def status(
     state_dir: StateDirOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show a job, or the nodes of a master."""
+    """Show a job and how its nodes are doing, or the nodes of a master.
+
+    Of a job that runs: what each node did in the last few seconds, and which node or link is slow, if one is. Of one
+    that has ended: the same since its start. CPU is of one core; SENT is what peers acknowledged per second, GOODPUT
+    what they did while anything waited for that.
+    """
     with connect(master, state_dir) as client:
         if job:
             found = client.job(job)
-            print_json(_plain_job(found)) if json else _show_job(found)
+            print_json(_plain_measured(found)) if json else _show_job(found)
         else:
             nodes = client.nodes()
             print_json(nodes) if json else _show_nodes(nodes)
@@ -100,9 +106,19 @@ def cancel(
         print(f"{found.id} is {found.state}")
 
 
-def _plain_job(job: JobStatus) -> object:
+def _plain_job(job: JobStatus) -> dict[str, object]:
     fields = plain(job)
+    del fields["earlier"]
     return {**fields, "ended": job.ended}
+
+
+def _plain_measured(job: JobStatus) -> dict[str, object]:
+    measured = _measured(job)
+    return {**_plain_job(job), "conditions": conditions(measured), "slow": what_is_slow(measured)}
+
+
+def _measured(job: JobStatus) -> MeasuredJob:
+    return MeasuredJob(job.id, job.name, job.node_names, group([*job.earlier, *job.statistics]))
 
 
 def _show_job(job: JobStatus) -> None:
@@ -113,23 +129,39 @@ def _show_job(job: JobStatus) -> None:
             f"{name} {value:.6g}" for name, value in job.last_report.fields.items() if isinstance(value, float | int)
         )
         print(f"{job.last_report.port}: {', '.join(shown)}")
-    if job.statistics:
-        names = dict(enumerate(job.node_names))
-        print_table(
-            ("NODE", "STEPS", "COMPUTING", "WAITING", "SENDING", "SENT", "RECEIVED"),
-            [
-                (
-                    names.get(each.node, each.node),
-                    each.steps,
-                    f"{each.busy_s.get('compute', 0.0):.1f} s",
-                    f"{each.waiting_s:.1f} s",
-                    f"{each.busy_s.get('network', 0.0):.1f} s",
-                    megabytes(sum(each.sent_nbytes.values())),
-                    megabytes(sum(each.received_nbytes.values())),
-                )
-                for each in job.statistics
-            ],
-        )
+    measured = _measured(job)
+    states = conditions(measured)
+    if states:
+        print(f"nodes, over the last {states[0].seconds:.0f} s:" if job.earlier else "nodes, since the start:")
+        _show_conditions(states)
+    for sentence in what_is_slow(measured):
+        print(sentence)
+
+
+def _show_conditions(states: list[Condition]) -> None:
+    columns: dict[str, list[str | None]] = {
+        "NODE": [each.name for each in states],
+        "GRADIENTS/S": [f"{each.gradients_per_s:.3g}" for each in states],
+        "COMPUTING": [f"{each.computing:.0%}" for each in states],
+        "BLOCKED": [f"{each.blocked:.0%}" for each in states],
+        "IDLE": [f"{each.idle:.0%}" for each in states],
+        "CPU": [_known(each.cpu, "{:.0%}") for each in states],
+        "P": [_known(each.p, "{:g}") for each in states],
+        "EVERY": [_known(each.every, "{:g}") for each in states],
+        "PREDICTED": [_rate(each.predicted_nbytes_s) for each in states],
+        "SENT": [_rate(each.sent_nbytes_s) for each in states],
+        "GOODPUT": [_rate(each.goodput_nbytes_s) for each in states],
+    }
+    shown = {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}
+    print_table(tuple(shown), list(zip(*shown.values(), strict=True)))
+
+
+def _known(value: float | None, form: str) -> str | None:
+    return None if value is None else form.format(value)
+
+
+def _rate(nbytes_s: float | None) -> str | None:
+    return None if nbytes_s is None else f"{nbytes_s / 1e6:.3g} MB/s"
 
 
 def _show_nodes(nodes: list[NodeStatus]) -> None:

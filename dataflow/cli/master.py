@@ -18,6 +18,7 @@ app = verbs()
 @app.command(
     epilog=examples(
         "ako master",
+        "ako master --metrics-port 9464",
         "AKO_TOKEN=$(ako token) ako node --master 127.0.0.1:7461",
     )
 )
@@ -27,6 +28,19 @@ def master(
         int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port to listen on; 0: any.")
     ] = MasterConfig.port,
     state_dir: StateDirOption = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Tell Prometheus about running jobs, at http://127.0.0.1:PORT/metrics; 0: any.",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="Address for that; loopback unless --insecure.")
+    ] = MasterConfig.metrics_host,
     insecure: InsecureFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -35,5 +49,12 @@ def master(
     Its state directory keeps jobs, results and the token that nodes and clients need. Stop it with Ctrl-C; jobs that
     wait are there again when it is restarted. With --json it prints where it listens as a line of JSON.
     """
-    config = MasterConfig(host, port, state_dir or default_state_dir(), insecure)
+    config = MasterConfig(
+        host,
+        port,
+        state_dir or default_state_dir(),
+        insecure,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+    )
     serve_until_signal(serve(config, announce=print_line) if as_json else serve(config))

@@ -78,7 +78,7 @@ class NodeEngine:
         self._commands: list[Command] = []
         self._to_self: deque[Event] = deque()
         self._gone: set[int] = set()
-        self._now = 0.0
+        self._now = self._started_s = 0.0
         self._started = self._ended = self._failed = False
         chains = [Chain(plan, chain, loaded.operators, loaded.contexts) for chain in plan.chains_on(node)]
         self._build(plan, loaded.members, chains)
@@ -154,16 +154,17 @@ class NodeEngine:
         """Whether any of its operators wants to know how fast the node is, and so needs to be given `Measured`."""
         return any(state.chain.minds_rates for state in self._turns)
 
-    def statistics(self) -> NodeStatistics:
-        """What has been counted since the start."""
-        blocked = (state.blocked_since for state in self._turns)
-        return self._tally.statistics(sum(self._now - since for since in blocked if since is not None))
+    def statistics(self, now: float | None = None) -> NodeStatistics:
+        """What has been counted from the start until `now`, or until the last event."""
+        until_s = self._now if now is None else now
+        waiting_s = sum(until_s - state.blocked_since for state in self._turns if state.blocked_since is not None)
+        return self._tally.statistics(waiting_s, until_s - self._started_s if self._started else 0.0)
 
     def _take(self, event: Event) -> None:
         _TAKE[type(event)](self, event)
 
     def _begin(self, _: Started) -> None:
-        self._started = True
+        self._started, self._started_s = True, self._now
 
     def _stop(self, _: StopAsked) -> None:
         for state in self._turns:

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from dataflow.observe.events import JobEvent
 from dataflow.observe.series import Point
 from dataflow.plan.job import JobSpec
-from dataflow.reports import NodeStatistics, SampleStatistics
+from dataflow.reports import LinkStatistics, NodeStatistics, SampleStatistics
 
 FORMAT = 1
 """Version of the document's layout."""
@@ -46,7 +46,8 @@ def make_record(
     Returns:
         ``reports`` holds one entry per reported message, with the message's own fields beside ``time_s``, ``node``
         and ``port``; ``totals.images`` is the largest field ``images`` of a report; ``nodes`` has one entry per node;
-        ``links`` one per pair of nodes that exchanged messages; ``series`` one per point in time.
+        ``links`` one per pair of nodes that exchanged messages; ``series`` one per point in time. What a node could
+        not measure is null: a simulated one has no processor, and no links that acknowledge.
     """
     reports: list[dict[str, JsonValue]] = []
     last: JobEvent | None = None
@@ -102,15 +103,23 @@ def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str,
 
 
 def _node(statistics: NodeStatistics, names: Sequence[str]) -> JsonValue:
-    node = statistics.node
+    node, cpu = statistics.node, statistics.processor
     return {
         "node": node,
         "name": names[node] if node < len(names) else f"node-{node}",
         "steps": statistics.steps,
         "tasks": statistics.tasks,
-        "computing_s": statistics.busy_s.get("compute", 0.0),
+        "running_s": statistics.running_s,
+        "compute_tasks": statistics.compute_tasks,
+        "computing_s": statistics.computing_s,
         "waiting_s": statistics.waiting_s,
+        "idle_s": statistics.idle_s,
         "sending_s": statistics.busy_s.get("network", 0.0),
+        "cpu_s": cpu.process if cpu else None,
+        "compute_cpu_s": cpu.compute if cpu else None,
+        "exchange_cpu_s": cpu.exchange if cpu else None,
+        "cpu_utilisation": cpu.process / statistics.running_s if cpu and statistics.running_s else None,
+        "links_busy_s": statistics.links_busy_s,
         "sent_nbytes": sum(statistics.sent_nbytes.values()),
         "received_nbytes": sum(statistics.received_nbytes.values()),
         "samples": {
@@ -126,18 +135,32 @@ def _node(statistics: NodeStatistics, names: Sequence[str]) -> JsonValue:
 
 
 def _links(statistics: Sequence[NodeStatistics]) -> list[JsonValue]:
-    """Bytes from one node to another, as each side counted them."""
+    """Bytes from one node to another, as each side counted them, and what the sender's link measured."""
     sent = {(each.node, peer): nbytes for each in statistics for peer, nbytes in each.sent_nbytes.items()}
     received = {(peer, each.node): nbytes for each in statistics for peer, nbytes in each.received_nbytes.items()}
+    links = {(each.node, peer): link for each in statistics for peer, link in each.links.items()}
     return [
         {
             "source": source,
             "target": target,
             "sent_nbytes": sent.get((source, target), 0),
             "received_nbytes": received.get((source, target), 0),
+            **_delivered(links.get((source, target))),
         }
         for source, target in sorted(sent.keys() | received.keys())
     ]
+
+
+def _delivered(link: LinkStatistics | None) -> dict[str, JsonValue]:
+    """What a link has measured; null where there is none, and where nothing was acknowledged."""
+    if link is None:
+        return dict.fromkeys(("delivered_nbytes", "busy_s", "goodput_nbytes_s", "delay_s"))
+    return {
+        "delivered_nbytes": link.nbytes,
+        "busy_s": link.busy_s,
+        "goodput_nbytes_s": link.goodput if link.messages else None,
+        "delay_s": link.mean_delay_s if link.messages else None,
+    }
 
 
 def _merged(statistics: Sequence[NodeStatistics], suffix: str) -> SampleStatistics | None:

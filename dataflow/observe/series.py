@@ -77,7 +77,7 @@ class Series:
             Point(
                 time_s=self._time_s,
                 gradients=sum(each.steps for each in nodes),
-                computing_s=sum(each.busy_s.get("compute", 0.0) for each in nodes),
+                computing_s=sum(each.computing_s for each in nodes),
                 waiting_s=sum(each.waiting_s for each in nodes),
                 sent_nbytes=sum(sum(each.sent_nbytes.values()) for each in nodes),
                 stale_gradients=sum(sample.count for sample in stale),

@@ -55,6 +55,7 @@ class JobStatus:
         node_names: names of the nodes it was placed on, by node number.
         last_report: its newest report.
         statistics: newest statistics of each node; filled in by `Client.job` and `Client.wait`.
+        earlier: the few that nodes told before these while the job runs, oldest first; filled in like them.
     """
 
     id: str
@@ -69,6 +70,7 @@ class JobStatus:
     node_names: tuple[str, ...] = ()
     last_report: OperatorReport | None = None
     statistics: tuple[NodeStatistics, ...] = field(default=())
+    earlier: tuple[NodeStatistics, ...] = field(default=())
 
     @property
     def ended(self) -> bool:
@@ -175,7 +177,7 @@ class Client:
     def job(self, job: str) -> JobStatus:
         """One job, with the newest statistics of its nodes."""
         reply = self._get(job)
-        return _job_status(reply.status, reply.statistics)
+        return _job_status(reply.status, reply.statistics, reply.earlier)
 
     def spec_json(self, job: str) -> str:
         """The `JobSpec` with which a job was submitted, as JSON text."""
@@ -272,7 +274,7 @@ def _translated(error: Any, address: str) -> AkoError:
     return MasterError(what=details or f"the master answered {code.name}", where=address)
 
 
-def _job_status(message: pb.JobStatus, statistics: Any = ()) -> JobStatus:
+def _job_status(message: pb.JobStatus, statistics: Any = (), earlier: Any = ()) -> JobStatus:
     return JobStatus(
         id=message.job,
         name=message.name,
@@ -286,4 +288,5 @@ def _job_status(message: pb.JobStatus, statistics: Any = ()) -> JobStatus:
         node_names=tuple(message.node_names),
         last_report=report_from_wire(message.last_report) if message.HasField("last_report") else None,
         statistics=tuple(statistics_from_wire(each) for each in statistics),
+        earlier=tuple(statistics_from_wire(each) for each in earlier),
     )

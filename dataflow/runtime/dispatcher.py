@@ -6,6 +6,7 @@ import asyncio
 import re
 import secrets
 import signal
+from collections import deque
 
 from pydantic import ValidationError
 
@@ -14,6 +15,7 @@ from dataflow.engine import coordinator as co
 from dataflow.engine.scheduling import Waiting, place_jobs
 from dataflow.errors import ConfigError, MasterError, WireError
 from dataflow.graph.checks import check
+from dataflow.observe.condition import MeasuredJob
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
 from dataflow.runtime.agent_session import AgentSession
@@ -22,6 +24,9 @@ from dataflow.runtime.job_run import JobRun
 from dataflow.runtime.store import Store, StoredJob
 from dataflow.runtime.wire import report_from_wire, statistics_from_wire
 from dataflow.transport.generated import control_pb2 as pb
+
+PAST_S = 60.0
+"""Seconds for which what the nodes of a job measured is kept once it is over."""
 
 _SWEEP_S = 0.5
 _LAST_LINES = 5
@@ -41,6 +46,7 @@ class Dispatcher:
         self._store, self._clock, self._deadlines, self._lost_after_s = store, clock, deadlines, lost_after_s
         self._runs: dict[str, JobRun] = {}
         self._sessions: dict[str, AgentSession] = {}
+        self._past: deque[tuple[float, MeasuredJob]] = deque()
 
     def recover(self) -> None:
         """Take over the jobs of an earlier master: those that waited go on waiting, the others have failed."""
@@ -96,6 +102,11 @@ class Dispatcher:
     def run(self, job: str) -> JobRun | None:
         """The job, unless it is over."""
         return self._runs.get(job)
+
+    def measured(self) -> list[MeasuredJob]:
+        """What the nodes of every job that runs, or was over less than `PAST_S` seconds ago, have told lately."""
+        self._forget_past()
+        return [*(job for _, job in self._past), *(run.measured() for run in self._runs.values() if run.recent)]
 
     def nodes(self) -> list[pb.NodeStatus]:
         """Every attached node."""
@@ -159,9 +170,11 @@ class Dispatcher:
 
     def _settle(self) -> None:
         """Forget jobs that are over, and place those that wait."""
+        self._forget_past()
         for job, run in list(self._runs.items()):
             if run.over:
                 self._store.drop_partial_artifacts(job)
+                self._past.append((self._clock.now(), run.measured()))
                 del self._runs[job]
                 run.bell.ring()
         waiting = [Waiting(run.id, run.spec.nodes) for run in self._runs.values() if run.waiting]
@@ -172,6 +185,10 @@ class Dispatcher:
             self._runs[job].place(tuple(self._sessions[name] for name in names))
         for job, reason in placements.reasons.items():
             self._runs[job].wait_because(reason)
+
+    def _forget_past(self) -> None:
+        while self._past and self._clock.now() - self._past[0][0] >= PAST_S:
+            self._past.popleft()
 
     def _from_process(self, session: AgentSession, message: pb.FromProcess) -> None:
         run, node = self._runs.get(message.job), session.jobs.get(message.job)

@@ -26,7 +26,7 @@ from dataflow.errors import OperatorError
 from dataflow.plan.physical import NodePlan
 from dataflow.reports import NodeStatistics
 from dataflow.runtime.pools import TaskPool, run_task
-from dataflow.runtime.process import Bystander, current_processor
+from dataflow.runtime.process import Bystander, ThreadClocks, current_processor
 
 SHORT_S = 0.0002
 """Tasks of a chain and role that take less than this on average are not handed to a thread, in seconds."""
@@ -56,6 +56,10 @@ class EngineRunner:
         clock: for measurements.
         carry_out: told of every command but `RunTask`, `Offer` and `GoOn`, on the event loop, in order.
         progress: told of every event, on any thread.
+
+    Attributes:
+        task_s: seconds of finished tasks by where they ran and the chain they belong to; places are the two pools,
+            ``engine``, the engine's own thread, and ``loop``.
     """
 
     def __init__(
@@ -79,7 +83,10 @@ class EngineRunner:
         self._taken = self._halted = False
         self._commands: deque[Command] = deque()
         self._left: SimpleQueue[int | None] = SimpleQueue()
-        threading.Thread(target=self._clear_up, name="engine", daemon=True).start()
+        thread = threading.Thread(target=self._clear_up, name="engine", daemon=True)
+        thread.start()
+        self._engine_clock = ThreadClocks([thread])
+        self.task_s: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._typical_s: defaultdict[tuple[str, str], float] = defaultdict(lambda: _UNKNOWN_S)
 
     def feed(self, event: Event) -> None:
@@ -94,6 +101,13 @@ class EngineRunner:
         if self._leave(asked):
             self._work_on_loop()
         return await asked
+
+    def processor_s(self) -> dict[str, float]:
+        """Processor seconds of the threads of each pool, and of the engine's own (``engine``), until now."""
+        return {
+            **{name: pool.clocks.total_s() for name, pool in self._pools.items()},
+            "engine": self._engine_clock.total_s(),
+        }
 
     def halt(self) -> None:
         """Take in no more events."""
@@ -125,13 +139,14 @@ class EngineRunner:
 
     def _work_on_thread(self, pool: TaskPool | None) -> None:
         """Deal with what waits, until a task waits for this thread of a pool; the loop has its commands meanwhile."""
+        place = "engine" if pool is None else pool.name
         for number in count():
             if self._commands and (pool is None or number % IN_A_ROW == IN_A_ROW - 1):
                 self._call_loop()
             item = self._next()
             if item is None:
                 break
-            self._take_in(item)
+            self._take_in(item, place)
             if pool is not None and self._waiting and pool.waiting:
                 self._left.put(current_processor())  # unlike a call of the loop, this keeps the interpreter
                 return
@@ -145,7 +160,7 @@ class EngineRunner:
             item = self._next()
             if item is None:
                 return
-            self._take_in(item)
+            self._take_in(item, "loop")
             self._command()
         self._loop.call_soon(self._work_on_loop)
 
@@ -164,13 +179,13 @@ class EngineRunner:
             self._taken = False
             return None
 
-    def _take_in(self, item: _Item) -> None:
+    def _take_in(self, item: _Item, place: str) -> None:
         if isinstance(item, asyncio.Future):
             self._answer(item)
             return
         event = run_task(item, self._clock) if isinstance(item, Task) else item
         if isinstance(event, TaskFinished):
-            self._measure(event)
+            self._measure(event, place if isinstance(item, Task) else event.task.pool)
         if self._halted:
             return
         try:
@@ -189,7 +204,7 @@ class EngineRunner:
                 self._commands.append(command)
 
     def _answer(self, asked: asyncio.Future[NodeStatistics]) -> None:
-        statistics = self._engine.statistics()
+        statistics = self._engine.statistics(self._clock.now())
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_settle, asked, statistics)
 
@@ -207,8 +222,9 @@ class EngineRunner:
         else:
             self._pools[task.pool].submit(task)
 
-    def _measure(self, event: TaskFinished) -> None:
+    def _measure(self, event: TaskFinished, place: str) -> None:
         self._pools[event.task.pool].forget(event.task)
+        self.task_s[place, event.task.chain] += event.busy_s
         key = (event.task.chain, event.task.role)
         self._typical_s[key] = _MEMORY * self._typical_s[key] + (1 - _MEMORY) * event.busy_s
 

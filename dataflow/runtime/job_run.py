@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import Callable
 
 from dataflow.clock import Clock
 from dataflow.engine import coordinator as co
+from dataflow.observe.condition import RECENT, MeasuredJob
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.store import Store
+from dataflow.runtime.wire import statistics_from_wire
 from dataflow.transport.generated import control_pb2 as pb
 
 _CLOSE_S = 5.0
@@ -51,6 +54,7 @@ class JobRun:
         bell: rings when there is news for those who watch or read logs.
         sessions: the agents it was placed on, by node number.
         live: newest statistics of each running node and how many have come, for those who watch.
+        recent: the newest few statistics of each node, oldest first.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class JobRun:
         self.status, self.spec, self.bell = status, spec, Bell()
         self.sessions: tuple[AgentSession, ...] = ()
         self.live: dict[int, tuple[int, pb.NodeStatistics]] = {}
+        self.recent: dict[int, deque[pb.NodeStatistics]] = {}
         self.next_event = store.event_count(status.job)
         self._bundle, self._store, self._clock = bundle, store, clock
         self._coordinator = co.JobCoordinator(spec.nodes, spec.stop, deadlines, state=co.JobState(status.state))
@@ -128,12 +133,18 @@ class JobRun:
     def statistics(self, statistics: pb.NodeStatistics, *, final: bool) -> None:
         """Show a node's statistics to those who watch; keep the newest, and the final ones as an event."""
         self._store.set_statistics(self.id, statistics)
+        self.recent.setdefault(statistics.node, deque(maxlen=RECENT)).append(statistics)
         count, _ = self.live.pop(statistics.node, (0, statistics))
         if final:
             self._keep(pb.JobEvent(statistics=statistics))
         else:
             self.live[statistics.node] = (count + 1, statistics)
             self.bell.ring()
+
+    def measured(self) -> MeasuredJob:
+        """What its nodes have told of themselves lately."""
+        told = {node: tuple(map(statistics_from_wire, recent)) for node, recent in sorted(self.recent.items())}
+        return MeasuredJob(self.id, self.spec.name, tuple(self.status.node_names), told)
 
     def passing(self, statistics: pb.NodeStatistics) -> pb.JobEvent:
         """An event that is not kept."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from dataflow.runtime.bundle import MAX_NBYTES
 from dataflow.runtime.dispatcher import Dispatcher
 from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.master_service import MasterService
+from dataflow.runtime.metrics import served
 from dataflow.runtime.process import die_with_parent
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, StateDirLock, default_state_dir, write_endpoint
 from dataflow.runtime.store import Store
@@ -45,6 +47,8 @@ class MasterConfig:
         max_bundle_nbytes: largest code bundle accepted.
         lost_after_s: seconds of silence after which a node counts as lost.
         deadlines: how long jobs are waited for.
+        metrics_host: address at which Prometheus finds metrics.
+        metrics_port: port for that, 0 for any free one; None: there are none.
     """
 
     host: str = "127.0.0.1"
@@ -54,14 +58,17 @@ class MasterConfig:
     max_bundle_nbytes: int = MAX_NBYTES
     lost_after_s: float = 5.0
     deadlines: Deadlines = field(default_factory=Deadlines)
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
 
 
 Announce = Callable[[dict[str, str]], None]
-"""Told, once it serves, ``address`` and ``state_dir`` of a master."""
+"""Told, once it serves, ``address`` and ``state_dir`` of a master, and ``metrics``, where it tells them, if it does."""
 
 
 def _print(facts: dict[str, str]) -> None:
-    print(f"master listens on {facts['address']}, state in {facts['state_dir']}", flush=True)
+    metrics = f", metrics at http://{facts['metrics']}/metrics" if "metrics" in facts else ""
+    print(f"master listens on {facts['address']}, state in {facts['state_dir']}{metrics}", flush=True)
 
 
 async def serve(config: MasterConfig, clock: Clock | None = None, announce: Announce = _print) -> None:
@@ -74,9 +81,10 @@ async def serve(config: MasterConfig, clock: Clock | None = None, announce: Anno
 
     Raises:
         ConfigError: others could reach the host, and that was not allowed.
-        MasterError: the port or the state directory is in use.
+        MasterError: a port or the state directory is in use.
     """
     check_host(config.host, insecure=config.insecure)
+    check_host(config.metrics_host, insecure=config.insecure)
     lock = StateDirLock(config.state_dir)
     try:
         store = Store(config.state_dir)
@@ -102,16 +110,20 @@ async def _serve(config: MasterConfig, store: Store, token: str, clock: Clock, a
             where=f"{config.host}:{config.port}",
             fix="stop it, or choose another --port",
         ) from error
-    dispatcher.recover()
-    await server.start()
-    address = f"{config.host}:{port}"
-    write_endpoint(config.state_dir, address)
-    announce({"address": address, "state_dir": str(config.state_dir)})
-    try:
-        await dispatcher.sweep()
-    finally:
-        dispatcher.shut_down()
-        await server.stop(_STOP_S)
+    async with AsyncExitStack() as around:
+        facts = {"address": f"{config.host}:{port}", "state_dir": str(config.state_dir)}
+        if config.metrics_port is not None:
+            metrics = served(config.metrics_host, config.metrics_port, dispatcher.measured)
+            facts["metrics"] = await around.enter_async_context(metrics)
+        dispatcher.recover()
+        await server.start()
+        write_endpoint(config.state_dir, facts["address"])
+        announce(facts)
+        try:
+            await dispatcher.sweep()
+        finally:
+            dispatcher.shut_down()
+            await server.stop(_STOP_S)
 
 
 def make_server(token: str) -> grpc.aio.Server:

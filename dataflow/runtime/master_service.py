@@ -57,7 +57,10 @@ class MasterService(MasterServicer):
         """See control.proto."""
         job = self._store.job(await self._find(request.job, context))
         statistics = self._store.statistics(job.job)
-        return pb.GetJobReply(status=job.status, statistics=statistics, spec_json=job.spec_json)
+        run = self._dispatcher.run(job.job)
+        recent = run.recent.values() if run is not None and not run.ended else ()
+        earlier = [each for told in recent for each in list(told)[:-1]]
+        return pb.GetJobReply(status=job.status, statistics=statistics, spec_json=job.spec_json, earlier=earlier)
 
     async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelReply:  # noqa: N802
         """See control.proto."""

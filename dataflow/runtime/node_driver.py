@@ -32,8 +32,9 @@ from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError, WireError
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
-from dataflow.reports import NodeStatistics, OperatorReport
+from dataflow.reports import NodeStatistics, OperatorReport, Rates
 from dataflow.runtime.engine_runner import EngineRunner
+from dataflow.runtime.vitals import Vitals
 from dataflow.transport.base import Network
 from dataflow.transport.link_options import DEFAULT_OPTIONS
 from dataflow.transport.links import Links
@@ -53,6 +54,9 @@ class NodeDriver:
         progress: told whenever anything happened.
         bundle_digest: of the code that travels with the job; empty if none does.
         record: note the events that the engine is given; see `dataflow.engine.recording`.
+
+    Attributes:
+        rates: the newest that the node has measured of itself; None before the first.
     """
 
     def __init__(
@@ -76,6 +80,8 @@ class NodeDriver:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._links: Links | None = None
         self._runner: EngineRunner | None = None
+        self._vitals: Vitals | None = None
+        self.rates: Rates | None = None
         self.loaded: LoadedNode | None = None
 
     async def prepare(self) -> str:
@@ -115,6 +121,7 @@ class NodeDriver:
             options=replace(DEFAULT_OPTIONS, ack_nbytes=min(DEFAULT_OPTIONS.ack_nbytes, self._plan.window_nbytes // 4)),
             clock=self._clock,
         )
+        self._vitals = Vitals(self._plan, self._node, runner, self._links, self._measured)
         return await self._links.listen()
 
     async def connect(self, addresses: Mapping[int, str]) -> None:
@@ -132,6 +139,8 @@ class NodeDriver:
     def start(self) -> None:
         """Begin: every node is ready."""
         assert self._runner is not None
+        assert self._vitals is not None
+        self._vitals.start()
         self._runner.feed(Started())
 
     def stop(self) -> None:
@@ -151,17 +160,22 @@ class NodeDriver:
         return await self.statistics()
 
     async def statistics(self) -> NodeStatistics:
-        """What the engine has counted so far."""
-        return await self._runner.statistics() if self._runner else NodeStatistics(self._node)
+        """What has been counted and measured so far."""
+        return await self._vitals.statistics() if self._vitals else NodeStatistics(self._node)
 
     async def close(self) -> None:
         """Free threads and links. The network is its owner's to close."""
+        if self._vitals is not None:
+            self._vitals.stop()
         if self._runner is not None:
             self._runner.close()
         if self._links is not None:
             await self._links.close()
         if self._ended.done() and not self._ended.cancelled():
             self._ended.exception()
+
+    def _measured(self, rates: Rates) -> None:
+        self.rates = rates
 
     def _load(self) -> LoadedNode:
         loaded = load_node(self._plan, self._node, incarnation=self._incarnation)

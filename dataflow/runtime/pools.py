@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from dataflow.clock import Clock
 from dataflow.engine.events import Offer, Outcome, Task, TaskFinished
 from dataflow.errors import AkoError, OperatorError
+from dataflow.runtime.process import ThreadClocks
 
 
 class TaskPool:
@@ -23,12 +24,16 @@ class TaskPool:
         niceness: how far the threads stand back for others where there are fewer cores than busy threads, 0 to 19.
         clock: measures how long tasks take.
         done: called with the outcome and this pool, on the pool's thread.
+
+    Attributes:
+        name: of the threads.
+        clocks: processor time of the threads.
     """
 
     def __init__(
         self, name: str, size: int, clock: Clock, done: Callable[[TaskFinished, TaskPool], None], *, niceness: int = 0
     ) -> None:
-        self._clock, self._done, self._niceness = clock, done, niceness
+        self.name, self._clock, self._done, self._niceness = name, clock, done, niceness
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._offers: dict[Task, Offer] = {}
         self._threads = [
@@ -36,6 +41,7 @@ class TaskPool:
         ]
         for thread in self._threads:
             thread.start()
+        self.clocks = ThreadClocks(self._threads)
 
     @property
     def waiting(self) -> bool:

@@ -6,7 +6,7 @@ import json
 
 from dataflow.errors import WireError
 from dataflow.observe.events import JobEvent
-from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
+from dataflow.reports import LinkStatistics, NodeStatistics, OperatorReport, ProcessorTimes, SampleStatistics
 from dataflow.transport.generated import control_pb2 as pb
 
 CHUNK_NBYTES = 1 << 20
@@ -49,6 +49,7 @@ def report_from_wire(message: pb.OperatorReport) -> OperatorReport:
 
 def statistics_to_wire(statistics: NodeStatistics) -> pb.NodeStatistics:
     """The control message of a node's statistics."""
+    cpu = statistics.processor
     return pb.NodeStatistics(
         node=statistics.node,
         steps=statistics.steps,
@@ -61,11 +62,22 @@ def statistics_to_wire(statistics: NodeStatistics) -> pb.NodeStatistics:
             name: pb.SampleStatistics(count=sample.count, total=sample.total, maximum=sample.maximum, last=sample.last)
             for name, sample in statistics.samples.items()
         },
+        running_s=statistics.running_s,
+        compute_tasks=statistics.compute_tasks,
+        processor=pb.ProcessorTimes(process=cpu.process, compute=cpu.compute, exchange=cpu.exchange) if cpu else None,
+        links_busy_s=statistics.links_busy_s,
+        links={
+            peer: pb.LinkStatistics(
+                nbytes=link.nbytes, messages=link.messages, busy_s=link.busy_s, delay_s=link.delay_s
+            )
+            for peer, link in statistics.links.items()
+        },
     )
 
 
 def statistics_from_wire(message: pb.NodeStatistics) -> NodeStatistics:
     """The node's statistics of a control message, their mappings sorted by key."""
+    cpu = message.processor
     return NodeStatistics(
         node=message.node,
         steps=message.steps,
@@ -77,6 +89,14 @@ def statistics_from_wire(message: pb.NodeStatistics) -> NodeStatistics:
         samples={
             name: SampleStatistics(sample.count, sample.total, sample.maximum, sample.last)
             for name, sample in sorted(message.samples.items())
+        },
+        running_s=message.running_s,
+        compute_tasks=message.compute_tasks or 1,  # statistics kept by an earlier version do not have it
+        processor=ProcessorTimes(cpu.process, cpu.compute, cpu.exchange) if message.HasField("processor") else None,
+        links_busy_s=message.links_busy_s if message.HasField("links_busy_s") else None,
+        links={
+            peer: LinkStatistics(link.nbytes, link.messages, link.busy_s, link.delay_s)
+            for peer, link in sorted(message.links.items())
         },
     )
 

@@ -36,7 +36,7 @@ class LinkOptions:
     max_queued_nbytes: int = 1 << 30
     ack_frames: int = 128
     ack_nbytes: int = 1 << 20
-    ack_delay_s: float = 0.05
+    ack_delay_s: float = 0.02
 
 
 DEFAULT_OPTIONS = LinkOptions()

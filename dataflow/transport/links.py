@@ -14,8 +14,10 @@ import numpy as np
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import WireError
 from dataflow.message import Message
+from dataflow.reports import LinkStatistics
 from dataflow.transport.base import Network
 from dataflow.transport.incoming_links import IncomingLinks
+from dataflow.transport.link_meter import LinkMeter, Stopwatch
 from dataflow.transport.link_options import DEFAULT_OPTIONS, Counters, LinkOptions, PeerStatistics
 from dataflow.transport.outgoing_link import OutgoingLink, Surroundings
 from dataflow.transport.peers import Identity, Peers
@@ -39,7 +41,7 @@ class Links:
         on_lost: told (peer, reason) when a link that was up is given up; once per direction.
         rng: draws the jitter of reconnections.
         options: settings.
-        clock: measures how long a link is down, and how long acknowledgements are held back.
+        clock: measures how long a link is down, and how long messages take.
         sleep: waits for a number of seconds between attempts to reconnect.
     """
 
@@ -67,6 +69,8 @@ class Links:
             network, identity, self._peers, options, on_credit, on_lost, rng, clock, sleep
         )
         self._counters: dict[int, Counters] = {}
+        self._busy = Stopwatch(self._around.clock)
+        self._meters: dict[int, LinkMeter] = {}
         self._incoming = IncomingLinks(
             identity,
             self._peers,
@@ -99,7 +103,8 @@ class Links:
             link = self._outgoing.get(peer)
             if link is None or link.lost:
                 self._abandon(peer, "replaced")
-                self._outgoing[peer] = OutgoingLink(peer, address, self._around, self._counters_of(peer))
+                meter = self._meters.setdefault(peer, LinkMeter(self._around.clock, self._busy))
+                self._outgoing[peer] = OutgoingLink(peer, address, self._around, self._counters_of(peer), meter)
         waiting = [asyncio.ensure_future(self._outgoing[peer].up()) for peer in addresses]
         try:
             for up in asyncio.as_completed(waiting):
@@ -167,6 +172,14 @@ class Links:
     def statistics(self) -> Mapping[int, PeerStatistics]:
         """What passed between this node and each peer so far, by the peer's number."""
         return {peer: counters.snapshot() for peer, counters in sorted(self._counters.items())}
+
+    def deliveries(self) -> dict[int, LinkStatistics]:
+        """What peers have acknowledged so far, and how long that took, by the peer's number."""
+        return {peer: meter.statistics() for peer, meter in sorted(self._meters.items())}
+
+    def busy_s(self) -> float:
+        """Seconds so far in which something waited for the acknowledgement of any peer."""
+        return self._busy.total_s()
 
     def _link(self, peer: int) -> OutgoingLink:
         link = self._outgoing.get(peer)

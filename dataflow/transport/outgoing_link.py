@@ -21,6 +21,7 @@ from dataflow.transport.base import Connection, ConnectionLostError, Network
 from dataflow.transport.codec import encode, encode_end
 from dataflow.transport.frames import only_frame, parse, split
 from dataflow.transport.generated import data_pb2
+from dataflow.transport.link_meter import LinkMeter
 from dataflow.transport.link_options import Counters, LinkOptions, race, report_failure
 from dataflow.transport.peers import Identity, Peers, hello
 
@@ -63,11 +64,12 @@ class OutgoingLink:
         address: where the peer listens.
         around: what the node's links share.
         counters: counts what is sent.
+        meter: measures how it is acknowledged.
     """
 
-    def __init__(self, peer: int, address: str, around: Surroundings, counters: Counters) -> None:
+    def __init__(self, peer: int, address: str, around: Surroundings, counters: Counters, meter: LinkMeter) -> None:
         self.peer, self.address = peer, address
-        self._around, self._counters = around, counters
+        self._around, self._counters, self._meter = around, counters, meter
         self._unsent: deque[tuple[int, bytes]] = deque()
         self._sent: deque[tuple[int, bytes]] = deque()
         self._queued_nbytes = 0
@@ -155,6 +157,7 @@ class OutgoingLink:
             self._unsent.append((self._next_sequence, frame))
             self._next_sequence += 1
         self._queued_nbytes += nbytes
+        self._meter.handed(self._next_sequence - 1)
         self._idle.clear()
         self._wake.set()
 
@@ -282,16 +285,20 @@ class OutgoingLink:
                     raise WireError(what, got=header.kind)
                 ack = data_pb2.Ack()
                 parse(payload, ack)
-                self._acknowledge(ack.received)
+                self._acknowledge(ack.received, held_s=1e-6 * ack.held_us)
                 self._take_credits(ack.credits)
 
-    def _acknowledge(self, received: int) -> None:
+    def _acknowledge(self, received: int, held_s: float = 0.0) -> None:
         if not self._acknowledged <= received <= self._written:
             what = f"node {self.peer} acknowledges a frame outside {self._acknowledged} to {self._written}"
             raise WireError(what, got=received)
         self._acknowledged = received
+        nbytes = 0
         while self._sent and self._sent[0][0] <= received:
-            self._queued_nbytes -= len(self._sent.popleft()[1])
+            nbytes += len(self._sent.popleft()[1])
+        if nbytes:
+            self._queued_nbytes -= nbytes
+            self._meter.acknowledged(received, nbytes, held_s)
         if not self._sent and not self._unsent:
             self._idle.set()
 
@@ -321,6 +328,7 @@ class OutgoingLink:
         self._undelivered = len(self._sent) + len(self._unsent)
         self._sent.clear()
         self._unsent.clear()
+        self._meter.given_up()
         self._idle.set()
         self._settled.set()
 

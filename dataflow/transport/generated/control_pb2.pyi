@@ -41,14 +41,16 @@ class GetJobRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class GetJobReply(_message.Message):
-    __slots__ = ("status", "statistics", "spec_json")
+    __slots__ = ("status", "statistics", "spec_json", "earlier")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     status: JobStatus
     statistics: _containers.RepeatedCompositeFieldContainer[NodeStatistics]
     spec_json: bytes
-    def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., spec_json: _Optional[bytes] = ...) -> None: ...
+    earlier: _containers.RepeatedCompositeFieldContainer[NodeStatistics]
+    def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., spec_json: _Optional[bytes] = ..., earlier: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
     __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names")
@@ -139,7 +141,7 @@ class OperatorReport(_message.Message):
     def __init__(self, port: _Optional[str] = ..., fields_json: _Optional[bytes] = ...) -> None: ...
 
 class NodeStatistics(_message.Message):
-    __slots__ = ("node", "steps", "tasks", "busy_s", "waiting_s", "sent_nbytes", "received_nbytes", "samples")
+    __slots__ = ("node", "steps", "tasks", "busy_s", "waiting_s", "sent_nbytes", "received_nbytes", "samples", "running_s", "compute_tasks", "processor", "links_busy_s", "links")
     class BusySEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +170,13 @@ class NodeStatistics(_message.Message):
         key: str
         value: SampleStatistics
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[SampleStatistics, _Mapping]] = ...) -> None: ...
+    class LinksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: LinkStatistics
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[LinkStatistics, _Mapping]] = ...) -> None: ...
     NODE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +185,11 @@ class NodeStatistics(_message.Message):
     SENT_NBYTES_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_NBYTES_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_S_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_TASKS_FIELD_NUMBER: _ClassVar[int]
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    LINKS_BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     node: int
     steps: int
     tasks: int
@@ -184,7 +198,34 @@ class NodeStatistics(_message.Message):
     sent_nbytes: _containers.ScalarMap[int, int]
     received_nbytes: _containers.ScalarMap[int, int]
     samples: _containers.MessageMap[str, SampleStatistics]
-    def __init__(self, node: _Optional[int] = ..., steps: _Optional[int] = ..., tasks: _Optional[int] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., waiting_s: _Optional[float] = ..., sent_nbytes: _Optional[_Mapping[int, int]] = ..., received_nbytes: _Optional[_Mapping[int, int]] = ..., samples: _Optional[_Mapping[str, SampleStatistics]] = ...) -> None: ...
+    running_s: float
+    compute_tasks: int
+    processor: ProcessorTimes
+    links_busy_s: float
+    links: _containers.MessageMap[int, LinkStatistics]
+    def __init__(self, node: _Optional[int] = ..., steps: _Optional[int] = ..., tasks: _Optional[int] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., waiting_s: _Optional[float] = ..., sent_nbytes: _Optional[_Mapping[int, int]] = ..., received_nbytes: _Optional[_Mapping[int, int]] = ..., samples: _Optional[_Mapping[str, SampleStatistics]] = ..., running_s: _Optional[float] = ..., compute_tasks: _Optional[int] = ..., processor: _Optional[_Union[ProcessorTimes, _Mapping]] = ..., links_busy_s: _Optional[float] = ..., links: _Optional[_Mapping[int, LinkStatistics]] = ...) -> None: ...
+
+class ProcessorTimes(_message.Message):
+    __slots__ = ("process", "compute", "exchange")
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    process: float
+    compute: float
+    exchange: float
+    def __init__(self, process: _Optional[float] = ..., compute: _Optional[float] = ..., exchange: _Optional[float] = ...) -> None: ...
+
+class LinkStatistics(_message.Message):
+    __slots__ = ("nbytes", "messages", "busy_s", "delay_s")
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    DELAY_S_FIELD_NUMBER: _ClassVar[int]
+    nbytes: int
+    messages: int
+    busy_s: float
+    delay_s: float
+    def __init__(self, nbytes: _Optional[int] = ..., messages: _Optional[int] = ..., busy_s: _Optional[float] = ..., delay_s: _Optional[float] = ...) -> None: ...
 
 class SampleStatistics(_message.Message):
     __slots__ = ("count", "total", "maximum", "last")

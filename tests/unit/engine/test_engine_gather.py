@@ -338,6 +338,7 @@ def test_shut_gate_holds_back_the_next_step_and_counts_as_waiting() -> None:
     assert rig.engine.statistics().waiting_s == 0.0
     assert rig.give(StreamEnded(StreamId(0, 9, 0)), now=11.5) == []  # from nobody: nothing changes but the time
     assert rig.engine.statistics().waiting_s == 1.5
+    assert (rig.engine.statistics(now=13.5).waiting_s, rig.engine.statistics(now=13.5).running_s) == (3.5, 13.5)
     rig.give(MessageArrived(StreamId(0, 1, 0), Num(1), 128), now=12.0)
     assert rig.running() == ["receive"]
     rig.finish(rig.tasks[0], now=14.0)

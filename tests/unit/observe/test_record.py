@@ -7,7 +7,7 @@ from dataflow.graph.logical import LogicalGraph
 from dataflow.observe.events import JobEvent
 from dataflow.observe.record import installed_versions, make_record
 from dataflow.plan.job import JobSpec, StopRules
-from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
+from dataflow.reports import LinkStatistics, NodeStatistics, OperatorReport, ProcessorTimes, SampleStatistics
 
 SPEC = JobSpec(
     name="ako",
@@ -34,6 +34,11 @@ STATISTICS = [
         sent_nbytes={0: 70},
         received_nbytes={0: 50},
         samples={"compute.staleness": SampleStatistics(2, 6.0, 5.0, 1.0)},
+        running_s=4.0,
+        compute_tasks=2,
+        processor=ProcessorTimes(3.0, 1.75, 0.5),
+        links_busy_s=0.5,
+        links={0: LinkStatistics(75, 3, 0.5, 0.75)},
     ),
     NodeStatistics(
         node=0,
@@ -44,6 +49,7 @@ STATISTICS = [
         samples={
             "compute.staleness": SampleStatistics(6, 6.0, 2.0, 1.0),
         },
+        running_s=4.0,
     ),
 ]
 
@@ -81,9 +87,17 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
                 "name": "left",
                 "steps": 10,
                 "tasks": 12,
+                "running_s": 4.0,
+                "compute_tasks": 1,
                 "computing_s": 1.0,
                 "waiting_s": 0.0,
+                "idle_s": 3.0,
                 "sending_s": 0.0,
+                "cpu_s": None,
+                "compute_cpu_s": None,
+                "exchange_cpu_s": None,
+                "cpu_utilisation": None,
+                "links_busy_s": None,
                 "sent_nbytes": 60,
                 "received_nbytes": 0,
                 "samples": {
@@ -95,17 +109,43 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
                 "name": "right",
                 "steps": 30,
                 "tasks": 40,
+                "running_s": 4.0,
+                "compute_tasks": 2,
                 "computing_s": 2.0,
                 "waiting_s": 0.25,
+                "idle_s": 2.75,
                 "sending_s": 0.5,
+                "cpu_s": 3.0,
+                "compute_cpu_s": 1.75,
+                "exchange_cpu_s": 0.5,
+                "cpu_utilisation": 0.75,
+                "links_busy_s": 0.5,
                 "sent_nbytes": 70,
                 "received_nbytes": 50,
                 "samples": {"compute.staleness": {"count": 2, "mean": 3.0, "maximum": 5.0, "last": 1.0}},
             },
         ],
         "links": [
-            {"source": 0, "target": 1, "sent_nbytes": 60, "received_nbytes": 50},
-            {"source": 1, "target": 0, "sent_nbytes": 70, "received_nbytes": 0},
+            {
+                "source": 0,
+                "target": 1,
+                "sent_nbytes": 60,
+                "received_nbytes": 50,
+                "delivered_nbytes": None,
+                "busy_s": None,
+                "goodput_nbytes_s": None,
+                "delay_s": None,
+            },
+            {
+                "source": 1,
+                "target": 0,
+                "sent_nbytes": 70,
+                "received_nbytes": 0,
+                "delivered_nbytes": 75,
+                "busy_s": 0.5,
+                "goodput_nbytes_s": 150.0,
+                "delay_s": 0.25,
+            },
         ],
         "series": [],
         "simulation": None,
@@ -119,6 +159,23 @@ def test_record_of_a_job_without_events_or_samples_has_no_means() -> None:
     totals = record["totals"]
     assert isinstance(totals, dict)
     assert (totals["images"], totals["staleness_max"], totals["staleness_mean"]) == (None, None, None)
+
+
+def test_record_of_a_link_on_which_nothing_arrived_has_no_goodput() -> None:
+    statistics = NodeStatistics(0, sent_nbytes={1: 9}, links={1: LinkStatistics(busy_s=2.0)})
+    record = make_record(SPEC, [], [statistics], {})
+    assert record["links"] == [
+        {
+            "source": 0,
+            "target": 1,
+            "sent_nbytes": 9,
+            "received_nbytes": 0,
+            "delivered_nbytes": 0,
+            "busy_s": 2.0,
+            "goodput_nbytes_s": None,
+            "delay_s": None,
+        }
+    ]
 
 
 def test_installed_versions_name_what_results_depend_on() -> None:

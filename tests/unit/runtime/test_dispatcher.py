@@ -14,7 +14,7 @@ from dataflow.operators_api import Emissions, EndOfData, Operator
 from dataflow.plan.job import JobSpec
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
-from dataflow.runtime.dispatcher import Dispatcher
+from dataflow.runtime.dispatcher import PAST_S, Dispatcher
 from dataflow.runtime.store import Store
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -144,6 +144,29 @@ def test_agent_cannot_speak_for_a_job_that_is_not_on_it(tmp_path: Path) -> None:
         world.dispatcher.heard(stranger, pb.AgentMessage(log_lines=lines))
         assert world.state(job)[0] == "DEPLOYING"
         assert world.store.log_lines(job, 0) == []
+
+    play(tmp_path, scene)
+
+
+def test_measurements_of_a_job_are_the_newest_few_and_go_some_time_after_it_is_over(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        session = world.attach("node-0")
+        job = world.submit("op")
+        assert world.dispatcher.measured() == []
+        world.say(session, job, prepared=pb.Prepared(address="127.0.0.1:1"))
+        world.say(session, job, ready=pb.Ready())
+        for steps in range(1, 6):
+            world.say(session, job, statistics=pb.NodeStatistics(steps=steps))
+        (measured,) = world.dispatcher.measured()
+        assert (measured.id, measured.name, measured.node_names) == (job, "job", ("node-0",))
+        assert [each.steps for each in measured.told[0]] == [2, 3, 4, 5]
+        world.say(session, job, ended=pb.Ended(statistics=pb.NodeStatistics(steps=6)))
+        world.dispatcher.heard(session, pb.AgentMessage(exited=pb.ProcessExited(job=job, status=0)))
+        assert world.dispatcher.run(job) is None
+        world.clock.now_s += PAST_S - 1.0
+        assert [each.told[0][-1].steps for each in world.dispatcher.measured()] == [6]
+        world.clock.now_s += 1.0
+        assert world.dispatcher.measured() == []
 
     play(tmp_path, scene)
 

@@ -56,7 +56,8 @@ class Scripted:
             self.threads.append(threading.current_thread().name)
             return self._answer(event)
 
-    def statistics(self) -> NodeStatistics:
+    def statistics(self, now: float) -> NodeStatistics:
+        del now
         with self._alone():
             self.asked.append(threading.current_thread().name)
             return NodeStatistics(0, tasks=self.finished())

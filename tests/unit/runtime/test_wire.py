@@ -7,7 +7,7 @@ import pytest
 
 from dataflow.errors import WireError
 from dataflow.observe.events import JobEvent
-from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
+from dataflow.reports import LinkStatistics, NodeStatistics, OperatorReport, ProcessorTimes, SampleStatistics
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.wire import (
     event_from_wire,
@@ -27,12 +27,22 @@ STATISTICS = NodeStatistics(
     sent_nbytes={0: 100, 2: 1 << 40},
     received_nbytes={1: 5},
     samples={"compute.staleness": SampleStatistics(4, 6.0, 3.0, 1.0)},
+    running_s=2.5,
+    compute_tasks=2,
+    processor=ProcessorTimes(3.0, 2.0, 0.5),
+    links_busy_s=0.75,
+    links={0: LinkStatistics(100, 3, 0.5, 0.25), 2: LinkStatistics()},
 )
 
 
 def test_statistics_survive_the_wire() -> None:
     sent = statistics_to_wire(STATISTICS).SerializeToString()
     assert statistics_from_wire(pb.NodeStatistics.FromString(sent)) == STATISTICS
+
+
+def test_statistics_of_what_is_unknown_stay_unknown() -> None:
+    sent = statistics_to_wire(NodeStatistics(0)).SerializeToString()
+    assert statistics_from_wire(pb.NodeStatistics.FromString(sent)) == NodeStatistics(0)
 
 
 def test_reports_survive_the_wire_with_their_types() -> None:

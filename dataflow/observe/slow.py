@@ -1,0 +1,154 @@
+"""Which nodes and links of a job are slow, in sentences.
+
+Slow is what falls behind the median of the others by `FACTOR`, and behind it at all in each of the newest whiles. Who
+waits for a slow node is as slow as that, so nodes are compared by the pace that they have when nothing holds them back;
+and a link that is hardly used is as fast as its messages are large, so only those that are busy can be slow.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Generic, TypeVar
+
+from dataflow.observe.condition import RECENT, MeasuredJob
+from dataflow.reports import LinkRates, Rates, rates_between
+
+FACTOR = 1.5
+"""How far behind the median of the others slow is."""
+
+FEW = 10
+"""Of fewer gradients than this, chance may be what makes them fewer."""
+
+FREE = 0.05
+"""A node that was held back for all but this share of a while has no pace in it."""
+
+BUSY = 0.5
+"""Share of every while in which something waited on a link that is called slow."""
+
+BLOCKED = 0.05
+"""Share of the time from which on it is worth saying that nodes were held back."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What was done in a while, and the seconds it took; 0 seconds if there was nothing to do."""
+
+    done: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Laggard(Generic[Key]):
+    """One that is slow: its rate, and the median of the others'."""
+
+    key: Key
+    rate: float
+    usual: float
+
+
+def what_is_slow(job: MeasuredJob) -> list[str]:
+    """A sentence about the slow nodes and one about the slow links of a job; none about what is not slow."""
+    whiles = {
+        node: [rates_between(before, after) for before, after in pairwise(told)]
+        for node, told in job.told.items()
+        if len(told) == RECENT
+    }
+    return [*_about_nodes(job, whiles), *_about_links(job, whiles)]
+
+
+def laggards(efforts: Mapping[Key, Sequence[Effort]]) -> list[Laggard[Key]]:
+    """Those that are slow, slowest first.
+
+    Args:
+        efforts: what each did in each of the same whiles.
+    """
+    overall = _Field(
+        {key: Effort(sum(e.done for e in each), sum(e.seconds for e in each)) for key, each in efforts.items()}
+    )
+    whiles = [_Field(dict(zip(efforts, column, strict=True))) for column in zip(*efforts.values(), strict=True)]
+    found = [
+        Laggard(key, rate, usual)
+        for key, rate in overall.rates.items()
+        if (usual := overall.median_of_others(key)) > FACTOR * rate and all(each.is_behind(key) for each in whiles)
+    ]
+    return sorted(found, key=lambda laggard: laggard.rate)
+
+
+class _Field(Generic[Key]):
+    """The rates of all who took part in a while."""
+
+    def __init__(self, efforts: Mapping[Key, Effort]) -> None:
+        self.rates = {key: effort.done / effort.seconds for key, effort in efforts.items() if effort.seconds > 0.0}
+        self._ordered = sorted(self.rates.values())
+
+    def median_of_others(self, key: Key) -> float:
+        """The median without that of `key`, which took part; 0 if nobody else did."""
+        ordered, others = self._ordered, len(self._ordered) - 1
+        if not others:
+            return 0.0
+        own = bisect_left(ordered, self.rates[key])
+        low, high = (others - 1) // 2, others // 2
+        return (ordered[low + (low >= own)] + ordered[high + (high >= own)]) / 2.0
+
+    def is_behind(self, key: Key) -> bool:
+        """Whether one took part and did so at less than the median of the others."""
+        return key in self.rates and self.rates[key] < self.median_of_others(key)
+
+
+def _about_nodes(job: MeasuredJob, whiles: Mapping[int, Sequence[Rates]]) -> list[str]:
+    gathering = {node: rates for node, rates in whiles.items() if job.told[node][-1].steps}
+    found = laggards({node: [_pace(each) for each in rates] for node, rates in gathering.items()})
+    seconds = {node: sum(each.seconds for each in rates) for node, rates in gathering.items()}
+    found = [slow for slow in found if slow.usual * seconds[slow.key] >= FEW]
+    if not found:
+        return []
+    slowest, slow = found[0], {laggard.key for laggard in found}
+    text = f"{job.node_name(slowest.key)} is slow: it makes {slowest.rate:.3g} gradients/s when nothing holds it back, "
+    text += f"the others {slowest.usual:.3g}"
+    blocked = median(
+        sum(each.blocked_s for each in rates) / seconds[node] for node, rates in gathering.items() if node not in slow
+    )
+    if blocked >= BLOCKED:
+        text += f"; they were blocked {blocked:.0%} of the time"
+    if len(found) > 1:
+        more = ", ".join(f"{job.node_name(each.key)} ({each.rate:.3g})" for each in found[1:])
+        text += f"; also slow: {more}"
+    return [text]
+
+
+def _about_links(job: MeasuredJob, whiles: Mapping[int, Sequence[Rates]]) -> list[str]:
+    efforts, busy = dict[tuple[int, int], list[Effort]](), set[tuple[int, int]]()
+    for node, rates in whiles.items():
+        for peer in rates[-1].links:
+            links = [each.links.get(peer, LinkRates()) for each in rates]
+            efforts[node, peer] = [Effort(link.nbytes, link.busy_s) for link in links]
+            if all(link.busy_s >= BUSY * each.seconds for link, each in zip(links, rates, strict=True)):
+                busy.add((node, peer))
+    found = [slow for slow in laggards(efforts) if slow.key in busy]
+    if not found:
+        return []
+    slowest, slow = found[0], {laggard.key for laggard in found}
+    source, target = (job.node_name(node) for node in slowest.key)
+    into = {link for link in efforts if link[1] == slowest.key[1]}
+    out_of = {link for link in efforts if link[0] == slowest.key[0]}
+    named, text = {slowest.key}, f"the link {source} -> {target} carries"
+    if len(into) > 1 and into <= slow:
+        named, text = into, f"the links to {target} carry"
+    elif len(out_of) > 1 and out_of <= slow:
+        named, text = out_of, f"the links from {source} carry"
+    rate = median(laggard.rate for laggard in found if laggard.key in named)
+    text += f" {rate / 1e6:.3g} MB/s, the others {slowest.usual / 1e6:.3g}"
+    more = len(slow - named)
+    return [f"{text}; also slow: {more} more" if more else text]
+
+
+def _pace(rates: Rates) -> Effort:
+    """The gradients of a while, and the seconds in which nothing held them back."""
+    free_s = rates.seconds - rates.blocked_s
+    return Effort(rates.steps, free_s if free_s > FREE * rates.seconds else 0.0)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dataflow.errors import MasterError
+from dataflow.observe.condition import MeasuredJob
+from dataflow.reports import LinkStatistics, NodeStatistics, ProcessorTimes, SampleStatistics
+from dataflow.runtime.metrics import served
+
+BEFORE = NodeStatistics(0, running_s=1.0, links={1: LinkStatistics(100, 2, 0.5, 1.0)})
+NEWEST = NodeStatistics(
+    0,
+    steps=40,
+    busy_s={"compute": 1.5, "network": 9.0},
+    waiting_s=0.25,
+    sent_nbytes={1: 500},
+    received_nbytes={1: 600},
+    samples={
+        "partition.p": SampleStatistics(2, 5.0, 3.0, 3.0),
+        "compute.staleness": SampleStatistics(2, 5.0, 4.0, 1.0),
+        "compute.noise": SampleStatistics(2, 5.0, 4.0, 1.0),
+    },
+    running_s=2.0,
+    processor=ProcessorTimes(2.5, 1.25, 0.75),
+    links_busy_s=0.75,
+    links={1: LinkStatistics(400, 5, 0.75, 1.5)},
+)
+JOB = MeasuredJob("3f2a", "ako", ("left", "right"), {0: [BEFORE, NEWEST], 1: [NodeStatistics(1, running_s=2.0)]})
+
+
+def scraped(*jobs: MeasuredJob) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Every series of a scrape by its name and the values of its labels."""
+
+    async def go() -> str:
+        async with served("127.0.0.1", 0, lambda: jobs) as address:
+            return await asyncio.to_thread(get, f"http://{address}/metrics")
+
+    families = text_string_to_metric_families(asyncio.run(go()))
+    return {(each.name, tuple(each.labels.values())): each.value for family in families for each in family.samples}
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def test_scrape_tells_what_the_nodes_of_a_job_measured() -> None:
+    left, right = ("3f2a", "ako", "left"), ("3f2a", "ako", "right")
+    pair = (*left, "right")
+    assert scraped(JOB) == {
+        ("ako_gradients_total", left): 40.0,
+        ("ako_gradients_total", right): 0.0,
+        ("ako_running_seconds_total", left): 2.0,
+        ("ako_running_seconds_total", right): 2.0,
+        ("ako_computing_seconds_total", left): 1.5,
+        ("ako_computing_seconds_total", right): 0.0,
+        ("ako_blocked_seconds_total", left): 0.25,
+        ("ako_blocked_seconds_total", right): 0.0,
+        ("ako_cpu_seconds_total", left): 2.5,
+        ("ako_exchange_cpu_seconds_total", left): 0.75,
+        ("ako_idle_seconds", left): 0.25,
+        ("ako_idle_seconds", right): 2.0,
+        ("ako_compute_tasks", left): 1.0,
+        ("ako_compute_tasks", right): 1.0,
+        ("ako_sample", (*left, "partition", "p")): 3.0,
+        ("ako_sample", (*left, "compute", "staleness")): 1.0,
+        ("ako_sent_bytes_total", pair): 500.0,
+        ("ako_received_bytes_total", pair): 600.0,
+        ("ako_delivered_bytes_total", pair): 400.0,
+        ("ako_link_busy_seconds_total", pair): 0.75,
+        ("ako_delay_seconds_count", pair): 5.0,
+        ("ako_delay_seconds_sum", pair): 1.5,
+        ("ako_goodput_bytes_per_second", pair): 1200.0,
+    }
+
+
+def test_scrape_without_jobs_has_no_series() -> None:
+    assert scraped() == {}
+
+
+def test_port_that_is_taken_is_refused() -> None:
+    async def go(port: int) -> None:
+        async with served("127.0.0.1", port, tuple):
+            pass
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(MasterError, match=f"cannot tell metrics.*127.0.0.1:{port}.*choose another --metrics-port"):
+            asyncio.run(go(port))
+
+
+def test_port_is_free_again_afterwards() -> None:
+    async def go() -> None:
+        async with served("127.0.0.1", 0, tuple) as address:
+            port = int(address.rpartition(":")[2])
+        async with served("127.0.0.1", port, tuple):
+            pass
+
+    asyncio.run(go())
