@@ -24,6 +24,7 @@ from dataflow import (
     TaskKind,
     installed_versions,
     make_record,
+    measure_connection,
     profile_job,
 )
 from dataflow.errors import ConfigError
@@ -84,8 +85,9 @@ def prepare_simulation(
     model: ClusterModel,
     clock: Clock | None = None,
     profile: Profile | None = None,
+    measure_messages: Callable[[int], tuple[float, float]] = measure_connection,
 ) -> Simulation:
-    """Configure, build and check a job, and find out how long its tasks, and the engine between them, take.
+    """Configure, build and check a job, and find out how long its tasks, the engine between them, and messages take.
 
     A job that asks what a node can send and compute (the settings `bandwidth` and `gradients_per_s`) is told what the
     model says, unless the user has said otherwise. Nodes tell their statistics each time that they have had time for
@@ -98,6 +100,7 @@ def prepare_simulation(
         model: the cluster.
         clock: what tasks are measured with.
         profile: how long they take, where that is known from a simulation of the same job; else it is measured.
+        measure_messages: measures what messages of about so many bytes cost; see `dataflow.profile_job`.
 
     Raises:
         AkoError: as for `prepare`, or the model is not one of so many nodes, or measuring failed.
@@ -105,9 +108,9 @@ def prepare_simulation(
     model.checked(nodes)
     prepared = prepare(job, settings, nodes)
     check_takes_time(prepared, model)
-    profile = profile or profile_job(prepared.spec, model, clock or SystemClock())
-    if "engine_s" not in model.model_fields_set:
-        model = model.model_copy(update={"engine_s": profile.engine_s})
+    profile = profile or profile_job(prepared.spec, model, clock or SystemClock(), measure_messages)
+    costs = {"engine_s": profile.engine_s, "message_s": profile.message_s, "byte_s": profile.byte_s}
+    model = model.model_copy(update={key: costs[key] for key in costs.keys() - model.model_fields_set})
     gradient_s = _gradient_s(profile.means, model)
     if "statistics_s" not in model.model_fields_set:
         model = model.model_copy(update={"statistics_s": _STATISTICS_GRADIENTS * gradient_s})

@@ -31,8 +31,11 @@ from dataflow.runtime.process import ONE_THREAD
 from dataflow.transport.grpc_connection import GrpcNetwork
 from dataflow.transport.links import Links
 
+LEAST_NBYTES: Final = 64 << 10
+"""Smaller messages say nothing about what a byte costs; they are measured with none."""
+
 MOST_NBYTES: Final = 1 << 20
-"""Larger messages are not exchanged: they cost in proportion, and would not keep the pace."""
+"""Larger messages would not keep the pace; they cost in proportion."""
 
 PACE_S: Final = 0.004
 """Seconds between two messages of an end."""
@@ -54,35 +57,24 @@ _ENVIRONMENT: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionCosts:
-    """Seconds of processor time that a node needs to send a message, or to receive one; both are taken for equal.
-
-    Args:
-        message_s: whatever its size.
-        byte_s: for each of its bytes, besides.
-    """
-
-    message_s: float
-    byte_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Probe(Message):
     """A message of some size."""
 
     data: npt.NDArray[np.uint8]
 
 
-def measure_connection(sizes: Iterable[int]) -> ConnectionCosts:
-    """What messages of about these sizes cost; takes a second or so.
+def measure_connection(nbytes: int) -> tuple[float, float]:
+    """Seconds of processor time that a node needs to send or to receive a message, and those for each of its bytes.
+
+    Sending and receiving are taken to cost the same. Takes a second or so.
 
     Args:
-        sizes: bytes of messages as the job's are; an empty message is measured besides, which makes two sizes at least.
+        nbytes: size of what is sent, besides empty messages; at least `LEAST_NBYTES` and at most `MOST_NBYTES` of it.
 
     Raises:
         JobFailedError: the two ends cannot talk to each other.
     """
-    measured = sorted({0, *(min(size, MOST_NBYTES) for size in sizes)})
+    measured = (0, max(LEAST_NBYTES, min(nbytes, MOST_NBYTES)))
     listed = ",".join(map(str, measured))
     with ExitStack() as stack:
         ends = [stack.enter_context(_started(end, listed)) for end in (0, 1)]
@@ -96,8 +88,8 @@ def measure_connection(sizes: Iterable[int]) -> ConnectionCosts:
     return fit_costs({size: fmean(end[str(size)] for end in both) for size in measured})
 
 
-def fit_costs(seconds: Mapping[int, float]) -> ConnectionCosts:
-    """The line through seconds by size that has the least squares, and begins and leads nowhere below zero.
+def fit_costs(seconds: Mapping[int, float]) -> tuple[float, float]:
+    """The line by least squares through seconds by size, neither of its two numbers below zero: offset and slope.
 
     Args:
         seconds: of processor time for a message at one end, by its bytes; of two sizes at least.
@@ -107,8 +99,8 @@ def fit_costs(seconds: Mapping[int, float]) -> ConnectionCosts:
     byte_s = max(0.0, float(away @ times / (away @ away)))
     message_s = float(times.mean() - byte_s * sizes.mean())
     if message_s < 0:
-        return ConnectionCosts(0.0, float(sizes @ times / (sizes @ sizes)))
-    return ConnectionCosts(message_s, byte_s)
+        return 0.0, float(sizes @ times / (sizes @ sizes))
+    return message_s, byte_s
 
 
 def _started(end: int, sizes: str) -> subprocess.Popen[str]:
