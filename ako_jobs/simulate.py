@@ -24,6 +24,7 @@ from dataflow import (
     TaskKind,
     installed_versions,
     make_record,
+    measure_connection,
     profile_job,
 )
 from dataflow.errors import ConfigError
@@ -85,8 +86,9 @@ def prepare_simulation(
     model: ClusterModel,
     clock: Clock | None = None,
     profile: Profile | None = None,
+    measure_messages: Callable[[int], tuple[float, float]] = measure_connection,
 ) -> Simulation:
-    """Configure, build and check a job, and find out how long its tasks, and the engine between them, take.
+    """Configure, build and check a job, and find out how long its tasks, the engine between them, and messages take.
 
     Nodes tell their statistics, and measure how fast they are, each time that they have had time for some gradients,
     unless the model says when.
@@ -98,6 +100,7 @@ def prepare_simulation(
         model: the cluster.
         clock: what tasks are measured with.
         profile: how long they take, where that is known from a simulation of the same job; else it is measured.
+        measure_messages: measures what messages of about so many bytes cost; see `dataflow.profile_job`.
 
     Raises:
         AkoError: as for `prepare`, or the model is not one of so many nodes, or measuring failed.
@@ -105,9 +108,9 @@ def prepare_simulation(
     model.checked(nodes)
     prepared = prepare(job, settings, nodes)
     check_takes_time(prepared, model)
-    profile = profile or profile_job(prepared.spec, model, clock or SystemClock())
-    if "engine_s" not in model.model_fields_set:
-        model = model.model_copy(update={"engine_s": profile.engine_s})
+    profile = profile or profile_job(prepared.spec, model, clock or SystemClock(), measure_messages)
+    costs = {"engine_s": profile.engine_s, "message_s": profile.message_s, "byte_s": profile.byte_s}
+    model = model.model_copy(update={key: costs[key] for key in costs.keys() - model.model_fields_set})
     often_s = _STATISTICS_GRADIENTS * _gradient_s(profile.means, model)
     if "statistics_s" not in model.model_fields_set:
         model = model.model_copy(update={"statistics_s": often_s})

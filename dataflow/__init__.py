@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dataflow.runtime.auth import find_token
     from dataflow.runtime.bundle import Bundle, make_bundle
     from dataflow.runtime.client import Client, JobStatus
+    from dataflow.runtime.connection_costs import measure_connection
     from dataflow.runtime.local_cluster import LocalCluster
     from dataflow.runtime.state_dir import default_state_dir
     from dataflow.sim.costs import TaskKind
@@ -115,6 +116,7 @@ __all__ = [
     "installed_versions",
     "make_bundle",
     "make_record",
+    "measure_connection",
     "parse_fault",
     "place",
     "plan_dot",
@@ -151,6 +153,7 @@ _HOMES = {
     "runtime.auth": "find_token",
     "runtime.bundle": "Bundle make_bundle",
     "runtime.client": "Client JobStatus",
+    "runtime.connection_costs": "measure_connection",
     "runtime.local_cluster": "LocalCluster",
     "runtime.state_dir": "default_state_dir",
     "sim.costs": "TaskKind",

@@ -149,7 +149,7 @@ class Crossing:
         return self._give(member, out, granted_nbytes)
 
     def limit(self, member: int, nbytes: int) -> list[Sending]:
-        """Let no more than so many bytes of a stream be under way, nor more than its window; commands as for `grant`."""
+        """Let no more than so many bytes of a stream be under way, if its window has as many; commands as `grant`."""
         before = self._allowed(member)
         self._limits[member] = nbytes
         out = self._streams.get(member)

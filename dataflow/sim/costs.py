@@ -12,7 +12,6 @@ import numpy as np
 from dataflow.engine.events import Task
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.sim.faults import Fault, NodePauses, NodeSlows
-from dataflow.sim.model import MESSAGE_TASKS
 
 
 class TaskKind(NamedTuple):
@@ -60,6 +59,8 @@ class TaskTimes:
         speeds: by node, how many times as fast as the mean it is; 1 if not there.
         seed: of the draws.
         engine_s: mean seconds that an engine takes for a task.
+        message_s: mean seconds that a node takes to send a message, or to receive one,
+        byte_s: and for each of its bytes.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class TaskTimes:
         speeds: Mapping[int, float] | None = None,
         seed: int = 0,
         engine_s: float = 0.0,
+        message_s: float = 0.0,
+        byte_s: float = 0.0,
     ) -> None:
         nodes = len(plan.nodes)
         self._means, self._spread, self._first = dict(means), spread, first_nodes(plan)
@@ -79,7 +82,7 @@ class TaskTimes:
         machines = [_gamma(draw, spread.machine) for draw in self._draws]
         self._factors = [machine / (speeds or {}).get(node, 1.0) for node, machine in enumerate(machines)]
         self._engine_s = [engine_s * factor for factor in self._factors]
-        self._messages = [0] * nodes
+        self._message_s, self._byte_s = message_s, byte_s
 
     def seconds(self, node: int, task: Task) -> float:
         """Seconds of work that a task is, on its node."""
@@ -89,18 +92,13 @@ class TaskTimes:
         spread = self._spread.task if task.pool == "compute" else 0.0
         return mean * self._factors[node] * _gamma(self._draws[node], spread)
 
-    def message(self, node: int) -> None:
-        """A node has sent or received a message."""
-        self._messages[node] += 1
-
-    def message_s(self, node: int) -> float:
-        """Seconds that a message costs a node's engine."""
-        return MESSAGE_TASKS * self._engine_s[node]
+    def message_s(self, node: int, nbytes: int) -> float:
+        """Seconds of work that sending or receiving a message is, on its node."""
+        return (self._message_s + self._byte_s * nbytes) * self._factors[node]
 
     def engine_s(self, node: int) -> float:
-        """Seconds that a node's engine takes for a task that starts now, and for the messages since the last one."""
-        messages, self._messages[node] = self._messages[node], 0
-        return self._engine_s[node] * (1 + MESSAGE_TASKS * messages)
+        """Seconds that a node's engine takes for a task."""
+        return self._engine_s[node]
 
 
 def first_nodes(plan: PhysicalPlan) -> dict[str, int]:

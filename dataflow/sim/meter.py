@@ -57,7 +57,7 @@ class Meter:
 
     def read(self, engine: NodeEngine, now: float) -> Rates:
         """What the node has done since this was asked last."""
-        done = engine.statistics()
+        done = engine.statistics(now)
         rates = Rates(
             seconds=now - self._began_s,
             steps=done.steps - self._steps,

@@ -15,9 +15,6 @@ Compute = Literal["measured", "constant", "gamma", "gamma-heterogeneous"]
 MOST_TASKS = 1024
 """No machine that a gradient is divided on has more cores."""
 
-MESSAGE_TASKS = 6
-"""What a message costs engine and connection at each end, in tasks: of two nodes that exchange the model of the digits
-over gRPC, 420 us of processor time at either end, where an engine takes 60 to 90 us for a task."""
 
 
 class ClusterModel(BaseModel):
@@ -34,9 +31,11 @@ class ClusterModel(BaseModel):
         speeds: by node, how many times as fast as the others it is.
         tasks: compute tasks of every node, up to `MOST_TASKS`, and its cores, which tasks of its network pool borrow.
         faults: what happens to nodes and links.
-        engine_s: seconds that a node's engine takes for each task, and `MESSAGE_TASKS` times as many for each message
-            that the node sends or receives; on the cores that the tasks run on. Measured if `compute` is ``measured``,
-            else 0.
+        engine_s: seconds that a node's engine takes for each task, on the core that the task runs on. Measured if
+            `compute` is ``measured``, else 0.
+        message_s: seconds of a core that a node takes for each message to another that it sends, or that it receives:
+            for packing, the connection and threads that wake each other. Measured if `compute` is ``measured``, else 0.
+        byte_s: seconds that it takes besides for each byte of such a message; measured as `message_s` is.
         detection_s: seconds from a node's failure until the coordinator knows.
         statistics_s: seconds between two statistics of every node.
         rates_s: seconds between two measurements that nodes make of themselves, if an operator minds.
@@ -53,6 +52,8 @@ class ClusterModel(BaseModel):
     tasks: Annotated[int, Field(ge=1, le=MOST_TASKS)] = 1
     faults: tuple[Fault, ...] = ()
     engine_s: Moment = 0.0
+    message_s: Moment = 0.0
+    byte_s: Moment = 0.0
     detection_s: Moment = 0.5
     statistics_s: Duration = 1.0
     rates_s: Duration = 0.5

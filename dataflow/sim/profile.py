@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean, median
 
@@ -40,19 +40,29 @@ class Profile:
     Args:
         means: seconds by kind of task; kinds that are not there take no time.
         engine_s: seconds that a node's engine takes for each task, besides the task's own; see `ClusterModel`.
+        message_s: seconds that a node takes for each message that it sends or receives,
+        byte_s: and for each of its bytes.
     """
 
     means: Mapping[TaskKind, float]
     engine_s: float = 0.0
+    message_s: float = 0.0
+    byte_s: float = 0.0
 
 
-def profile_job(spec: JobSpec, model: ClusterModel, clock: Clock) -> Profile:
-    """How long what takes time in a simulation of a job takes; the engine does only where tasks are measured.
+MeasureMessages = Callable[[int], tuple[float, float]]
+"""Gives the seconds that a node takes to send or receive a message, and those for each of its bytes, for messages of
+about so many bytes."""
+
+
+def profile_job(spec: JobSpec, model: ClusterModel, clock: Clock, measure_messages: MeasureMessages) -> Profile:
+    """How long what takes time in a simulation of a job takes; engine and messages do only where tasks are measured.
 
     Args:
         spec: the job.
         model: says whether they are measured, and of which.
         clock: what is measured with.
+        measure_messages: measures what messages of a size cost; asked only if the job's nodes send each other some.
 
     Raises:
         AkoError: an operator cannot be made or opened, or fails.
@@ -61,10 +71,13 @@ def profile_job(spec: JobSpec, model: ClusterModel, clock: Clock) -> Profile:
     gradients = {TaskKind(*kind) for kind in product(sorted(gathering), ("step", "shard"), (True, False))}
     if model.step_s is not None:
         return Profile({kind: model.step_s / (model.tasks if kind.role == "shard" else 1) for kind in gradients})
-    measured = _measured(spec, model.tasks, gathering, clock)
-    if model.compute == "measured":
+    measured, nbytes = _measured(spec, model.tasks, gathering, clock)
+    if model.compute != "measured":
+        return Profile({kind: seconds for kind, seconds in measured.means.items() if kind in gradients})
+    if not nbytes:
         return measured
-    return Profile({kind: seconds for kind, seconds in measured.means.items() if kind in gradients})
+    message_s, byte_s = measure_messages(nbytes)
+    return replace(measured, message_s=message_s, byte_s=byte_s)
 
 
 def with_steps(means: Mapping[TaskKind, float], gathering: Iterable[str]) -> dict[TaskKind, float]:
@@ -87,7 +100,8 @@ def with_steps(means: Mapping[TaskKind, float], gathering: Iterable[str]) -> dic
     return known
 
 
-def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> Profile:
+def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> tuple[Profile, int]:
+    """How long tasks and engine take, and how large messages between nodes are on average, 0 if there are none."""
     model = ClusterModel(compute="constant", tasks=tasks, rate=1e15, latency_s=0.0)
     watch = _Stopwatch(clock, gathering)
     simulator = Simulator(_smaller(spec), model, {}, perform=watch.perform)
@@ -96,7 +110,9 @@ def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> P
     if not watch.seconds or run.state == "FAILED":
         raise JobFailedError(what=f"the job failed while its tasks were measured: {run.reason}")
     means = {kind: median(times[1:] or times) for kind, times in watch.seconds.items()}
-    return Profile(dict(sorted(with_steps(means, gathering).items())), watch.engine_s())
+    profile = Profile(dict(sorted(with_steps(means, gathering).items())), watch.engine_s())
+    sent_nbytes = sum(sum(each.sent_nbytes.values()) for each in run.statistics)
+    return profile, sent_nbytes // run.messages if run.messages else 0
 
 
 def _smaller(spec: JobSpec) -> JobSpec:

@@ -42,7 +42,7 @@ from dataflow.observe.events import JobEvent
 from dataflow.operators_api import Artifact
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
-from dataflow.plan.physical import PhysicalPlan
+from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import NodeStatistics
 from dataflow.sim.clock import VirtualClock
 from dataflow.sim.cores import Cores
@@ -110,10 +110,17 @@ class Simulator:
         self._clock = VirtualClock()
         self._coordinator = co.JobCoordinator(spec.nodes, spec.stop)
         self._network = SimNetwork(self._clock, model.rates_of(spec.nodes), model.latency_s, self._arrived)
-        spread = SPREADS.get(model.compute, Spread())
         self._times = TaskTimes(
-            means, plan, spread=spread, speeds=model.speeds, seed=spec.seed, engine_s=model.engine_s
+            means,
+            plan,
+            spread=SPREADS.get(model.compute, Spread()),
+            speeds=model.speeds,
+            seed=spec.seed,
+            engine_s=model.engine_s,
+            message_s=model.message_s,
+            byte_s=model.byte_s,
         )
+        self._messages_cost = model.message_s > 0 or model.byte_s > 0
         self._paces = [Pace(model.faults, node) for node in range(spec.nodes)]
         self._cores = [Cores(model.tasks) for _ in range(spec.nodes)]
         self._engines: list[NodeEngine] = []
@@ -287,12 +294,14 @@ class Simulator:
     # The engines
 
     def _arrived(self, source: int, target: int, event: Event) -> None:
-        if type(event) is MessageArrived:
-            self._times.message(target)
-            if self._meters:
-                self._meters[source].arrived(target, event.nbytes, self._clock.now())
-                self._meters[target].exchanged(self._times.message_s(target))
-        self._feed((target, event))
+        nbytes = event.nbytes if type(event) is MessageArrived else None
+        if self._meters and nbytes is not None and source != target:
+            self._meters[source].arrived(target, nbytes, self._clock.now())
+            self._meters[target].exchanged(self._times.message_s(target, nbytes))
+        if self._messages_cost and source != target:
+            self._clock.at(self._handled_s(target, nbytes), self._feed, (target, event))
+        else:
+            self._feed((target, event))
 
     def _feed(self, happened: tuple[int, Event]) -> None:
         """Give an engine an event, once its node is awake, and do what it says."""
@@ -310,17 +319,40 @@ class Simulator:
     def _send(self, node: int, command: SendMessage) -> None:
         stream, nbytes = command.stream, command.nbytes
         self.run_so_far.messages += 1
-        self._times.message(node)
-        if self._meters:
+        if self._meters and node != stream.target:
             self._meters[node].sent(stream.target, self._clock.now())
-            self._meters[node].exchanged(self._times.message_s(node))
-        self._network.send(node, stream.target, MessageArrived(stream, command.message, nbytes), nbytes)
+            self._meters[node].exchanged(self._times.message_s(node, nbytes))
+        arrival = MessageArrived(stream, command.message, nbytes)
+        if self._messages_cost and node != stream.target:
+            self._clock.at(self._handled_s(node, nbytes), self._hand_over, (stream, arrival, nbytes))
+        else:
+            self._network.send(node, stream.target, arrival, nbytes)
+
+    def _send_end(self, node: int, command: SendEnd) -> None:
+        stream = command.stream
+        if self._messages_cost and node != stream.target:
+            self._clock.at(self._handled_s(node, None), self._hand_over, (stream, StreamEnded(stream), 0))
+        else:
+            self._network.send(node, stream.target, StreamEnded(stream), 0)
+
+    def _hand_over(self, packed: tuple[StreamId, Event, int]) -> None:
+        """Give the network what a node has packed, unless the node has failed since."""
+        stream, event, nbytes = packed
+        if stream.source not in self._dead:
+            self._network.send(stream.source, stream.target, event, nbytes)
+
+    def _handled_s(self, node: int, nbytes: int | None) -> float:
+        """When a node has dealt with a message of so many bytes; with anything else, when it has come to it."""
+        now, cores = self._clock.now(), self._cores[node]
+        begin_s = cores.free_s(now)
+        if nbytes is None:
+            return begin_s
+        done_s = self._paces[node].done(begin_s, self._times.message_s(node, nbytes))
+        cores.take(now, done_s)
+        return done_s
 
     def _grant(self, node: int, command: GrantCredit) -> None:
         self._network.signal(node, command.stream.source, CreditGranted(command.stream, command.nbytes))
-
-    def _send_end(self, node: int, command: SendEnd) -> None:
-        self._network.send(node, command.stream.target, StreamEnded(command.stream), 0)
 
     def _go_on(self, node: int, command: GoOn) -> None:
         self._clock.at(self._clock.now(), self._feed, (node, command))
@@ -356,26 +388,27 @@ class Simulator:
             outcome, error = Outcome(), raised
         now, cores, pace = self._clock.now(), self._cores[node], self._paces[node]
         work_s = self._times.seconds(node, task)
-        done_s = pace.done(now, work_s + self._times.engine_s(node))
-        finished = TaskFinished(task, outcome, pace.done(now, work_s) - now, error)
+        begin_s = now if task.pool == "compute" else cores.free_s(now)
+        done_s = pace.done(begin_s, work_s + self._times.engine_s(node))
+        finished = TaskFinished(task, outcome, pace.done(begin_s, work_s) - begin_s, error)
         if self._meters:
             self._meters[node].ran(task.chain, task.pool, finished.busy_s)
         if task.pool == "compute":
             self._clock.at(done_s, self._computed, (node, finished, cores.begin(now)))
         else:
-            cores.take(now, done_s - now)
+            cores.take(now, done_s)
             self._clock.at(done_s, self._feed, (node, finished))
 
     def _computed(self, happened: tuple[int, TaskFinished, float]) -> None:
         """End a compute task, once it has made up for what others took of its core."""
         node, finished, mark = happened
         cores = self._cores[node]
-        owed_s, mark = cores.owed(mark)
+        now = self._clock.now()
+        owed_s, mark = cores.owed(now, mark)
         if owed_s > 0:
-            done_s = self._paces[node].done(self._clock.now(), owed_s)
-            self._clock.at(done_s, self._computed, (node, finished, mark))
+            self._clock.at(self._paces[node].done(now, owed_s), self._computed, (node, finished, mark))
         else:
-            cores.end()
+            cores.end(now)
             self._feed((node, finished))
 
 

@@ -7,7 +7,7 @@ flow control with another's.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
@@ -36,7 +36,7 @@ _SETTLE_S: Final = 0.05
 # What gRPC raises on a call that has ended; cancelling a call cancels those who wait for it.
 _BROKEN: Final = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, asyncio.CancelledError)
 
-_Context = grpc.aio.ServicerContext[Any, Any]
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
 class GrpcNetwork:

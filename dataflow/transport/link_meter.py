@@ -61,7 +61,7 @@ class LinkMeter:
             self._node_busy.start(now)
 
     def acknowledged(self, up_to_frame: int, nbytes: int, held_s: float = 0.0) -> None:
-        """The peer has acknowledged `nbytes` more bytes, all frames up to this number, `held_s` after it had the last."""
+        """The peer has acknowledged `nbytes` more bytes, up to this frame, `held_s` after it had the last."""
         arrived_s, handed = self._clock.now() - held_s, self._handed
         handed_s = arrived_s
         self._nbytes += nbytes

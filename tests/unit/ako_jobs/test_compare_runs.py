@@ -125,7 +125,9 @@ def test_run_comparison_tasks_are_measured_once_for_all_seeds_and_bandwidths(tmp
     assert len(others) == 3
     assert first["task_s"]
     assert first["engine_s"] > 0
-    assert all((each["task_s"], each["engine_s"]) == (first["task_s"], first["engine_s"]) for each in others)
+    assert first["message_s"] > 0
+    measured = ("task_s", "engine_s", "message_s", "byte_s")
+    assert all([each[key] for key in measured] == [first[key] for key in measured] for each in others)
 
     said["sweep"] = {"nodes": ["2", "3"]}
     two, three = perform(quick(seeds=1, **said), tmp_path / "nodes", Watch()).ended

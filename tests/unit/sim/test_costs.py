@@ -35,12 +35,10 @@ def homogeneous(plan: PhysicalPlan) -> npt.NDArray[np.float64]:
     return np.array([[times.seconds(node, STEP) for _ in range(1000)] for node in range(1000)])
 
 
-def test_engine_takes_its_time_for_each_task_and_six_times_as_much_for_each_message(plan: PhysicalPlan) -> None:
-    """Messages are paid for once, with the task that comes next on their node; half as fast takes twice as long."""
-    times = TaskTimes({}, plan, speeds={1: 0.5}, engine_s=0.001)
-    for node in (0, 0, 1):
-        times.message(node)
-    assert [times.engine_s(node) for node in (0, 0, 1, 1, 2)] == pytest.approx([0.013, 0.001, 0.014, 0.002, 0.001])
+def test_engine_and_messages_take_twice_as_long_on_a_node_that_is_half_as_fast(plan: PhysicalPlan) -> None:
+    times = TaskTimes({}, plan, speeds={1: 0.5}, engine_s=0.001, message_s=0.002, byte_s=1e-6)
+    assert [times.engine_s(node) for node in (0, 1, 2)] == pytest.approx([0.001, 0.002, 0.001])
+    assert [times.message_s(node, 1000) for node in (0, 1, 2)] == pytest.approx([0.003, 0.006, 0.003])
     assert times.seconds(0, STEP) == 0
 
 

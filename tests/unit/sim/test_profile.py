@@ -37,6 +37,15 @@ class TickingClock:
         raise AssertionError
 
 
+def costly(nbytes: int) -> tuple[float, float]:
+    """What a message costs: a millisecond, and another for what it holds."""
+    return 0.001, 0.001 / nbytes
+
+
+def unasked(nbytes: int) -> tuple[float, float]:
+    raise AssertionError(nbytes)
+
+
 def spec(job: str, nodes: int, **settings: Any) -> JobSpec:
     return prepare(load_job(job), {"epochs": 2, "phantom": True, **settings}, nodes).spec
 
@@ -49,7 +58,7 @@ def test_task_means_as_given_divide_a_step_among_its_shards(tasks: int, shard_s:
         for role, seconds in (("step", 0.012), ("shard", shard_s))
         for first in (True, False)
     }
-    assert profile_job(spec("ako", 4), model, TickingClock()) == Profile(given, engine_s=0.0)
+    assert profile_job(spec("ako", 4), model, TickingClock(), unasked) == Profile(given, engine_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +74,7 @@ def test_task_means_as_given_divide_a_step_among_its_shards(tasks: int, shard_s:
 )
 def test_task_means_as_measured_have_a_gradient_of_every_worker(job: str, nodes: int, settings: dict[str, Any]) -> None:
     """Every task takes one tick, a step of one shard and a merge that was not seen as one task two."""
-    means = profile_job(spec(job, nodes, **settings), ClusterModel(), TickingClock()).means
+    means = profile_job(spec(job, nodes, **settings), ClusterModel(), TickingClock(), costly).means
     workers = 1 if job == "parameter_server" and nodes == 2 else nodes
     for first in [True, False] if workers > 1 else [True]:
         assert means[TaskKind("compute", "shard", first)] == pytest.approx(0.001)
@@ -93,14 +102,14 @@ class Endless(Operator):
 
 def test_task_means_of_a_job_without_gradients_and_without_an_end_are_measured() -> None:
     graph = LogicalGraph(name="endless").with_role("worker").with_operator("endless", Endless(), role="worker")
-    profile = profile_job(JobSpec(name="endless", graph=graph, nodes=1), ClusterModel(), TickingClock())
+    profile = profile_job(JobSpec(name="endless", graph=graph, nodes=1), ClusterModel(), TickingClock(), unasked)
     assert profile.means[TaskKind("endless", "message", True)] == pytest.approx(0.001)
 
 
 def test_task_means_of_drawn_gradients_are_those_of_gradients_alone() -> None:
-    profile = profile_job(spec("ako", 4), ClusterModel(compute="gamma"), TickingClock())
+    profile = profile_job(spec("ako", 4), ClusterModel(compute="gamma"), TickingClock(), unasked)
     assert {(kind.chain, kind.role) for kind in profile.means} == {("compute", "step"), ("compute", "shard")}
-    assert profile.engine_s == 0
+    assert (profile.engine_s, profile.message_s, profile.byte_s) == (0, 0, 0)
 
 
 class HaltingClock:
@@ -123,7 +132,7 @@ class HaltingClock:
 
 @pytest.mark.parametrize("clock", [TickingClock(), HaltingClock()])
 def test_profile_engine_takes_what_lies_between_two_tasks(clock: TickingClock | HaltingClock) -> None:
-    assert profile_job(spec("ako", 2), ClusterModel(), clock).engine_s == pytest.approx(0.001)
+    assert profile_job(spec("ako", 2), ClusterModel(), clock, costly).engine_s == pytest.approx(0.001)
 
 
 def test_simulation_of_measured_tasks_has_the_engine_s_of_its_profile_unless_its_model_says_otherwise() -> None:
@@ -132,6 +141,30 @@ def test_simulation_of_measured_tasks_has_the_engine_s_of_its_profile_unless_its
     assert measured.model.engine_s == pytest.approx(0.001)
     said = prepare_simulation(job, settings, 1, ClusterModel(engine_s=0.0), clock=TickingClock())
     assert said.model.engine_s == 0
+
+
+def test_profile_messages_cost_what_is_measured_for_their_mean_size() -> None:
+    """Of all-to-all, each of which is a gradient: of all the images' network, whose size phantoms stand for."""
+    job = spec("all_to_all", 3)
+    nbytes = 4 * job.graph.tensor_scale * int(job.graph.operator("apply").params.rpartition("]")[0].rpartition(",")[2])
+    asked: list[int] = []
+
+    def measure(size: int) -> tuple[float, float]:
+        asked.append(size)
+        return costly(size)
+
+    profile = profile_job(job, ClusterModel(), TickingClock(), measure)
+    (size,) = asked
+    assert size == pytest.approx(nbytes, rel=0.1)
+    assert (profile.message_s, profile.byte_s) == costly(size)
+
+
+def test_simulation_has_the_message_costs_of_its_profile_unless_its_model_says_otherwise() -> None:
+    job, settings = load_job("ako"), {"epochs": 1}
+    measured = prepare_simulation(
+        job, settings, 2, ClusterModel(byte_s=0.5), clock=TickingClock(), measure_messages=costly
+    )
+    assert (measured.model.message_s, measured.model.byte_s) == (0.001, 0.5)
 
 
 def test_with_steps_gives_a_step_the_time_of_its_shard_and_its_merge() -> None:

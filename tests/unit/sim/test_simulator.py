@@ -124,12 +124,29 @@ def test_engine_of_a_node_delays_it_by_its_time_for_each_task_and_is_no_part_of_
     assert finished.statistics[0].busy_s == pytest.approx(plain.statistics[0].busy_s)
 
 
-def test_engine_of_nodes_takes_six_tasks_for_a_message_at_either_end() -> None:
+def test_messages_take_their_time_from_the_core_of_either_end() -> None:
     """Of two nodes that do the same at the same time, each sends half of all messages and receives the other half."""
-    plain, finished = (run("all_to_all", 2, LARGE, engine_s=engine_s, rate=1e15) for engine_s in (0.0, 1e-4))
+    plain, finished = (run("all_to_all", 2, LARGE, message_s=seconds, rate=1e15) for seconds in (0.0, 6e-4))
     assert finished.messages == plain.messages
-    engine_s = 1e-4 * (finished.statistics[0].tasks + 6 * finished.messages)
-    assert finished.elapsed_s - plain.elapsed_s == pytest.approx(engine_s, rel=0.02)
+    assert finished.elapsed_s - plain.elapsed_s == pytest.approx(6e-4 * finished.messages, rel=0.02)
+    assert finished.statistics[0].busy_s == pytest.approx(plain.statistics[0].busy_s)
+
+
+def test_messages_take_time_for_each_of_their_bytes() -> None:
+    plain, finished = (run("all_to_all", 2, LARGE, byte_s=seconds, rate=1e15) for seconds in (0.0, 1e-9))
+    sent_nbytes = sum(sum(each.sent_nbytes.values()) for each in finished.statistics)
+    assert finished.elapsed_s - plain.elapsed_s == pytest.approx(1e-9 * sent_nbytes, rel=0.02)
+
+
+def test_message_is_delivered_once_both_ends_have_dealt_with_it_even_where_they_only_wait() -> None:
+    """In rounds, a worker waits for the server while its gradient goes there, and the model comes back.
+
+    A message's way is packed, link, unpacked; both ends are at it one after the other.
+    """
+    settings = {**PHANTOM, "servers": 1, "consistency": "bsp"}
+    plain, finished = (run("parameter_server", 2, settings, message_s=seconds) for seconds in (0.0, 1e-3))
+    assert finished.messages == plain.messages
+    assert finished.elapsed_s - plain.elapsed_s == pytest.approx(2e-3 * finished.messages, rel=0.02)
 
 
 @pytest.mark.parametrize(

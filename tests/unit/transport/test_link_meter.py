@@ -116,7 +116,7 @@ def run(body: Callable[[Subject], Any], network: Callable[[], Subject] = lambda:
 def test_deliveries_of_links_tell_what_each_peer_acknowledged() -> None:
     async def body(subject: Subject) -> None:
         clock = ManualClock()
-        nodes = [Node(subject, 0, clock=clock), Node(subject, 1), Node(subject, 2)]
+        nodes = [Node(subject, number, clock=clock) for number in range(3)]
         await connected(nodes)
         for number in range(10):
             nodes[0].links.send(1, 0, Numbered(number, np.zeros(1_000)))
