@@ -39,7 +39,7 @@ class Links:
         on_lost: told (peer, reason) when a link that was up is given up; once per direction.
         rng: draws the jitter of reconnections.
         options: settings.
-        clock: measures how long a link is down.
+        clock: measures how long a link is down, and how long acknowledgements are held back.
         sleep: waits for a number of seconds between attempts to reconnect.
     """
 
@@ -61,10 +61,10 @@ class Links:
         clock: Clock | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        identity = Identity(node, job, plan_hash, incarnation)
+        identity, clock = Identity(node, job, plan_hash, incarnation), clock or SystemClock()
         self._node, self._edge_types, self._network, self._peers = node, edge_types, network, Peers()
         self._around = Surroundings(
-            network, identity, self._peers, options, on_credit, on_lost, rng, clock or SystemClock(), sleep
+            network, identity, self._peers, options, on_credit, on_lost, rng, clock, sleep
         )
         self._counters: dict[int, Counters] = {}
         self._incoming = IncomingLinks(
@@ -76,6 +76,7 @@ class Links:
             on_message=on_message,
             on_end=on_end,
             on_lost=on_lost,
+            clock=clock,
         )
         self._outgoing: dict[int, OutgoingLink] = {}
         self._abandoned: set[OutgoingLink] = set()
