@@ -13,6 +13,8 @@ of ready byte strings as long as a message's array, which the receiver drops.
 
 tcp: a bare TCP stream of such byte strings; with --lab only.
 
+All have the environment of a job process.
+
 Goodput counts the arrays alone, from the first send to when the receiver has the last. The seconds of the processor are
 those of both processes. Ratios are of pairs in one round, against the better of the two bare calls. Without --lab both
 processes are on this machine's loopback; with it, on two hosts of a lab of its own, whose links have that rate.
@@ -23,6 +25,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -45,6 +48,7 @@ from dataflow.clock import SystemClock
 from dataflow.lab import lab
 from dataflow.lab.plan import Host, LabPlan, lab_name
 from dataflow.quantities import bytes_per_second
+from dataflow.runtime.process import ONE_THREAD, READ_WHOLE
 from dataflow.transport.frames import MAX_PACKET_NBYTES
 from dataflow.transport.grpc_connection import GrpcNetwork
 from dataflow.transport.links import Links
@@ -399,7 +403,8 @@ class Pair:
 
     def _start(self, enter: Sequence[str], *arguments: str) -> subprocess.Popen[str]:
         command = [*enter, sys.executable, __file__, "--serve", self.kind, *arguments]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = {**READ_WHOLE, **os.environ, **ONE_THREAD}
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def _line(process: subprocess.Popen[str]) -> str:
