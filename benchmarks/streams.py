@@ -35,6 +35,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import median, quantiles
 from threading import Event, Thread
@@ -58,7 +59,12 @@ SIZES = {"1 MiB": 1 << 20, "64 KiB": 64 << 10, "4 KiB": 4 << 10}
 FASTEST = {"1 MiB": 1.5e9, "64 KiB": 0.7e9, "4 KiB": 0.08e9}
 """Bytes per second, about, of a stream on loopback: how much to send so that it takes some time."""
 
-WINDOW_NBYTES = 16 << 20
+WINDOW_NBYTES = 4 << 20
+"""Credit of a stream, as in a job."""
+
+READY = 16
+"""Messages that take turns, so that none lies in the processor's cache when it is sent again."""
+
 EDGE = 1
 BARE = ("aio", "threads")
 _METHOD = "/benchmark.Streams/Take"
@@ -158,9 +164,10 @@ class LinksSender:
         self._loop.run(self._send(count, nbytes))
 
     async def _send(self, count: int, nbytes: int) -> None:
-        values = np.zeros(nbytes // 4, np.float32)
-        message = Fragment(0, 0, 1, 0, 1, 1, skips=False, values=values)
-        for _ in range(count):
+        messages = [
+            Fragment(0, 0, 1, 0, 1, 1, skips=False, values=np.zeros(nbytes // 4, np.float32)) for _ in range(READY)
+        ]
+        for message in islice(cycle(messages), count):
             while self._credit <= 0:
                 self._more.clear()
                 await self._more.wait()
@@ -183,6 +190,11 @@ def _links(network: GrpcNetwork, node: int, end: Any) -> Links:
         on_lost=lambda _peer, _reason: None,
         rng=np.random.default_rng(0),
     )
+
+
+def ready(count: int, nbytes: int) -> Iterator[bytes]:
+    """So many byte strings, of `READY` that take turns."""
+    return islice(cycle([bytes([number]) * nbytes for number in range(READY)]), count)
 
 
 class AioReceiver:
@@ -224,11 +236,11 @@ class AioSender:
 
     def send(self, count: int, nbytes: int) -> None:
         """See `Sender.send`."""
-        self._loop.run(self._send(count, bytes(nbytes)))
+        self._loop.run(self._send(ready(count, nbytes)))
 
-    async def _send(self, count: int, message: bytes) -> None:
+    async def _send(self, messages: Iterable[bytes]) -> None:
         call = self._channel.stream_unary(_METHOD)()
-        for _ in range(count):
+        for message in messages:
             await call.write(message)
         await call.done_writing()
         await call
@@ -265,8 +277,7 @@ class ThreadsSender:
 
     def send(self, count: int, nbytes: int) -> None:
         """See `Sender.send`."""
-        message = bytes(nbytes)
-        self._channel.stream_unary(_METHOD)(message for _ in range(count))
+        self._channel.stream_unary(_METHOD)(ready(count, nbytes))
 
 
 class _Method(grpc.GenericRpcHandler):
@@ -304,8 +315,7 @@ class TcpSender:
 
     def send(self, count: int, nbytes: int) -> None:
         """See `Sender.send`."""
-        message = bytes(nbytes)
-        for _ in range(count):
+        for message in ready(count, nbytes):
             self._stream.sendall(message)
         self._stream.recv(1)
 
