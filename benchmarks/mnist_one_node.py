@@ -81,16 +81,21 @@ class Run:
 
     def reached(self) -> tuple[float, int] | None:
         """Seconds and images until the target had been held; None if it never was."""
-        held = 0
-        for seconds, images, accuracy in self.validations:
-            held = held + 1 if accuracy >= TARGET else 0
-            if held == HOLD:
-                return seconds, images
-        return None
+        return reached(self.validations)
 
     def to_json(self) -> dict[str, Any]:
         """The run with what it reached."""
         return asdict(self) | {"reached": self.reached()}
+
+
+def reached(validations: Sequence[tuple[float, int, float]]) -> tuple[float, int] | None:
+    """Seconds and images until the target had been held, of validations in order; None if it never was."""
+    held = 0
+    for seconds, images, accuracy in validations:
+        held = held + 1 if accuracy >= TARGET else 0
+        if held == HOLD:
+            return seconds, images
+    return None
 
 
 def run_ako(seed: int, settings: Settings, options: argparse.Namespace) -> Run:
@@ -169,7 +174,7 @@ def torch_loop(job: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(job["seed"])
     settings, every = Settings(**job["settings"]), job["validate_every"]
     data = datasets.load("mnist", job["data_dir"])
-    train, test = ((torch.from_numpy(part.copy()), labels) for part, labels in _parts(data))
+    train, test = ((torch.from_numpy(part.copy()), labels) for part, labels in parts(data))
     network = torch_network()
     layout = faster_layout(train[0][: settings.batch], train[1][: settings.batch])
     network = network.to(memory_format=layout)
@@ -204,7 +209,7 @@ def torch_loop(job: dict[str, Any]) -> dict[str, Any]:
     return {"run_s": time.perf_counter() - begin, "validations": run.validations, "failed": run.failed}
 
 
-def _parts(data: datasets.DataSet) -> Iterator[tuple[Any, Any]]:
+def parts(data: datasets.DataSet) -> Iterator[tuple[Any, Any]]:
     """Normalised training and test images, each with its labels."""
     mean, std = np.float32(data.mean[0]), np.float32(data.std[0])
     for images, labels in ((data.train_images, data.train_labels), (data.test_images, data.test_labels)):
@@ -250,8 +255,8 @@ def torch_accuracy(network: Any, images: Any, labels: Any) -> float:
 def execute(system: str, seed: int, settings: Settings, options: argparse.Namespace) -> Run:
     """Run and print a line."""
     run = run_ako(seed, settings, options) if system.startswith("ako") else run_torch(system, seed, settings, options)
-    reached, best = run.reached(), max((accuracy for *_, accuracy in run.validations), default=0.0)
-    said = f"{reached[0]:7.1f} s {reached[1]:8,} images" if reached else f"never ({run.failed or 'not in time'})"
+    held, best = run.reached(), max((accuracy for *_, accuracy in run.validations), default=0.0)
+    said = f"{held[0]:7.1f} s {held[1]:8,} images" if held else f"never ({run.failed or 'not in time'})"
     text = f"lr {settings.lr:<5g} batch {settings.batch:<4} momentum {settings.momentum:<4g}"
     text += f" {settings.decay:8} {settings.epochs:g} epochs"
     print(f"{system:17} seed {seed:<3} {text}  {said}; best {best:.2%}", flush=True)
@@ -290,7 +295,7 @@ def summary(systems: Sequence[str], runs: Sequence[Run]) -> None:
     times = {(run.system, run.seed): found[0] for run in runs if (found := run.reached())}
     for system in systems:
         mine = [run for run in runs if run.system == system]
-        found = [(run, reached) for run in mine if (reached := run.reached())]
+        found = [(run, held) for run in mine if (held := run.reached())]
         ratios = [
             times[system, run.seed] / times[systems[0], run.seed] for run, _ in found if (systems[0], run.seed) in times
         ]

@@ -30,6 +30,7 @@ from dataflow.cli.simulated import (
 )
 from dataflow.errors import ConfigError
 from dataflow.lab.cluster import check_room
+from dataflow.lab.lab import as_it_is
 from dataflow.lab.plan import LabPlan
 from dataflow.runtime.state_dir import default_state_dir
 
@@ -112,7 +113,7 @@ def compare(
         said["cluster"] = {**(said.get("cluster") or {}), **given}
     plan = lab_plan(lab)
     if plan is not None:
-        said |= {"nodes": said.get("nodes", len(plan.hosts)), "lab": plan.text}
+        said |= {"nodes": said.get("nodes", len(plan.hosts)), "lab": as_it_is(plan).text}
     options = {"nodes": nodes, "master": master or None, "seeds": seeds, "target": target}
     said |= {key: value for key, value in options.items() if value is not None}
     comparison = Comparison.parse(said)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -13,9 +12,8 @@ from dataflow.cli.common import JsonFlag, examples, megabytes, note, print_json,
 from dataflow.cli.main import main
 from dataflow.clock import SystemClock
 from dataflow.errors import ConfigError
-from dataflow.lab import lab
+from dataflow.lab import lab, processes
 from dataflow.lab.plan import CORES, MOST_HOSTS, RATES, LabPlan, Station, lab_name
-from dataflow.lab.processes import kill_all, send_signal
 from dataflow.quantities import bandwidth_text, bytes_per_second, duration
 from dataflow.runtime.state_dir import default_state_dir
 
@@ -121,13 +119,18 @@ def execute(
     os.execvp(program, [program, *arguments])
 
 
-@_lab.command(epilog=examples("ako lab down"))
-def down(json: JsonFlag = False) -> None:
-    """Remove the lab and end its processes.
+@_lab.command(epilog=examples("ako lab down", "ako lab down --force"))
+def down(
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if a job runs in it, which is killed, and who started it too.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Remove the lab and end its processes, unless a job runs in it.
 
     What is left of one that was interrupted is removed too, and nothing else.
     """
-    removed = lab.down(default_state_dir(), SystemClock())
+    removed = lab.down(default_state_dir(), SystemClock(), force=force)
     if json:
         print_json(removed)
     else:
@@ -171,21 +174,16 @@ def pause(
 ) -> None:
     """Stop the processes of a host for a while.
 
-    Returns when they go on, which Ctrl-C brings about at once.
+    Returns when they go on, which Ctrl-C brings about at once; also at once if there are none.
     """
-    namespace = lab.find(default_state_dir()).host(host).namespace
-    try:
-        if not send_signal(namespace, signal.SIGSTOP):
-            note(f"nothing runs on host {host}")
-        SystemClock().sleep(seconds)
-    finally:
-        send_signal(namespace, signal.SIGCONT)
+    if not processes.pause(lab.find(default_state_dir()).host(host).namespace, seconds, SystemClock()):
+        note(f"nothing runs on host {host}")
 
 
 @_fault.command(epilog=examples("ako lab fault kill 1"))
 def kill(host: HostArgument) -> None:
     """Kill the processes of a host."""
-    if not kill_all([lab.find(default_state_dir()).host(host).namespace], SystemClock()):
+    if not processes.kill_all([lab.find(default_state_dir()).host(host).namespace], SystemClock()):
         note(f"nothing runs on host {host}")
 
 

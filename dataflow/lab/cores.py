@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from dataflow.errors import LabError
 PERIOD_US: Final = 20_000
 """Microseconds after which a host may use its share again; short, for a slow machine is slow all the time."""
 
+_HANDED_DOWN: Final = "cgroup.subtree_control"
 _GONE_S: Final = 5.0
 _POLL_S: Final = 0.01
 
@@ -33,6 +35,17 @@ class CpuControl:
         """Folder of a host's control group."""
         return self.root / lab / f"host-{host}"
 
+    def lends(self) -> bool:
+        """Whether making a group hands the controller down from the root, which has not done so before."""
+        return self.version == 2 and "cpu" not in _words(self.root / _HANDED_DOWN)
+
+    def take_back(self) -> None:
+        """Hand the controller down no more, unless a group needs it by now: it has a limit, or the kernel refuses."""
+        limits = (path.read_text() for path in self.root.glob("*/cpu.max"))
+        if all(limit.startswith("max") for limit in limits):
+            with suppress(OSError):
+                (self.root / _HANDED_DOWN).write_text("-cpu")
+
     def make(self, lab: str, host: str, cores: float) -> None:
         """Make a host's control group.
 
@@ -44,7 +57,7 @@ class CpuControl:
             group.parent.mkdir(exist_ok=True)
             if self.version == 2:
                 for above in (self.root, group.parent):
-                    (above / "cgroup.subtree_control").write_text("+cpu")
+                    (above / _HANDED_DOWN).write_text("+cpu")
             group.mkdir(exist_ok=True)
             if self.version == 2:
                 (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
@@ -86,12 +99,17 @@ def find_cpu_control(mounts: Path = Path("/proc/self/mounts")) -> CpuControl | N
     """
     for line in mounts.read_text().splitlines():
         _device, place, kind, options, *_ = line.split()
-        root = Path(place)
+        root = Path(_unescaped(place))
         if kind == "cgroup" and "cpu" in options.split(","):
             return CpuControl(root, 1)
         if kind == "cgroup2" and "cpu" in _words(root / "cgroup.controllers"):
             return CpuControl(root, 2)
     return None
+
+
+def _unescaped(text: str) -> str:
+    """Blanks and backslashes stand in the list as their octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _words(path: Path) -> list[str]:

@@ -26,10 +26,11 @@ from dataflow.lab.plan import (
     make_commands,
     mend_command,
     rate_commands,
+    relay_arguments,
     relay_commands,
 )
 from dataflow.lab.processes import command_of, kill_all, processes
-from dataflow.lab.state import LabState, forget_state, in_use, read_state, write_state
+from dataflow.lab.state import LabState, forget_state, in_use, read_state, relay_log, write_state
 
 _RELAYS_S = 30.0
 _POLL_S = 0.02
@@ -95,29 +96,42 @@ def up(plan: LabPlan, state_dir: Path, clock: Clock) -> Removed:
     require_tools()
     plan = fit(plan)
     with in_use(state_dir, alone=True):
-        write_state(state_dir, LabState(plan=plan, complete=False))
+        state = LabState(plan=plan, complete=False, lent=_lends(plan, read_state(state_dir)))
+        write_state(state_dir, state)
         try:
             removed = _remove(plan.name, clock)
             _share_cores(plan)
             run_all(make_commands(plan))
-            _start_relays(plan, clock)
+            _start_relays(plan, state_dir, clock)
         except BaseException:  # Ctrl-C too: what was begun is taken back
-            _remove(plan.name, clock)
-            forget_state(state_dir)
+            _remove_all(state_dir, state, clock)
             raise
-        write_state(state_dir, LabState(plan=plan, complete=True))
+        write_state(state_dir, state.model_copy(update={"complete": True}))
     return removed
 
 
-def down(state_dir: Path, clock: Clock) -> Removed:
-    """Remove the lab of a state directory, or what is left of it, and end its processes."""
+def down(state_dir: Path, clock: Clock, *, force: bool = False) -> Removed:
+    """Remove the lab of a state directory, or what is left of it, and end its processes.
+
+    Args:
+        state_dir: where it is noted.
+        clock: the clock.
+        force: kill what runs there first, a job and who started it too.
+
+    Returns:
+        What was there.
+
+    Raises:
+        LabError: a job runs in it; nothing has changed then.
+    """
     require_tools()
-    state = read_state(state_dir)
-    if state is not None:
-        write_state(state_dir, state.model_copy(update={"complete": False}))
-    removed = _remove(lab_name(state_dir), clock)
-    forget_state(state_dir)
-    return removed
+    ended = kill_all(leftovers(lab_name(state_dir), _namespaces()), clock) if force else 0
+    with in_use(state_dir, alone=True):
+        state = read_state(state_dir)
+        if state is not None:
+            write_state(state_dir, state.model_copy(update={"complete": False}))
+        removed = _remove_all(state_dir, state, clock)
+    return Removed(removed.stations, removed.processes + ended)
 
 
 def find(state_dir: Path) -> LabPlan:
@@ -134,7 +148,19 @@ def find(state_dir: Path) -> LabPlan:
     there = set(_namespaces())
     if not state.complete or any(station.namespace not in there for station in state.plan.stations):
         raise LabError(what="the lab is not whole: it was interrupted, or the machine restarted since", fix=fix)
+    for number in _ended_relays(state.plan):
+        log = relay_log(state_dir, number)
+        raise LabError(what=f"the lab is not whole: the relay of host {number} has ended", got=_last_line(log), fix=fix)
     return state.plan
+
+
+def as_it_is(plan: LabPlan) -> LabPlan:
+    """A lab that is up, with the rates that its hosts have now."""
+    for number, (host, station) in enumerate(zip(plan.hosts, status(plan), strict=False)):
+        # The kernel keeps whole bytes.
+        if station.rate is not None and station.rate != round(host.rate):
+            plan = plan.with_rate(number, station.rate)
+    return plan
 
 
 def enter(plan: LabPlan, station: Station, command: Sequence[str]) -> Command:
@@ -203,9 +229,10 @@ def _share_cores(plan: LabPlan) -> None:
         control.make(plan.name, station.name, station.cores)
 
 
-def _start_relays(plan: LabPlan, clock: Clock) -> None:
+def _start_relays(plan: LabPlan, state_dir: Path, clock: Clock) -> None:
     """Start the relays, if packets need them, and return when each listens at both of its interfaces."""
-    run_all(relay_commands(plan, (sys.executable, "-m", "dataflow.lab.relay")))
+    logs = [relay_log(state_dir, number) for number in range(len(plan.hosts))]
+    run_all(relay_commands(plan, (sys.executable, "-m", "dataflow.lab.relay"), logs))
     listeners, deadline_s = 2 * len(plan.hosts) if plan.relayed else 0, clock.now() + _RELAYS_S
     while len(run(enter_command(plan.switch, ("cat", "/proc/net/packet"))).splitlines()) - 1 < listeners:
         if clock.now() > deadline_s:
@@ -213,8 +240,42 @@ def _start_relays(plan: LabPlan, clock: Clock) -> None:
         clock.sleep(_POLL_S)
 
 
+def _ended_relays(plan: LabPlan) -> list[int]:
+    """The hosts whose packets nobody carries any more."""
+    if not plan.relayed:
+        return []
+    running = [command_of(each) for each in processes(plan.switch.namespace)]
+    return [
+        number
+        for number in range(len(plan.hosts))
+        if not any(command.endswith(" ".join(relay_arguments(plan, number))) for command in running)
+    ]
+
+
+def _last_line(log: Path) -> str | None:
+    """What a relay has said last, if it has said anything."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return lines[-1] if lines else None
+
+
 def _namespaces() -> list[str]:
     return [line.split()[0] for line in run(("ip", "netns", "list")).splitlines() if line.strip()]
+
+
+def _lends(plan: LabPlan, previous: LabState | None) -> bool:
+    """Whether the root of the control groups hands the CPU down for labs of this state directory alone."""
+    control = find_cpu_control() if any(host.cores is not None for host in plan.hosts) else None
+    return (previous is not None and previous.lent) or (control is not None and control.lends())
+
+
+def _remove_all(state_dir: Path, state: LabState | None, clock: Clock) -> Removed:
+    """Remove all of a lab, what it changed for others, and the note."""
+    removed = _remove(lab_name(state_dir), clock)
+    control = find_cpu_control() if state is not None and state.lent else None
+    if control is not None:
+        control.take_back()
+    forget_state(state_dir)
+    return removed
 
 
 def _remove(name: str, clock: Clock) -> Removed:

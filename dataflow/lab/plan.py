@@ -221,20 +221,26 @@ def make_commands(plan: LabPlan) -> list[Command]:
     return commands
 
 
-def relay_commands(plan: LabPlan, program: Command) -> list[Command]:
+def relay_commands(plan: LabPlan, program: Command, logs: Sequence[Path]) -> list[Command]:
     """What starts the relays of a lab, which run until they are killed.
 
     Args:
         plan: the lab.
         program: starts `dataflow.lab.relay`.
+        logs: where those of each host write what goes wrong.
     """
     if not plan.relayed:
         return []
-    apart = ("sh", "-c", 'exec setsid "$@" </dev/null >/dev/null 2>&1 &', "sh")
+    apart = ("sh", "-c", 'exec setsid "$@" </dev/null >/dev/null 2>"$0" &')
     return [
-        (*apart, *enter_command(plan.switch, (*program, *_relayed(number), str(plan.latency_s))))
-        for number in range(len(plan.hosts))
+        (*apart, str(log), *enter_command(plan.switch, (*program, *relay_arguments(plan, number))))
+        for number, log in enumerate(logs)
     ]
+
+
+def relay_arguments(plan: LabPlan, number: int) -> Command:
+    """What the relay of a host is started with, and no other process of the lab."""
+    return (*_relayed(number), str(plan.latency_s))
 
 
 def rate_commands(plan: LabPlan, number: int, rate: float) -> list[Command]:

@@ -1,7 +1,8 @@
 """A relay: carries frames between two interfaces, those of one direction after a delay. For kernels without netem.
 
-``python -m dataflow.lab.relay NEAR FAR SECONDS`` runs until it is killed. Frames are carried as the kernel has them:
-several packets that it handles as one stay one, with their checksums left to be computed at the end of their way.
+``python -m dataflow.lab.relay NEAR FAR SECONDS`` runs until it is killed; what else ends it, it prints. Frames are
+carried as the kernel has them: several packets that it handles as one stay one, with their checksums left to be
+computed at the end of their way.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import select
 import socket
 import sys
 from collections import deque
-from contextlib import suppress
 from typing import Final
 
 from dataflow.clock import SystemClock
@@ -27,6 +27,8 @@ _SO_RCVBUFFORCE: Final = 33
 _FRAME_NBYTES: Final = 66_000
 _WAITING_NBYTES: Final = 16 << 20
 _AT_ONCE: Final = 64
+
+_LOST: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ENETDOWN, errno.EMSGSIZE)
 
 
 def carry(near: socket.socket, far: socket.socket, delay_s: float) -> None:
@@ -55,18 +57,22 @@ def carry(near: socket.socket, far: socket.socket, delay_s: float) -> None:
 def _arrived(source: socket.socket) -> list[bytes]:
     """Frames that have come in, so many at most that the other direction does not wait for long."""
     frames: list[bytes] = []
-    with suppress(BlockingIOError):
+    try:
         while len(frames) < _AT_ONCE:
             frames.append(source.recv(_FRAME_NBYTES))
+    except OSError as error:
+        # That an interface was shut is told once, and nothing comes until it is opened again.
+        if error.errno not in (errno.EAGAIN, errno.ENETDOWN):
+            raise
     return frames
 
 
 def _send(target: socket.socket, frame: bytes) -> None:
-    """Send a frame; it is lost where there is no room, as on a wire."""
+    """Send a frame; it is lost where there is no room, as on a wire, and where the interface is shut or too small."""
     try:
         target.send(frame)
     except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
+        if error.errno not in _LOST:
             raise
 
 

@@ -15,15 +15,22 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dataflow.errors import LabError
 from dataflow.lab.plan import LabPlan
 
-_FOLDER, _NOTE, _LOCK = "lab", "lab.json", "lock"
+_FOLDER, _NOTE, _LOCK, _LOGS = "lab", "lab.json", "lock", "relay-*.log"
 
 
 class LabState(BaseModel):
-    """A lab, and whether all of it was made."""
+    """A lab.
+
+    Args:
+        plan: what it is to be.
+        complete: whether all of it was made.
+        lent: whether the root of the control groups hands the CPU down only since this lab was made.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     plan: LabPlan
     complete: bool
+    lent: bool = False
 
 
 def read_state(state_dir: Path) -> LabState | None:
@@ -44,7 +51,14 @@ def write_state(state_dir: Path, state: LabState) -> None:
 
 def forget_state(state_dir: Path) -> None:
     """Note that there is no lab."""
+    for log in (state_dir / _FOLDER).glob(_LOGS):
+        log.unlink(missing_ok=True)
     (state_dir / _FOLDER / _NOTE).unlink(missing_ok=True)
+
+
+def relay_log(state_dir: Path, host: int) -> Path:
+    """What the relay of a host has said."""
+    return state_dir / _FOLDER / _LOGS.replace("*", str(host))
 
 
 @contextmanager
@@ -62,7 +76,7 @@ def in_use(state_dir: Path, *, alone: bool) -> Iterator[None]:
         try:
             fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            fix = "wait for the job that runs in it, or end everything with `ako lab down`"
+            fix = "wait for the job that runs in it, or end it too with `ako lab down --force`"
             raise LabError(what="the lab is in use", got=str(state_dir), fix=fix) from error
         yield
 

@@ -69,6 +69,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     try:
         yield made
     finally:
-        made("down")
+        made("down", "--force")
     assert not [name for name in namespaces() if name.startswith(made.name)]
     assert list(Path("/sys/fs/cgroup").glob(f"**/{made.name}")) == []

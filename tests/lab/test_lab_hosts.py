@@ -72,6 +72,28 @@ def test_pause_stops_the_processes_of_a_host_and_lets_them_go_on(lab: Lab) -> No
     assert "nothing runs on host 1" in lab("fault", "kill", "1")
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_pause_that_is_told_to_end_lets_the_processes_go_on(lab: Lab, number: signal.Signals, status: int) -> None:
+    lab("up", "2")
+    counter = lab.python(1, COUNT)
+    assert counter.stdout is not None
+    counter.stdout.readline()
+    pausing = lab.start("fault", "pause", "1", "60")
+    until_state(counter.pid, "T")
+    pausing.send_signal(number)
+    pausing.communicate()
+    assert pausing.returncode == status
+    assert state(counter.pid) != "T"
+    lab("fault", "kill", "1")
+    counter.communicate()
+
+
+def test_pause_of_a_host_without_processes_says_so_and_does_not_wait(lab: Lab) -> None:
+    lab("up", "2")
+    # Were it to wait, it would for a day.
+    assert "nothing runs on host 0" in lab("fault", "pause", "0", "86400")
+
+
 def test_up_replaces_a_lab_and_its_processes_and_nothing_else(lab: Lab, stranger: str) -> None:
     lab("up", "3")
     counter = lab.python(2, COUNT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,23 @@ def test_job_whose_host_is_killed_fails_and_names_the_node(lab: Lab) -> None:
     process = lab.start("run", "ako", ENDLESS)
     read_until(process.stderr, "RUNNING")
     assert "the lab is in use" in lab("up", "2", status=2)
+    assert "ako lab down --force" in lab("down", status=2)
     lab("fault", "kill", "1")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "node-1" in errors.splitlines()[-1]
     assert all(station["processes"] == [] for station in lab.stations().values())
+
+
+def test_down_by_force_ends_the_job_and_who_started_it(lab: Lab) -> None:
+    lab("up", "2", "--rate", "1gbit")
+    process = lab.start("run", "ako", ENDLESS)
+    read_until(process.stderr, "RUNNING")
+    # The client, a master, and on each host an agent and a job process.
+    assert "removed 3 namespaces and ended 6 processes" in lab("down", "--force")
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert "no lab is up" in lab("status", status=2)
 
 
 def test_job_killed_leaves_no_process_and_a_lab_that_can_be_made_anew(lab: Lab) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from dataflow.clock import SystemClock
+from dataflow.lab.lab import as_it_is, find
 from dataflow.testing.probes import ASK, ECHO, RECEIVE, SEND
 from tests.lab.conftest import Lab
 
@@ -80,6 +85,15 @@ def test_rate_changed_holds_in_both_directions_for_that_host_alone(lab: Lab) -> 
     assert 0.90 * 2.5e6 <= settled(lab, 1, 0, 2.5e6) <= 1.01 * 2.5e6
 
 
+def test_lab_as_it_is_has_the_rates_that_were_changed(lab: Lab, tmp_path: Path) -> None:
+    lab("up", "3", "--rates", "1gbit,12345678bit,100mbit")
+    made = find(tmp_path / "state")
+    assert as_it_is(made) == made
+    lab("fault", "rate", "2", "20mbit")
+    assert as_it_is(made) == made.with_rate(2, 2.5e6)
+    assert "20mbit" in as_it_is(made).text
+
+
 def test_latency_delays_both_ways_and_leaves_the_rate_as_it_is(lab: Lab) -> None:
     lab("up", "2", "--rate", "20mbit", "--latency", "20ms")
     address = lab.stations()["1"]["address"]
@@ -93,6 +107,45 @@ def test_latency_delays_both_ways_and_leaves_the_rate_as_it_is(lab: Lab) -> None
     assert round_trips[10] <= 0.060
     # A stream begins slowly where round trips take 40 ms.
     assert 0.7 * 2.5e6 <= stream(lab, 0, 1, 2_500_000) <= 1.01 * 2.5e6
+
+
+@pytest.fixture
+def relayed(lab: Lab, tmp_path: Path) -> Lab:
+    """A lab whose packets pass relays."""
+    lab("up", "2", "--rate", "100mbit", "--latency", "1ms")
+    if not find(tmp_path / "state").relayed:
+        pytest.skip("this machine's kernel has netem")
+    return lab
+
+
+def test_relay_that_has_ended_is_told_and_what_it_said_last(relayed: Lab, tmp_path: Path) -> None:
+    (relay,) = [each for each in relayed.stations()["switch"]["processes"] if "near1 far1" in each["command"]]
+    (tmp_path / "state" / "lab" / "relay-1.log").write_text("Traceback\nOSError: [Errno 5] no wire\n")
+    os.kill(relay["pid"], signal.SIGKILL)
+    clock = SystemClock()
+    deadline_s = clock.now() + 30
+    while Path(f"/proc/{relay['pid']}/cmdline").exists() and clock.now() < deadline_s:
+        clock.sleep(0.02)
+    told = relayed("status", status=2)
+    assert "the relay of host 1 has ended" in told
+    assert "no wire" in told
+
+
+def test_relay_outlives_that_its_interface_is_shut(relayed: Lab) -> None:
+    address = relayed.stations()["1"]["address"]
+    echo = relayed.python(1, ECHO, address)
+    assert echo.stdout is not None
+    echo.stdout.readline()
+    switch = f"{relayed.name}-switch"
+    subprocess.run(["ip", "-n", switch, "link", "set", "near0", "down"], check=True)
+    # What the relay carries to the shut interface is lost.
+    asker = relayed.python(1, ASK, relayed.stations()["0"]["address"], 1)
+    asker.communicate(timeout=60)
+    assert asker.returncode != 0
+    subprocess.run(["ip", "-n", switch, "link", "set", "near0", "up"], check=True)
+    assert len(said(relayed.python(0, ASK, address, 5)).split()) == 5
+    echo.kill()
+    echo.communicate()
 
 
 def test_cut_loses_what_two_hosts_send_each_other_until_it_is_mended(lab: Lab) -> None:

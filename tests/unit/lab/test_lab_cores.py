@@ -42,6 +42,30 @@ def test_find_cpu_control_nowhere_is_none(tmp_path: Path) -> None:
     assert find_cpu_control(mounts(tmp_path, *lines)) is None
 
 
+def test_find_cpu_control_at_a_place_with_blanks_reads_their_numbers(tmp_path: Path) -> None:
+    line = r"cgroup /my\040control\011groups\134cpu cgroup rw,cpu 0 0"
+    assert find_cpu_control(mounts(tmp_path, line)) == CpuControl(Path("/my control\tgroups\\cpu"), 1)
+
+
+@pytest.mark.parametrize(
+    ("version", "handed", "lends"), [(2, "memory pids\n", True), (2, "cpu memory\n", False), (1, "", False)]
+)
+def test_lends_where_the_root_has_not_handed_the_cpu_down(
+    tmp_path: Path, version: int, handed: str, lends: bool
+) -> None:
+    (tmp_path / "cgroup.subtree_control").write_text(handed)
+    assert CpuControl(tmp_path, version).lends() == lends
+
+
+@pytest.mark.parametrize(("limit", "handed"), [("max 100000\n", "-cpu"), ("20000 100000\n", "cpu")])
+def test_take_back_leaves_the_cpu_to_a_group_that_has_a_limit(tmp_path: Path, limit: str, handed: str) -> None:
+    (tmp_path / "cgroup.subtree_control").write_text("cpu")
+    (tmp_path / "service").mkdir()
+    (tmp_path / "service" / "cpu.max").write_text(limit)
+    CpuControl(tmp_path, 2).take_back()
+    assert (tmp_path / "cgroup.subtree_control").read_text() == handed
+
+
 def test_make_version_1_gives_half_of_every_period(tmp_path: Path) -> None:
     control = CpuControl(tmp_path, 1)
     control.make("lab", "3", 0.5)

@@ -24,6 +24,7 @@ from dataflow.lab.plan import (
     mend_command,
     probe_commands,
     rate_commands,
+    relay_arguments,
     relay_commands,
 )
 
@@ -126,13 +127,16 @@ def test_make_commands_with_relays_leave_a_gap_for_each_between_host_and_port() 
         if "veth" in command
     ]
     assert pairs == [("eth0", "near0"), ("port0", "far0"), ("eth0", "near1"), ("port1", "far1")]
-    started = relay_commands(plan, ("relay",))
+    started = relay_commands(plan, ("relay",), [Path("/logs/0"), Path("/logs/1")])
     assert [command[-4:] for command in started] == [
         ("relay", "near0", "far0", "0.002"),
         ("relay", "near1", "far1", "0.002"),
     ]
     assert all(f"{NAME}-switch" in command for command in started)
-    assert relay_commands(PLAN, ("relay",)) == []
+    assert [command[:2] for command in started] == [("sh", "-c")] * 2
+    assert [command[3] for command in started] == ["/logs/0", "/logs/1"]
+    assert [command[-3:] for command in started] == [relay_arguments(plan, 0), relay_arguments(plan, 1)]
+    assert relay_commands(PLAN, ("relay",), [Path("/logs/0"), Path("/logs/1")]) == []
 
 
 def test_cut_commands_work_in_both_directions_and_a_mend_takes_one_back() -> None:

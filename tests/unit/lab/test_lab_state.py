@@ -6,7 +6,7 @@ import pytest
 
 from dataflow.errors import LabError
 from dataflow.lab.plan import Host, LabPlan
-from dataflow.lab.state import LabState, forget_state, in_use, read_state, write_state
+from dataflow.lab.state import LabState, forget_state, in_use, read_state, relay_log, write_state
 
 STATE = LabState(plan=LabPlan(name="ako-lab-12", hosts=(Host(rate=1e6, cores=0.5), Host(rate=1e7))), complete=False)
 
@@ -20,6 +20,14 @@ def test_state_is_read_as_it_was_written_until_it_is_forgotten(tmp_path: Path) -
     forget_state(tmp_path)
     forget_state(tmp_path)
     assert read_state(tmp_path) is None
+
+
+def test_state_forgotten_takes_the_logs_of_relays_with_it(tmp_path: Path) -> None:
+    write_state(tmp_path, STATE)
+    relay_log(tmp_path, 11).write_text("said")
+    assert relay_log(tmp_path, 11) == tmp_path / "lab" / "relay-11.log"
+    forget_state(tmp_path)
+    assert list((tmp_path / "lab").iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"plan": {}, "complete": true}'])

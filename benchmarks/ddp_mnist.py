@@ -1,0 +1,148 @@
+"""One rank of a PyTorch DistributedDataParallel run on MNIST over gloo; `lab_mnist.py` starts one on each host.
+
+    python benchmarks/ddp_mnist.py '{"rank": 0, "world": 4, "address": "198.18.0.1", ...}'
+
+What a careful user of DDP writes: tensors in memory and no DataLoader, one thread of PyTorch's, contiguous or
+channels_last, whichever is faster in a short trial before the time begins, gradients in views of the one bucket. In
+every epoch all ranks draw the same order of the images, and each takes every world-th of them. Rank 0 prints the run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mnist_one_node import faster_layout, parts, reached, torch_accuracy, torch_network
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from ako_jobs import datasets
+
+_PORT = 29500
+_GIVE_UP = timedelta(seconds=60)
+_PLAIN_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a rank is told.
+
+    Args:
+        rank: its number.
+        world: how many ranks there are.
+        address: of rank 0.
+        hook: how gradients are sent: plain, fp16, or powersgd (rank 2).
+        lr, batch, momentum, epochs: of the training; batch is of one rank.
+        schedule: constant, or cosine over all epochs.
+        seed: of initial weights and orders.
+        data_dir: folder of the MNIST files.
+        validate_every: images of all ranks between two validations.
+        shared: whether every rank validates its share of the test images, or rank 0 all while the others wait.
+        limit: seconds of the run.
+    """
+
+    rank: int
+    world: int
+    address: str
+    hook: str
+    data_dir: str
+    lr: float = 0.1
+    batch: int = 32
+    momentum: float = 0.0
+    schedule: str = "constant"
+    epochs: float = 8.0
+    seed: int = 0
+    validate_every: int = 12_000
+    shared: bool = True
+    limit: float = 120.0
+
+    def to_json(self) -> str:
+        """The job as text."""
+        return json.dumps(asdict(self))
+
+
+def train(job: Job) -> dict[str, Any]:
+    """Train until the target is held, the epochs are over or the time is; every rank returns the same validations."""
+    torch.set_num_threads(1)
+    torch.manual_seed(job.seed)
+    (images, labels), tests = (
+        (torch.from_numpy(pixels), answers) for pixels, answers in parts(datasets.load("mnist", job.data_dir))
+    )
+    network = torch_network()  # DDP gives all ranks those of rank 0
+    layout = faster_layout(images[: job.batch], labels[: job.batch])
+    images = images.contiguous(memory_format=layout)
+    model = DistributedDataParallel(
+        network.to(memory_format=layout), broadcast_buffers=False, gradient_as_bucket_view=True
+    )
+    _register(model, job.hook)
+    optimizer = torch.optim.SGD(network.parameters(), lr=job.lr, momentum=job.momentum)
+    share = len(images) // job.world
+    per_epoch = -(-share // job.batch)
+    total = round(job.epochs * per_epoch)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total) if job.schedule == "cosine" else None
+    validate = _validation(job, network, tests, layout)
+    validations: list[tuple[float, int, float]] = []
+    dist.barrier()
+    seen, step, begin, over = 0, 0, time.perf_counter(), False
+    for step in range(total):
+        position = step % per_epoch
+        if position == 0:
+            mine = torch.randperm(len(images))[job.rank :: job.world][:share]
+        rows = mine[position * job.batch : (position + 1) * job.batch]
+        optimizer.zero_grad(set_to_none=False)
+        torch.nn.functional.cross_entropy(model(images[rows]), labels[rows]).backward()
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        before, seen = seen, seen + len(rows) * job.world
+        if seen // job.validate_every > before // job.validate_every or step == total - 1:
+            accuracy, over = validate(time.perf_counter() - begin > job.limit)
+            validations.append((time.perf_counter() - begin, seen, accuracy))
+            if over or reached(validations):
+                break
+    return {"run_s": time.perf_counter() - begin, "steps": step + 1, "validations": validations}
+
+
+def _register(model: Any, hook: str) -> None:
+    if hook == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif hook == "powersgd":
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=_PLAIN_STEPS)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def _validation(job: Job, network: Any, tests: Any, layout: Any) -> Callable[[bool], tuple[float, bool]]:
+    """What measures the accuracy, and tells all ranks of it and of whether rank 0 says that the time is over."""
+    total = len(tests[1])
+    mine = slice(job.rank, None, job.world) if job.shared else slice(None)
+    images, answers = tests[0][mine].contiguous(memory_format=layout), tests[1][mine]
+
+    def validate(over: bool) -> tuple[float, bool]:
+        busy = job.shared or job.rank == 0
+        right = round(torch_accuracy(network, images, answers) * len(answers)) if busy else 0
+        told = torch.tensor([right, int(over and job.rank == 0)])
+        dist.all_reduce(told)
+        return int(told[0]) / total, bool(told[1])
+
+    return validate
+
+
+def main() -> None:
+    job = Job(**json.loads(sys.argv[1]))
+    place = f"tcp://{job.address}:{_PORT}"
+    dist.init_process_group("gloo", init_method=place, rank=job.rank, world_size=job.world, timeout=_GIVE_UP)
+    result = train(job)
+    dist.destroy_process_group()
+    if job.rank == 0:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

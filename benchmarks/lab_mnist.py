@@ -1,0 +1,337 @@
+"""Time to 98.5% test accuracy on MNIST on the hosts of a lab: Ako and its peers against PyTorch DDP over gloo.
+
+    sudo python benchmarks/lab_mnist.py --data-dir DIR --hosts 4 --cpu 0.4 --rate 100mbit --seeds 5 --json result.json
+    sudo python benchmarks/lab_mnist.py --data-dir DIR --systems ako ddp --set ako="every=8 p=2" --set ddp="lr=0.2"
+    sudo python benchmarks/lab_mnist.py --data-dir DIR --tune ddp
+    sudo python benchmarks/lab_mnist.py --data-dir DIR --quick
+
+The time is that of the second of two successive validations that hold 98.5%, from the first mini-batch on, validations
+included. Runs alternate, one seed after another; one that never gets there is said to, and counts in no median. The lab
+is one of this script's own, and removed.
+
+Alike for all: the MNIST network of ako.txt with uniform initial weights, the same normalisation, all 60,000 images for
+training, none held out, no warm start, plain mini-batches in a new order every epoch, of which each host has its share,
+one compute thread and one share of the CPU for each host, and a validation on the 10,000 test images after each 12,000
+images that all hosts together have trained on. A cosine ends at the last epoch, wherever a run stops before.
+
+ako, ps, all_to_all: what `ako lab run` does. Their first host validates, between two steps of its own, while the others
+go on. ako_torch: Ako with PyTorch's kernels (`mnist_torch_job.py`).
+
+ddp, ddp_fp16, ddp_powersgd: PyTorch's DistributedDataParallel over gloo, a process on each host, with no hook for the
+gradients, with `fp16_compress_hook`, and with PowerSGD of rank 2 from step 10 on; see `ddp_mnist.py`. Every rank
+validates its share of the test images, which is faster for DDP than what its users mostly write, that rank 0 validates
+while the others wait: `--first-validates` has that. Its time begins behind a barrier, when all ranks have their data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from mnist_one_node import HOLD, TARGET, reached, spread
+
+from ako_jobs.jobs import load_job, prepare
+from ako_jobs.run import execute
+from dataflow.clock import SystemClock
+from dataflow.lab import lab
+from dataflow.lab.cluster import lab_cluster
+from dataflow.lab.plan import Host, LabPlan, lab_name
+from dataflow.lab.state import in_use
+from dataflow.quantities import bytes_per_second
+
+HERE = Path(__file__).resolve().parent
+TUNING_SEED = 100
+LEAVE_S = 60.0
+
+JOBS = {
+    "ako": "ako",
+    "ps": "parameter_server",
+    "all_to_all": "all_to_all",
+    "ako_torch": str(HERE / "mnist_torch_job.py"),
+}
+"""The systems that are jobs of ours."""
+
+HOOKS = {"ddp": "plain", "ddp_fp16": "fp16", "ddp_powersgd": "powersgd"}
+"""The systems that are DDP, and how they send gradients."""
+
+DDP = {"lr": "0.03", "batch": "32", "momentum": "0.9", "schedule": "cosine", "epochs": "2"}
+
+SETTINGS: dict[str, dict[str, str]] = {
+    "ako": {"lr": "0.08", "batch": "32", "p": "2", "every": "8", "epochs": "6"},
+    "ps": {"lr": "0.05", "batch": "32", "servers": "1", "epochs": "6"},
+    "all_to_all": {"lr": "0.05", "batch": "32", "epochs": "6"},
+    "ako_torch": {"lr": "0.08", "batch": "32", "p": "2", "every": "8", "epochs": "6"},
+    "ddp": DDP,
+    "ddp_fp16": DDP,
+    "ddp_powersgd": DDP,
+}
+"""What each system runs with, unless `--set` says otherwise.
+
+DDP's are those with which synchronous SGD with the same mini-batches of all hosts gets there after the fewest images, of
+lr 0.1, 0.2 and 0.3 without momentum and 0.02 to 0.05 with 0.9, 16, 32 and 64 images a host, constant and cosines of 1.25
+to 3 epochs, three seeds each, on one machine; with 64 images a host it takes more images, and on four hosts at 100 Mbit/s
+no less time. Ours were tuned by `--tune` on four hosts with 0.4 cores at 100 Mbit/s.
+"""
+
+GRID: dict[str, list[str]] = {"lr": ["0.05", "0.1", "0.2"], "batch": ["32", "64"]}
+"""What `--tune` tries in addition to a system's settings, each with each."""
+
+
+@dataclass
+class Run:
+    """One run: validations as seconds from the first mini-batch on, images of all hosts, test accuracy.
+
+    Args:
+        system: its name.
+        seed: of initial weights and orders.
+        settings: what it ran with.
+        start_s: seconds from the start of the processes to the first mini-batch, and from its last one to their end.
+        run_s: seconds in between.
+        sent_nbytes: what the interfaces of all hosts have counted, headers and start among it.
+        validations: in order.
+        failed: why it broke off.
+    """
+
+    system: str
+    seed: int
+    settings: Mapping[str, str]
+    start_s: float = 0.0
+    run_s: float = 0.0
+    sent_nbytes: int = 0
+    validations: list[tuple[float, int, float]] = field(default_factory=list)
+    failed: str = ""
+
+    @property
+    def images_per_s(self) -> float:
+        """Images of all hosts a second, validations included."""
+        return self.validations[-1][1] / self.validations[-1][0] if self.validations else 0.0
+
+    def row(self) -> str:
+        """The run as a line."""
+        held, best = reached(self.validations), max((accuracy for *_, accuracy in self.validations), default=0.0)
+        said = f"{held[0]:6.1f} s {held[1]:8,} images" if held else f"never ({self.failed or 'not in time'})"
+        words = " ".join(f"{key}={value}" for key, value in self.settings.items())
+        traffic = f"{self.images_per_s:6,.0f} images/s, {self.sent_nbytes / 1e6:5,.0f} MB, start {self.start_s:.0f} s"
+        return f"{self.system:12} seed {self.seed:<3} {said}; best {best:.2%}; {traffic}  {words}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The run with what it reached."""
+        return asdict(self) | {"reached": reached(self.validations)}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where runs take place: a lab that is up, and what all of them have in common."""
+
+    plan: LabPlan
+    state_dir: Path
+    data_dir: Path
+    validate_every: int
+    limit_s: float
+    first_validates: bool
+
+    def run(self, system: str, settings: Mapping[str, str], seed: int) -> Run:
+        """A run of one system."""
+        run = Run(system, seed, settings)
+        before, begin = self._sent_nbytes(), time.perf_counter()
+        if system in JOBS:
+            self._run_ours(run)
+        else:
+            self._run_ddp(run)
+        run.start_s = time.perf_counter() - begin - run.run_s
+        run.sent_nbytes = self._sent_nbytes() - before
+        print(run.row(), flush=True)
+        return run
+
+    def _run_ours(self, run: Run) -> None:
+        words = {
+            "data": "mnist",
+            "data_dir": str(self.data_dir),
+            "init": "uniform",
+            "holdout": "0",
+            "warm_start": "0",
+            "validate_every": str(self.validate_every),
+            "target": str(TARGET),
+            "hold": str(HOLD),
+            "time": str(self.limit_s),
+            "seed": str(run.seed),
+        }
+        hosts = len(self.plan.hosts)
+        prepared = prepare(load_job(JOBS[run.system]), {**words, **run.settings}, hosts)
+        result = execute(prepared, cluster=partial(lab_cluster, self.plan, self.state_dir))
+        run.failed, run.run_s = result.reason, float(str(result.record["run_s"]))
+        for report in result.reports:
+            if report["port"] == "validate.results":
+                found = report["time_s"], report["images"], report["accuracy"]
+                # What the last step left is validated once more at the end.
+                if not run.validations or run.validations[-1][1] != found[1]:
+                    run.validations.append(found)
+
+    def _run_ddp(self, run: Run) -> None:
+        with in_use(self.state_dir, alone=False):
+            ranks = [self._rank(run, rank) for rank in range(len(self.plan.hosts))]
+            try:
+                said, errors = ranks[0].communicate(timeout=self.limit_s + LEAVE_S)
+            except subprocess.TimeoutExpired:
+                run.failed = "does not end"
+                return
+            finally:
+                for process in ranks:
+                    process.kill()
+                    process.communicate()
+        if not said:
+            run.failed = f"ended with status {ranks[0].returncode}: {errors[-1000:]}"
+            return
+        found = json.loads(said)
+        run.run_s = found["run_s"]
+        run.validations = [(seconds, images, accuracy) for seconds, images, accuracy in found["validations"]]
+
+    def _rank(self, run: Run, rank: int) -> subprocess.Popen[str]:
+        kinds = {"lr": float, "batch": int, "momentum": float, "schedule": str, "epochs": float}
+        job = {
+            **{key: kinds[key](value) for key, value in run.settings.items()},
+            "rank": rank,
+            "world": len(self.plan.hosts),
+            "address": self.plan.host(0).address,
+            "hook": HOOKS[run.system],
+            "data_dir": str(self.data_dir),
+            "seed": run.seed,
+            "validate_every": self.validate_every,
+            "shared": not self.first_validates,
+            "limit": self.limit_s,
+        }
+        station = self.plan.host(rank)
+        command = (sys.executable, str(HERE / "ddp_mnist.py"), json.dumps(job))
+        environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": station.device}
+        return subprocess.Popen(
+            lab.enter(self.plan, station, command),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+        )
+
+    def _sent_nbytes(self) -> int:
+        return sum(station.sent_nbytes for station in lab.status(self.plan)[:-1])
+
+
+@contextmanager
+def bench(options: argparse.Namespace) -> Iterator[Bench]:
+    """A lab, up inside the ``with`` block."""
+    clock, host = SystemClock(), Host(rate=bytes_per_second(options.rate), cores=options.cpu or None)
+    with tempfile.TemporaryDirectory() as folder:
+        state_dir = Path(folder)
+        plan = LabPlan(name=lab_name(state_dir), hosts=(host,) * options.hosts)
+        try:
+            lab.up(plan, state_dir, clock)
+            yield Bench(
+                plan, state_dir, options.data_dir, options.validate_every, options.limit, options.first_validates
+            )
+        finally:
+            lab.down(state_dir, clock)
+
+
+def grid(settings: Mapping[str, str], values: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """`settings` with each combination of values."""
+    return [
+        {**settings, **dict(zip(values, combination, strict=True))}
+        for combination in itertools.product(*values.values())
+    ]
+
+
+def fastest(runs: Sequence[Run]) -> Run | None:
+    """The run that held the target first; None if none did."""
+    held = [(found[0], index) for index, run in enumerate(runs) if (found := reached(run.validations))]
+    return runs[min(held)[1]] if held else None
+
+
+def summary(systems: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """A row per system: how many runs got there, and when; ratios are those of runs with the same seed."""
+    times = {(run.system, run.seed): found[0] for run in runs if (found := reached(run.validations))}
+    lines = [f"{'system':12} reached   seconds [quartiles]     images/s       MB   times {systems[0]}'s [quartiles]"]
+    for system in systems:
+        mine = [run for run in runs if run.system == system]
+        found = [run for run in mine if (system, run.seed) in times]
+        ratios = [
+            times[system, run.seed] / times[systems[0], run.seed] for run in found if (systems[0], run.seed) in times
+        ]
+        lines.append(
+            f"{system:12} {len(found):2} of {len(mine):<2}  {spread([times[system, run.seed] for run in found]):22}"
+            f"  {median(run.images_per_s for run in mine):8,.0f} {median(run.sent_nbytes for run in mine) / 1e6:8,.0f}"
+            f"   {spread(ratios)}"
+        )
+    return lines
+
+
+def settings_of(text: str) -> dict[str, str]:
+    """Settings as they are typed: ``every=8 p=2``."""
+    return dict(word.split("=", 1) for word in text.split())
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, required=True, help="folder of the MNIST files")
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--cpu", type=float, default=0.4, help="cores of each host; 0: no share")
+    parser.add_argument("--rate", default="100mbit")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--systems", nargs="+", choices=[*JOBS, *HOOKS], default=[*JOBS, *HOOKS])
+    parser.add_argument(
+        "--set", action="append", default=[], metavar='SYSTEM="KEY=VALUE ..."', help="besides the table"
+    )
+    parser.add_argument("--tune", metavar="SYSTEM", choices=[*JOBS, *HOOKS], help="try a grid with one seed")
+    parser.add_argument("--try", dest="grid", nargs="+", metavar="KEY=A,B,C", help="a grid of your own for --tune")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds of a run")
+    parser.add_argument("--validate-every", type=int, default=12_000, help="images between two validations")
+    parser.add_argument(
+        "--first-validates", action="store_true", help="with DDP, rank 0 validates, and the others wait"
+    )
+    parser.add_argument("--quick", action="store_true", help="one seed, 10 seconds a run: whether everything works")
+    parser.add_argument("--json", type=Path, help="write everything there")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    chosen = {system: dict(settings) for system, settings in SETTINGS.items()}
+    for text in options.set:
+        system, _, words = text.partition("=")
+        chosen[system] |= settings_of(words)
+    if options.quick:
+        options.seeds, options.limit = 1, 10.0
+    with bench(options) as where:
+        if options.tune:
+            values = (
+                GRID
+                if options.grid is None
+                else {key: text.split(",") for key, text in settings_of(" ".join(options.grid)).items()}
+            )
+            runs = [where.run(options.tune, settings, TUNING_SEED) for settings in grid(chosen[options.tune], values)]
+            best = fastest(runs)
+            print(f"fastest: {best.row()}" if best else "none reached the target")
+        else:
+            runs = [
+                where.run(system, chosen[system], seed) for seed in range(options.seeds) for system in options.systems
+            ]
+            print("\n" + "\n".join(summary(options.systems, runs)))
+    if options.json:
+        result = {"lab": where.plan.text, "target": TARGET, "hold": HOLD, "runs": [run.to_json() for run in runs]}
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

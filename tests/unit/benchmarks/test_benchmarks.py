@@ -1,0 +1,82 @@
+"""What benchmarks make of what they measured."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+
+
+@pytest.fixture
+def lab_mnist(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("lab_mnist")
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("streams")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "index"),
+    [
+        ([0.97, 0.985, 0.9849, 0.985, 0.986, 0.99], 4),
+        ([0.985, 0.985], 1),
+        ([0.99, 0.98, 0.99, 0.98, 0.99], None),
+        ([0.99], None),
+        ([], None),
+    ],
+)
+def test_target_is_reached_at_the_second_validation_in_a_row_that_holds_it(
+    lab_mnist: ModuleType, accuracies: list[float], index: int | None
+) -> None:
+    validations = [(2.5 * (number + 1), 12_000 * (number + 1), each) for number, each in enumerate(accuracies)]
+    expected = None if index is None else (2.5 * (index + 1), 12_000 * (index + 1))
+    assert lab_mnist.reached(validations) == expected
+
+
+def test_grid_has_each_value_with_each_and_leaves_the_rest(lab_mnist: ModuleType) -> None:
+    tried = lab_mnist.grid({"lr": "0.1", "p": "2"}, {"lr": ["0.2", "0.3"], "batch": ["32"]})
+    assert tried == [{"lr": "0.2", "p": "2", "batch": "32"}, {"lr": "0.3", "p": "2", "batch": "32"}]
+
+
+def test_settings_of_a_system_are_read_as_they_are_typed(lab_mnist: ModuleType) -> None:
+    assert lab_mnist.settings_of("every=8 p=2") == {"every": "8", "p": "2"}
+
+
+def test_summary_counts_runs_that_never_got_there_in_no_median_and_pairs_ratios_by_seed(lab_mnist: ModuleType) -> None:
+    def run(system: str, seed: int, *validations: tuple[float, int, float]) -> object:
+        return lab_mnist.Run(system, seed, {}, sent_nbytes=3_000_000, validations=list(validations))
+
+    runs = [
+        run("ako", 0, (1.0, 12_000, 0.99), (2.0, 24_000, 0.99)),
+        run("ddp", 0, (3.0, 12_000, 0.99), (6.0, 24_000, 0.99)),
+        run("ako", 1, (1.0, 12_000, 0.9)),
+        run("ddp", 1, (3.0, 12_000, 0.99), (7.0, 24_000, 0.99)),
+    ]
+    _, ako, ddp = lab_mnist.summary(["ako", "ddp"], runs)
+    # Images a second: 12,000 in both runs of ako; 4,000 and 24,000 / 7 in those of ddp.
+    assert ako.split() == ["ako", "1", "of", "2", "2.00", "12,000", "3", "1.00"]
+    assert ddp.split() == ["ddp", "2", "of", "2", "6.50", "[6.25,", "6.75]", "3,714", "3", "3.00"]
+    assert lab_mnist.fastest(runs) is runs[0]
+    assert lab_mnist.fastest(runs[2:3]) is None
+
+
+def test_transfer_says_goodput_and_processor_time_of_both_ends(streams: ModuleType) -> None:
+    transfer = streams.Transfer("links", "4 KiB", 500_000, 4_000, wall_s=4.0, sender_s=2.0, receiver_s=3.0)
+    assert transfer.goodput == 500e6
+    assert transfer.cpu_s_per_gb == 2.5
+    assert transfer.messages_per_core_s == 100_000
+
+
+def test_ready_messages_take_turns(streams: ModuleType) -> None:
+    messages = list(streams.ready(17, 3))
+    assert messages[0] is messages[16]
+    assert len({id(message) for message in messages}) == 16
+    assert {len(message) for message in messages} == {3}
