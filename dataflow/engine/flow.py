@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from dataflow.engine.events import SendEnd, SendMessage
 from dataflow.graph.logical import Edge
@@ -17,8 +17,20 @@ from dataflow.graph.routes import Route, receivers
 from dataflow.message import Message, nbytes
 from dataflow.plan.physical import StreamId
 from dataflow.ports import Emission
+from dataflow.reports import LinkRates
 
 Sending = SendMessage | SendEnd
+
+UNDER_WAY_S: Final = 0.1
+"""Seconds of a link's goodput that a stream may have under way: enough to keep the link busy, and no queue."""
+
+LEAST_UNDER_WAY_NBYTES: Final = 128 << 10
+"""Bytes that a stream may have under way in any case."""
+
+
+def under_way_nbytes(link: LinkRates) -> int:
+    """Bytes that a stream may have under way on a link that was busy."""
+    return max(LEAST_UNDER_WAY_NBYTES, int(UNDER_WAY_S * link.nbytes / link.busy_s))
 
 
 @dataclass(init=False, slots=True, eq=False)

@@ -40,7 +40,7 @@ from dataflow.engine.events import (
     Task,
     TaskFinished,
 )
-from dataflow.engine.flow import Crossing
+from dataflow.engine.flow import Crossing, under_way_nbytes
 from dataflow.engine.inbox import Delivery
 from dataflow.engine.inputs import Inputs, Source
 from dataflow.engine.loading import LoadedNode, Members
@@ -548,7 +548,14 @@ class NodeEngine:
             self._commands.append(GrantCredit(stream, delivery.nbytes))
 
     def _measured(self, event: Measured) -> None:
-        """Keep the rates for the chains that mind, in the place of older ones that none of their tasks has taken."""
+        """Keep the rates for the chains that mind, in the place of older ones that none of their tasks has taken.
+
+        Streams have no more under way than their links carry in a moment: what would queue is made later, of more.
+        """
+        for peer, link in event.rates.links.items():
+            if link.busy_s:
+                for crossing in self._crossings.values():
+                    self._send(crossing.limit(peer, under_way_nbytes(link)))
         for state in self._turns:
             if state.chain.minds_rates and not state.ending:
                 state.rates = event.rates

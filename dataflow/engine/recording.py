@@ -198,7 +198,8 @@ class Chunk:
             if at > len(self.rates):
                 raise DataError(what="the rates of a record are cut off", got=len(self.rates))
             links = {peer: LinkRates(*link) for peer, *link in _LINK.iter_unpack(self.rates[begin:at])}
-            yield Rates(*_RATES.unpack(own)[:-1], links=links)
+            seconds, steps, compute_s, exchange_s, busy_s, blocked_s, _ = _RATES.unpack(own)
+            yield Rates(seconds, steps, compute_s, exchange_s, busy_s, blocked_s, links)
 
     def encode(self) -> bytes:
         """The chunk as bytes: a header, then the events, then the rates."""

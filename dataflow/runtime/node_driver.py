@@ -18,6 +18,7 @@ from dataflow.engine.events import (
     Ended,
     Failed,
     GrantCredit,
+    Measured,
     MessageArrived,
     Report,
     SendEnd,
@@ -81,6 +82,7 @@ class NodeDriver:
         self._links: Links | None = None
         self._runner: EngineRunner | None = None
         self._vitals: Vitals | None = None
+        self._minds_rates = False
         self.rates: Rates | None = None
         self.loaded: LoadedNode | None = None
 
@@ -97,6 +99,7 @@ class NodeDriver:
             if self._record
             else NodeEngine(self._plan, self._node, self.loaded)
         )
+        self._minds_rates = engine.minds_rates
         self._runner = runner = EngineRunner(
             engine,
             self._plan.nodes[self._node],
@@ -175,7 +178,10 @@ class NodeDriver:
             self._ended.exception()
 
     def _measured(self, rates: Rates) -> None:
+        assert self._runner is not None
         self.rates = rates
+        if self._minds_rates:
+            self._runner.feed(Measured(rates))
 
     def _load(self) -> LoadedNode:
         loaded = load_node(self._plan, self._node, incarnation=self._incarnation)
