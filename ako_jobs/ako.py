@@ -63,9 +63,7 @@ def build(config: Config) -> LogicalGraph:
     return finish_after(graph, "apply")
 
 
-def add_exchange(
-    graph: LogicalGraph, layout: Layout, rotation: Rotation, *, accumulate: bool = True
-) -> LogicalGraph:
+def add_exchange(graph: LogicalGraph, layout: Layout, rotation: Rotation, *, accumulate: bool = True) -> LogicalGraph:
     """`graph` with partial gradient exchange between its workers.
 
     Args:

@@ -189,8 +189,9 @@ class CostModel(BaseModel):
         raise AssertionError
 
     def fits(self, choice: Choice, load: float, work: float) -> bool:
-        """Whether a choice would be the best one if link and processor asked for a little less, or more, than they do."""
-        fitting = [self.best(load * l, work * w).every for l, w in ((_LESS, _LESS_WORK), (1, 1), (_MORE, _MORE_WORK))]
+        """Whether a choice would be the best one if link and processor asked for a little less, or more."""
+        asked = (load, work), (_LESS * load, _LESS_WORK * work), (_MORE * load, _MORE_WORK * work)
+        fitting = [self.best(*each).every for each in asked]
         if not min(fitting) <= choice.every <= max(fitting):
             return False
         least, most = (self._partitions(load * by, choice.every) for by in (_LESS, _MORE))
@@ -202,7 +203,7 @@ class CostModel(BaseModel):
 
     def learn(self, known: Known, choice: Choice, rates: Rates, peers: int) -> Known:
         """What is known with one more measurement; see `decide`."""
-        # Where a gradient takes longer than a measurement, those without one are part of it. A wait may be heard of late.
+        # Where a gradient takes longer than a measurement, those without one are part of it.
         keep = _MEMORY if rates.steps else 1.0
         known = replace(
             known,

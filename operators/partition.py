@@ -111,9 +111,9 @@ class RotationState(State):
         return dict(self._place)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """``rounds``: p, r, the next round's gradient and what spans come of; ``place``: receiver, numerator, denominator.
+        """``rounds``: p, r, next round's gradient, what spans come of; ``place``: receiver, numerator, denominator.
 
-        What has been measured is not kept: it is measured anew.
+        What has been measured is not among them: it is measured anew.
         """
         spans = (self._longest, self._coarsest, self._uneven)
         rows = [(node, place.numerator, place.denominator) for node, place in self._place.items()]

@@ -47,7 +47,6 @@ from dataflow.engine.loading import LoadedNode, Members
 from dataflow.engine.tally import Tally
 from dataflow.engine.turns import Turns
 from dataflow.errors import AkoError
-from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import reached
 from dataflow.message import Message, Sharded, Tick
 from dataflow.plan.physical import PhysicalPlan

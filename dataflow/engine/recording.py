@@ -192,14 +192,16 @@ class Chunk:
         """
         at = 0
         while at < len(self.rates):
-            own, begin = self.rates[at : at + _RATES.size], at + _RATES.size
-            count = _RATES.unpack(own)[-1] if len(own) == _RATES.size else 0
-            at = begin + count * _LINK.size
-            if at > len(self.rates):
-                raise DataError(what="the rates of a record are cut off", got=len(self.rates))
-            links = {peer: LinkRates(*link) for peer, *link in _LINK.iter_unpack(self.rates[begin:at])}
-            seconds, steps, compute_s, exchange_s, busy_s, blocked_s, _ = _RATES.unpack(own)
-            yield Rates(seconds, steps, compute_s, exchange_s, busy_s, blocked_s, links)
+            try:
+                seconds, steps, *parts_s, count = _RATES.unpack_from(self.rates, at)
+                at += _RATES.size
+                links = [_LINK.unpack_from(self.rates, at + number * _LINK.size) for number in range(count)]
+            except struct.error as error:
+                raise DataError(what="the rates of a record are cut off", got=len(self.rates)) from error
+            at += count * _LINK.size
+            compute_s, exchange_s, busy_s, blocked_s = parts_s
+            by_peer = {peer: LinkRates(*link) for peer, *link in links}
+            yield Rates(seconds, steps, compute_s, exchange_s, busy_s, blocked_s, by_peer)
 
     def encode(self) -> bytes:
         """The chunk as bytes: a header, then the events, then the rates."""

@@ -85,7 +85,7 @@ def parse_fault(text: str) -> Fault:
 
     That is ``fail:2@10`` (node 2, at second 10), ``pause:2@10+1.5`` (for 1.5 s), ``slow:2@10+5x4`` (for 5 s everything
     takes 4 times as long), ``cut:0-2@10+3`` (between nodes 0 and 2, for 3 s), ``cut:0-2@10`` (for ever) or
-``rate:2@10=10mbit`` (what node 2's link carries from then on).
+    ``rate:2@10=10mbit`` (what node 2's link carries from then on).
 
     Raises:
         ConfigError: it is not written like one of these.

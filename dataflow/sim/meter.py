@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 
-from dataflow.engine.node_engine import NodeEngine
 from dataflow.plan.physical import PhysicalPlan
-from dataflow.reports import LinkRates, Rates
+from dataflow.reports import LinkRates, NodeStatistics, Rates
 
 
 class Meter:
@@ -55,9 +54,8 @@ class Meter:
         if chain in self._exchanging:
             self._exchange_s += seconds
 
-    def read(self, engine: NodeEngine, now: float) -> Rates:
-        """What the node has done since this was asked last."""
-        done = engine.statistics(now)
+    def read(self, done: NodeStatistics, now: float) -> Rates:
+        """What the node has done since this was asked last; its engine has counted `done`."""
         rates = Rates(
             seconds=now - self._began_s,
             steps=done.steps - self._steps,

@@ -259,7 +259,7 @@ class Simulator:
     def _measure(self, now: float) -> None:
         """Have every node hear how fast it has been."""
         for node, (meter, engine) in enumerate(zip(self._meters, self._engines, strict=True)):
-            self._feed((node, Measured(meter.read(engine, now))))
+            self._feed((node, Measured(meter.read(engine.statistics(now), now))))
 
     # Faults
 

@@ -172,7 +172,7 @@ def test_bandwidth_that_rises_is_believed_twice_as_much_every_two_seconds():
 
 
 def test_bursts_beyond_what_a_link_carries_are_believed_ever_later():
-    """What is offered at ease passes at 10 times the rate: more is tried, and found to be too much, but ever less often."""
+    """What passes in bursts passes at 10 times the rate: more is tried, and found too much, but ever less often."""
     known, choice, raised = Known(), Choice(1, 1), []
     for number in range(400):
         measured = world(12.5e6, choice)
@@ -189,7 +189,7 @@ def test_bursts_beyond_what_a_link_carries_are_believed_ever_later():
 
 
 def test_nodes_far_from_each_other_do_not_take_their_distance_for_a_full_link():
-    """Delays of 100 ms hold the node back to a third of its pace whatever it sends, and something is always under way."""
+    """Delays hold the node back to a third of its pace whatever it sends, and something is always under way."""
     known, choice = Known(), Choice(2, 1)
     for _ in range(100):
         passed = GAMMA / 3 * M * PEERS / choice.span
@@ -201,7 +201,7 @@ def test_nodes_far_from_each_other_do_not_take_their_distance_for_a_full_link():
 
 def test_given_bandwidth_is_taken_as_it_is():
     cost = CostModel(model_nbytes=M, bandwidth=30e6)
-    known, chosen = run(cost, Known(), cost.first(PEERS), [125e6] * 12)
+    _, chosen = run(cost, Known(), cost.first(PEERS), [125e6] * 12)
     assert chosen[-1] == (10, 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataflow.errors import ConfigError
-from dataflow.sim.faults import Fault, LinkFails, NodeFails, NodePauses, NodeSlows, check_faults, parse_fault
+from dataflow.sim.faults import Fault, LinkChanges, LinkFails, NodeFails, NodePauses, NodeSlows, check_faults, parse_fault
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,8 @@ from dataflow.sim.faults import Fault, LinkFails, NodeFails, NodePauses, NodeSlo
         ("slow:2@10+5x0.5", NodeSlows(node=2, at_s=10, for_s=5, factor=0.5)),
         ("cut:0-2@10+3", LinkFails(node=0, other=2, at_s=10, for_s=3)),
         ("cut:0-2@10", LinkFails(node=0, other=2, at_s=10)),
+        ("rate:2@10=10mbit", LinkChanges(node=2, at_s=10, rate=1.25e6)),
+        ("rate:0@0.5=1gbit", LinkChanges(node=0, at_s=0.5, rate=125e6)),
         ("fail:2@1000000000", NodeFails(node=2, at_s=1e9)),
     ],
 )
@@ -50,6 +52,11 @@ def test_parse_fault_reads_the_short_form(text: str, fault: Fault) -> None:
         ("slow:2@10+5x99999999", "factor: Input should be less than or equal to 1000000"),
         ("cut:0@10+3", "write it like cut:0-2@10+3"),
         ("cut:0-2@10+0", "for_s: Input should be greater than 0"),
+        ("rate:2@10", "the fault cannot be read (got rate:2@10); write it like rate:2@10=10mbit"),
+        ("rate:2@10=", "write it like rate:2@10=10mbit"),
+        ("rate:2@10+5=10mbit", "write it like rate:2@10=10mbit"),
+        ("rate:2@10=fast", "not a bandwidth (got fast); write it like 100mbit or 1gbit"),
+        ("rate:2@10=0mbit", "not a bandwidth (got 0mbit); write it like 100mbit or 1gbit"),
     ],
 )
 def test_parse_fault_of_anything_else_says_how_to_write_it(text: str, said: str) -> None:
@@ -59,7 +66,7 @@ def test_parse_fault_of_anything_else_says_how_to_write_it(text: str, said: str)
     assert "write " in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["fail:4@1", "pause:99999999999999999999@1+1", "slow:4@1+1x2", "cut:0-4@1+1"])
+@pytest.mark.parametrize("text", ["fail:4@1", "pause:99999999999999999999@1+1", "slow:4@1+1x2", "cut:0-4@1+1", "rate:4@1=1mbit"])
 def test_check_faults_of_a_node_that_does_not_exist_names_those_that_do(text: str) -> None:
     with pytest.raises(ConfigError, match=r"a node that does not exist.*nodes: 0 to 3"):
         check_faults([parse_fault(text)], 4)

@@ -361,3 +361,30 @@ def test_no_link_up_lets_out_more_than_its_rate_over_any_time(
     arrivals = rig.run()
     for node in range(3):
         assert_within(rate, [(each.at_s, each.item) for each in arrivals if each.source == node])
+
+
+def test_change_of_a_rate_holds_for_all_that_has_not_begun_to_leave() -> None:
+    """16 quanta: 4 at 1 Gbit/s, the fourth of them under way when the change comes, and 12 at a tenth of that."""
+    rig = Rig([RATE, RATE])
+    rig.send(0.0, 0, 1, "item", 16 * QUANTUM)
+    rig.clock.at(3.5 * QUANTUM_S, lambda _: rig.network.change(0, RATE / 10))
+    rig.clock.run()
+    assert [arrival.at_s for arrival in rig.arrivals] == [pytest.approx((4 + 120) * QUANTUM_S + LATENCY_S)]
+
+
+def test_change_of_a_receivers_rate_slows_what_comes_in_and_back() -> None:
+    rig = Rig([RATE, RATE])
+    rig.network.change(1, RATE / 4)
+    rig.send(0.0, 0, 1, "there", 8 * QUANTUM)
+    rig.send(0.0, 1, 0, "back", 8 * QUANTUM)
+    rig.clock.run()
+    assert [arrival.at_s for arrival in rig.arrivals] == [pytest.approx(32 * QUANTUM_S + LATENCY_S)] * 2
+
+
+def test_change_to_a_higher_rate_lets_a_far_flow_fill_the_round_trip() -> None:
+    rig = Rig([RATE / 1000, RATE], latency_s=0.05)
+    rig.send(0.0, 0, 1, "first", 1)
+    rig.send(0.0, 0, 1, "item", 400 * QUANTUM)
+    rig.clock.at(QUANTUM_S, lambda _: rig.network.change(0, RATE))
+    rig.clock.run()
+    assert rig.arrivals[-1].at_s == pytest.approx(1000 * QUANTUM_S + 399 * QUANTUM_S + 0.05, rel=0.01)
