@@ -190,10 +190,10 @@ def add_worker(
         .connect("source", "compute")
         .connect("compute.progress", "due")
         .connect("compute.progress", "due_checkpoint")
-        .connect("due", told)
-        .connect("due", "sample")
+        .connect("due.in_turn", told)
+        .connect("due.due", "sample")
         .connect("sample", "divergence", route=Route.ALL_TO_ONE, loopback=True)
-        .connect("due_checkpoint", "checkpoint")
+        .connect("due_checkpoint.due", "checkpoint")
     )
     return graph.insert_after("source", setting.normalise) if setting.normalise else graph
 

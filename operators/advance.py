@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dataflow.message import Message
-from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
 from operators.messages import Progress
@@ -27,18 +26,12 @@ class Reached(Message):
 
 
 class Advance(Operator):
-    """Reports each progress that one node is told: what takes the place of validations of a phantom, which has none.
-
-    Args:
-        rank: the node that reports.
-    """
+    """Reports each progress that it is told: what takes the place of validations of a phantom, which has none."""
 
     pool = "network"
-    rank: int = 0
     progress = In(Progress, capacity=64)
     reached = Out(Reached, reported=True)
 
-    def process(self, progress: Progress, node: NodeContext) -> Emissions:
+    def process(self, progress: Progress) -> Emissions:
         """What is reported."""
-        if node.rank == self.rank:
-            yield self.reached(Reached(progress.step, progress.images, progress.epoch))
+        yield self.reached(Reached(progress.step, progress.images, progress.epoch))

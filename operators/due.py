@@ -49,6 +49,9 @@ class Newest(StateElement):
 class Due(Operator):
     """Lets the progress through at which something is due, and the last one again, as final, when all has ended.
 
+    What is `due` is let through on every node, and on one node `in_turn`: on the next one each time, and the final one
+    on the first. So work that one replica is enough for is divided among the nodes, and holds none back more than others.
+
     Args:
         every: images that the whole role sees in between, or ``epoch``, or ``end`` for the final one only.
     """
@@ -57,17 +60,24 @@ class Due(Operator):
     every: int | Literal["epoch", "end"] = "epoch"
     progress = In(Progress, capacity=64)
     due = Out(Progress)
+    in_turn = Out(Progress)
     newest = Writes()
 
-    def process(self, progress: Progress, newest: NewestState) -> Emissions:
+    def process(self, progress: Progress, newest: NewestState, node: NodeContext) -> Emissions:
         """The message, if something is due."""
         before, newest.progress = newest.progress, progress
-        if self._turn(progress) > self._turn(before):
+        turn = self._turn(progress)
+        if turn > self._turn(before):
             yield self.due(progress)
+            if (turn - 1) % node.size == node.rank:
+                yield self.in_turn(progress)
 
-    def on_end(self, newest: NewestState) -> Emissions:
+    def on_end(self, newest: NewestState, node: NodeContext) -> Emissions:
         """The final message."""
-        yield self.due(replace(newest.progress, final=True))
+        final = replace(newest.progress, final=True)
+        yield self.due(final)
+        if not node.rank:
+            yield self.in_turn(final)
 
     def _turn(self, progress: Progress) -> int:
         if self.every == "end":

@@ -29,7 +29,7 @@ class _Part:
 
 
 class Validate(Operator):
-    """Measures one node's replica at each progress it is told, on the test images and on those held out of training.
+    """Measures the node's replica at each progress it is told, on the test images and on those held out of training.
 
     The statistics are that node's too. A result is labelled with the gradients that are in its weights, which may be
     more than the progress tells of: snapshots are taken between two steps, and the next may have been made by then.
@@ -39,7 +39,6 @@ class Validate(Operator):
         data: the data set.
         holdout: fraction of the training images held out, as in `Source`.
         normalise: what the training batches are normalised with; None if they are not.
-        rank: the node that validates.
         batch: images evaluated at once.
     """
 
@@ -47,7 +46,6 @@ class Validate(Operator):
     data: DataRef
     holdout: float = 0.0
     normalise: Normalise | None = None
-    rank: int = 0
     batch: int = 64
     progress = In(Progress, capacity=64)
     results = Out(Validation, reported=True)
@@ -63,9 +61,7 @@ class Validate(Operator):
     _scale: float = PrivateAttr()
 
     def open(self, node: NodeContext) -> None:
-        """Open the data, on the validating node only."""
-        if node.rank != self.rank:
-            return
+        """Open the data."""
         data = open_data(self.data)
         self._model = build_network(self.model)
         self._model.compile()
@@ -79,8 +75,6 @@ class Validate(Operator):
         self, progress: Progress, replica: Vector, statistics: Vector, clocks: ClocksState, node: NodeContext
     ) -> Emissions:
         """The result of a validation, and what was predicted."""
-        if node.rank != self.rank:
-            return
         accuracy, loss, predicted = self._evaluate(self._test, replica, statistics)
         held_out = self._evaluate(self._held_out, replica, statistics)[:2] if self._held_out else (None, None)
         images = clocks.images * node.size

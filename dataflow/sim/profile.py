@@ -100,6 +100,14 @@ def with_steps(means: Mapping[TaskKind, float], gathering: Iterable[str]) -> dic
     return known
 
 
+def on_all_nodes(means: Mapping[TaskKind, float]) -> dict[TaskKind, float]:
+    """Means to which tasks have been added that the short run saw on the first node of a role only, or on others only.
+
+    What nodes do in turn, such as validating, comes to the others later.
+    """
+    return {kind._replace(first=not kind.first): seconds for kind, seconds in means.items()} | dict(means)
+
+
 def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> tuple[Profile, int]:
     """How long tasks and engine take, and how large messages between nodes are on average, 0 if there are none."""
     model = ClusterModel(compute="constant", tasks=tasks, rate=1e15, latency_s=0.0)
@@ -110,7 +118,8 @@ def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> t
     if not watch.seconds or run.state == "FAILED":
         raise JobFailedError(what=f"the job failed while its tasks were measured: {run.reason}")
     means = {kind: median(times[1:] or times) for kind, times in watch.seconds.items()}
-    profile = Profile(dict(sorted(with_steps(means, gathering).items())), watch.engine_s())
+    known = on_all_nodes(with_steps(means, gathering))
+    profile = Profile(dict(sorted(known.items())), watch.engine_s())
     sent_nbytes = sum(sum(each.sent_nbytes.values()) for each in run.statistics)
     return profile, sent_nbytes // run.messages if run.messages else 0
 

@@ -8,9 +8,3 @@ def test_advance_reports_every_progress_of_its_node():
     for step in (5, 10):
         harness.send(Progress(step, 16 * step, step / 10, 0.5))
     assert harness.emitted("reached") == [Reached(5, 80, 0.5), Reached(10, 160, 1.0)]
-
-
-def test_advance_of_other_nodes_reports_nothing():
-    harness = Harness(Advance(rank=1))
-    harness.send(Progress(5, 80, 0.5, 0.5))
-    assert harness.emitted("reached") == []

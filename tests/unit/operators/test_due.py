@@ -9,8 +9,8 @@ from operators.due import Due, Newest, NewestState
 from operators.messages import Progress
 
 
-def due(**fields):
-    return Harness(Due(**fields), states={"newest": Newest()})
+def due(*, node=None, **fields):
+    return Harness(Due(**fields), node=node or NodeContext(), states={"newest": Newest()})
 
 
 def progress(step, *, images=16, per_epoch=100):
@@ -69,6 +69,19 @@ def test_due_final_always_comes_with_the_newest_progress(every):
     assert len(others) == before
     assert final == Progress(step=5, images=80, epoch=0.8, loss=0.5, final=True)
     assert not any(message.final for message in others)
+
+
+def test_due_in_turn_is_let_through_by_one_node_each_time_and_the_final_by_the_first():
+    """With 16 images a step and something due every 32, steps 2, 4, ... 12 are turns 1 to 6 of three nodes."""
+    turns = {}
+    for rank in range(3):
+        harness = due(every=32, node=NodeContext(index=rank, members={"worker": (0, 1, 2)}))
+        assert let_through(harness, map(progress, range(1, 13))) == [2, 4, 6, 8, 10, 12]
+        turns[rank] = [message.step for message in harness.emitted("in_turn")]
+        harness.end()
+        finals = [message.final for message in harness.emitted("in_turn")[len(turns[rank]) :]]
+        assert finals == ([True] if rank == 0 else [])
+    assert turns == {0: [2, 8], 1: [4, 10], 2: [6, 12]}
 
 
 def test_due_final_comes_even_if_nothing_was_done():

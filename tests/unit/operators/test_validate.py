@@ -139,20 +139,6 @@ def test_validate_end_itself_measures_nothing():
     assert harness.end() == []
 
 
-def test_validate_other_rank_measures_nothing():
-    harness = validate(index=1)
-    send(harness, 7)
-    send(harness, 7, final=True)
-    harness.end()
-    assert harness.effects == []
-
-
-def test_validate_chosen_rank_measures():
-    harness = validate(index=1, rank=1)
-    send(harness, 7)
-    assert len(harness.emitted("results")) == 1
-
-
 def test_validate_final_progress_reports_the_final_weights():
     harness = validate()
     send(harness, 3)
