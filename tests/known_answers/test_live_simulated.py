@@ -1,4 +1,4 @@
-"""The cost model at work in virtual time: p and r follow link and processor, nodes train on, and no gradient is lost."""
+"""The cost model in virtual time: p and r follow link and processor, nodes train on, and no gradient is lost."""
 
 from __future__ import annotations
 
@@ -123,9 +123,7 @@ def run_live(
     """A finished run, in which tasks that send or receive a message take `exchange_s`."""
     means = {TaskKind("compute", role, first): STEP_S for role in ("step", "shard") for first in (True, False)}
     means |= {TaskKind(each, "message", first): exchange_s for each in ("send", "receive") for first in (True, False)}
-    spec = JobSpec(
-        name="live", graph=live_graph(rounds, **(cost or {})), nodes=NODES, stop=StopRules(), record=record
-    )
+    spec = JobSpec(name="live", graph=live_graph(rounds, **(cost or {})), nodes=NODES, stop=StopRules(), record=record)
     cluster = ClusterModel(compute="gamma", faults=tuple(map(parse_fault, faults)), **model)
     simulator = Simulator(spec, cluster, means)
     live = Live(simulator.run_so_far)
@@ -203,7 +201,7 @@ def test_p_of_nodes_far_from_each_other_does_not_run_away(monkeypatch: pytest.Mo
 
 
 def test_r_lets_the_exchange_take_a_tenth_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round is 3 fragments sent and 3 received, 0.3 ms each: 1.8 ms, and 9 times that for gradients of 5 ms is 3.24."""
+    """A round is 3 fragments sent and 3 received of 0.3 ms: 1.8 ms. 9 times that, over gradients of 5 ms, is 3.24."""
     live = run_live(monkeypatch, 500, exchange_s=0.0003, rate=125e6, rates_s=0.25)
     for node in range(NODES):
         assert live.of(node)[-1] in {(1, 3), (1, 4)}
