@@ -141,7 +141,7 @@ def test_checkpoint_that_is_due_after_a_step_is_taken_before_the_next_but_one() 
 
 
 def test_ako_with_one_partition_equals_all_to_all_bit_for_bit() -> None:
-    ako = run(job("ako", p=1, tau=100, epochs=1), 4)
+    ako = run(job("ako", p=1, every=1, tau=100, epochs=1), 4)
     everybody = run(job("all_to_all", consistency="ssp", tau=101, epochs=1), 4)
     for one, other in zip(ako.nodes, everybody.nodes, strict=True):
         np.testing.assert_array_equal(replica(one), replica(other))

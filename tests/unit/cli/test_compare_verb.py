@@ -27,7 +27,7 @@ def test_compare_simulated_topologies_gives_the_traffic_and_times_of_the_papers_
 ) -> None:
     """Two workers send m (n - 1) per gradient in all-to-all, and m (n - 1) / p as Ako (ako.txt, 4.2)."""
     out = tmp_path / "out"
-    jobs = ("all_to_all", "ako p=1", "ako p=4")
+    jobs = ("all_to_all", "ako p=1 every=1", "ako p=4 every=1")
     assert main(["compare", *jobs, *HALF, *STEPS_OF_1_MS, "--json", "--out", str(out)]) == 0
     said = capsys.readouterr()
     found = json.loads(said.out)
@@ -39,7 +39,7 @@ def test_compare_simulated_topologies_gives_the_traffic_and_times_of_the_papers_
     # 1,442 images in mini-batches of 8 are 180 steps, of two nodes at once.
     assert whole["epoch_s"]["median"] == pytest.approx(0.090, rel=0.05)
     assert whole["computing"] == pytest.approx(1.0, abs=0.05)
-    assert re.search(r"3/3  ako p=4, seed 0: 0\.0[0-9]{3} s, accuracy ", said.err)
+    assert re.search(r"3/3  ako p=4 every=1, seed 0: 0\.0[0-9]{3} s, accuracy ", said.err)
     assert (out / "table.md").read_text().startswith("| VARIANT | RUNS |")
 
 

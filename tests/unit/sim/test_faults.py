@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from dataflow.errors import ConfigError
-from dataflow.sim.faults import Fault, LinkChanges, LinkFails, NodeFails, NodePauses, NodeSlows, check_faults, parse_fault
+from dataflow.sim.faults import (
+    Fault,
+    LinkChanges,
+    LinkFails,
+    NodeFails,
+    NodePauses,
+    NodeSlows,
+    check_faults,
+    parse_fault,
+)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +75,9 @@ def test_parse_fault_of_anything_else_says_how_to_write_it(text: str, said: str)
     assert "write " in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["fail:4@1", "pause:99999999999999999999@1+1", "slow:4@1+1x2", "cut:0-4@1+1", "rate:4@1=1mbit"])
+@pytest.mark.parametrize(
+    "text", ["fail:4@1", "pause:99999999999999999999@1+1", "slow:4@1+1x2", "cut:0-4@1+1", "rate:4@1=1mbit"]
+)
 def test_check_faults_of_a_node_that_does_not_exist_names_those_that_do(text: str) -> None:
     with pytest.raises(ConfigError, match=r"a node that does not exist.*nodes: 0 to 3"):
         check_faults([parse_fault(text)], 4)
