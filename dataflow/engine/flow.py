@@ -1,6 +1,7 @@
 """Flow control of outgoing streams: credit in bytes, what waits for it, and which stream a message takes.
 
-Invariant: a stream has at most its window, and one message more, under way: sent and not yet consumed.
+Invariant: a stream has at most its window, or what it is limited to, and one message more, under way: sent and not yet
+consumed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Outgoing:
 
     Args:
         stream: which.
-        credit: bytes that may still be sent; a message may overdraw it once.
+        credit: bytes that may still be sent; a message may overdraw it once. Negative while what is under way is more
+            than the stream is limited to.
         waiting: messages without credit, with their sizes.
     """
 
@@ -84,6 +86,7 @@ class Crossing:
         self._members = [member for member in members if edge.loopback or member != node]
         self._nodes = as_set(tuple(members))
         self._streams: dict[int, Outgoing] = {}
+        self._limits: dict[int, int] = {}
         self._shut: set[int] = set()
         self._left: set[int] = set()
         self._closing = False
@@ -128,7 +131,7 @@ class Crossing:
                 if member in self._left:
                     continue
                 stream = StreamId(self._number, self._node, member)
-                out = self._streams[member] = Outgoing(stream, self._window_nbytes)
+                out = self._streams[member] = Outgoing(stream, self._allowed(member))
             if out.is_open():
                 out.credit -= size
                 commands.append(SendMessage(out.stream, message, size))
@@ -143,17 +146,14 @@ class Crossing:
         out = self._streams.get(member)
         if out is None:
             return []
-        out.credit += granted_nbytes
-        commands: list[Sending] = []
-        if out.waiting:
-            commands += out.flush()
-            if self._closing and not out.waiting:
-                commands.append(self._end(member))
-        if out.is_open():
-            self._shut.discard(member)
-            if out.credit == self._window_nbytes:
-                del self._streams[member]
-        return commands
+        return self._give(member, out, granted_nbytes)
+
+    def limit(self, member: int, nbytes: int) -> list[Sending]:
+        """Let no more than so many bytes of a stream be under way, nor more than its window; commands as for `grant`."""
+        before = self._allowed(member)
+        self._limits[member] = nbytes
+        out = self._streams.get(member)
+        return [] if out is None else self._give(member, out, self._allowed(member) - before)
 
     def close(self) -> list[Sending]:
         """Commands that end every stream on which nothing waits; the others end once all is sent."""
@@ -170,6 +170,26 @@ class Crossing:
         self._shut.discard(member)
         self._streams.pop(member, None)
 
+    def _give(self, member: int, out: Outgoing, nbytes: int) -> list[Sending]:
+        """Commands that send what waited for this credit; it is taken away if negative."""
+        out.credit += nbytes
+        commands: list[Sending] = []
+        if out.waiting:
+            commands += out.flush()
+            if self._closing and not out.waiting:
+                commands.append(self._end(member))
+        if out.is_open():
+            self._shut.discard(member)
+            if out.credit == self._allowed(member):
+                del self._streams[member]
+        elif out.credit <= 0:
+            self._shut.add(member)
+        return commands
+
+    def _allowed(self, member: int) -> int:
+        """Bytes that may be under way to a member."""
+        return min(self._window_nbytes, self._limits.get(member, self._window_nbytes))
+
     def _waits(self, member: int) -> bool:
         out = self._streams.get(member)
         return out is not None and bool(out.waiting)
@@ -185,7 +205,7 @@ class Crossing:
         if edge.route is Route.ONE_TO_ANY:
             members = [member for member in self._members if member not in self._left]
             credit = {member: out.credit for member, out in self._streams.items()}
-            credit = {member: credit.get(member, self._window_nbytes) for member in members}
+            credit = {member: credit.get(member, self._allowed(member)) for member in members}
             return receivers(edge.route, members, to=None, key=None, credit=credit)
         key = getattr(emission.message, edge.key) if edge.key else None
         return receivers(edge.route or Route.ONE_TO_ALL, self._members, to=emission.to, key=key, credit={})

@@ -23,7 +23,7 @@ from pathlib import Path
 from dataflow.clock import Clock
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.frames import pack_frame, read_frame
-from dataflow.runtime.process import ONE_THREAD, signal_group
+from dataflow.runtime.process import ONE_THREAD, READ_WHOLE, signal_group
 from dataflow.transport.generated import control_pb2 as pb
 
 PROGRESS = struct.Struct("<Q")
@@ -214,7 +214,7 @@ class JobSupervisor:
 def _environment() -> dict[str, str]:
     """This process's environment with what job processes need; without the cluster's token, which they do not."""
     inherited = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
-    return {"GRPC_VERBOSITY": "ERROR", **inherited, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}
+    return {"GRPC_VERBOSITY": "ERROR", **READ_WHOLE, **inherited, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}
 
 
 async def _until_gone(pid: int) -> None:

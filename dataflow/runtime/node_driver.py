@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from dataflow.reports import NodeStatistics, OperatorReport, Rates
 from dataflow.runtime.engine_runner import EngineRunner
 from dataflow.runtime.vitals import Vitals
 from dataflow.transport.base import Network
+from dataflow.transport.link_options import DEFAULT_OPTIONS
 from dataflow.transport.links import Links
 
 
@@ -116,6 +118,7 @@ class NodeDriver:
             on_credit=lambda peer, edge, size: runner.feed(CreditGranted(StreamId(edge, self._node, peer), size)),
             on_lost=self._lost,
             rng=np.random.default_rng(np.random.SeedSequence(self._plan.seed, spawn_key=(1, self._node))),
+            options=replace(DEFAULT_OPTIONS, ack_nbytes=min(DEFAULT_OPTIONS.ack_nbytes, self._plan.window_nbytes // 4)),
             clock=self._clock,
         )
         self._vitals = Vitals(self._plan, self._node, runner, self._links, self._measured)

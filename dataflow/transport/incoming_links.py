@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from dataflow.clock import Clock
 from dataflow.errors import WireError
 from dataflow.message import Message, nbytes
 from dataflow.transport.base import Connection, ConnectionLostError
@@ -31,6 +32,7 @@ class IncomingLinks:
         on_message: told (source, edge, message, bytes as credit counts them).
         on_end: told (source, edge) when no more messages follow on the edge.
         on_lost: told (source, reason) when a source breaks the protocol or comes back as another incarnation.
+        clock: measures how long acknowledgements are held back.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class IncomingLinks:
         on_message: Callable[[int, int, Message, int], None],
         on_end: Callable[[int, int], None],
         on_lost: Callable[[int, str], None],
+        clock: Clock,
     ) -> None:
         self._identity, self._peers, self._edge_types = identity, peers, edge_types
-        self._options, self._counters = options, counters
+        self._options, self._counters, self._clock = options, counters, clock
         self._on_message, self._on_end, self._on_lost = on_message, on_end, on_lost
         self._links: dict[int, _IncomingLink] = {}
         self._serving: dict[asyncio.Task[None], Connection] = {}
@@ -90,7 +93,7 @@ class IncomingLinks:
         link = self._links.get(source)
         if link is None:
             assembler = Assembler(self._edge_types, self._options.max_message_nbytes)
-            link = self._links[source] = _IncomingLink(source, assembler, self._options)
+            link = self._links[source] = _IncomingLink(source, assembler, self._options, self._clock)
         return link
 
     async def _serve(self, connection: Connection) -> None:
@@ -182,12 +185,12 @@ _NUMBERED = frozenset((data_pb2.KIND_MESSAGE, data_pb2.KIND_END))
 class _IncomingLink:
     """What is kept about one source while its connections come and go."""
 
-    def __init__(self, source: int, assembler: Assembler, options: LinkOptions) -> None:
+    def __init__(self, source: int, assembler: Assembler, options: LinkOptions, clock: Clock) -> None:
         self.source = source
-        self.received = 0
+        self.received, self._received_s = 0, clock.now()
         self.connection: Connection | None = None
         self.dropped = ""
-        self._assembler, self._options = assembler, options
+        self._assembler, self._options, self._clock = assembler, options, clock
         self._granted_nbytes: dict[int, int] = {}
         self._untold: set[int] = set()
         self._pending_frames = self._pending_nbytes = 0
@@ -200,8 +203,10 @@ class _IncomingLink:
             what = f"frame {self.received + 1} of node {self.source} is missing"
             raise WireError(what, got=header.sequence)
         arrived = self._assembler.feed(header, payload)
-        self.received = header.sequence
+        self.received, self._received_s = header.sequence, self._clock.now()
         self._owe(1, len(payload))
+        if header.kind == data_pb2.KIND_END:  # the source may wait for nothing else
+            self._due.set()
         return arrived
 
     def grant(self, edge: int, nbytes: int) -> None:
@@ -229,7 +234,8 @@ class _IncomingLink:
             await self._due.wait()
             if self.connection is not connection:
                 return
-            body = data_pb2.Ack(received=self.received, credits=self._credits())
+            held_us = round(1e6 * (self._clock.now() - self._received_s))
+            body = data_pb2.Ack(received=self.received, credits=self._credits(), held_us=held_us)
             packet = pack_control(data_pb2.KIND_ACK, body)
             counters.sent_nbytes += len(packet)
             await connection.write(packet)

@@ -218,7 +218,7 @@ class OutgoingLink:
         welcome = data_pb2.Welcome()
         parse(payload, welcome)
         self._check_incarnation(welcome)
-        self._acknowledge(welcome.received)
+        self._acknowledge(welcome.received, 0.0)
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()
         self._take_credits(welcome.credits)
@@ -285,10 +285,10 @@ class OutgoingLink:
                     raise WireError(what, got=header.kind)
                 ack = data_pb2.Ack()
                 parse(payload, ack)
-                self._acknowledge(ack.received)
+                self._acknowledge(ack.received, ack.held_us / 1e6)
                 self._take_credits(ack.credits)
 
-    def _acknowledge(self, received: int) -> None:
+    def _acknowledge(self, received: int, held_s: float) -> None:
         if not self._acknowledged <= received <= self._written:
             what = f"node {self.peer} acknowledges a frame outside {self._acknowledged} to {self._written}"
             raise WireError(what, got=received)
@@ -298,7 +298,7 @@ class OutgoingLink:
             nbytes += len(self._sent.popleft()[1])
         if nbytes:
             self._queued_nbytes -= nbytes
-            self._meter.acknowledged(received, nbytes)
+            self._meter.acknowledged(received, nbytes, held_s)
         if not self._sent and not self._unsent:
             self._idle.set()
 

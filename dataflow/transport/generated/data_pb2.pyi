@@ -93,12 +93,14 @@ class Refused(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., retry: _Optional[bool] = ...) -> None: ...
 
 class Ack(_message.Message):
-    __slots__ = ("received", "credits")
+    __slots__ = ("received", "credits", "held_us")
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     CREDITS_FIELD_NUMBER: _ClassVar[int]
+    HELD_US_FIELD_NUMBER: _ClassVar[int]
     received: int
     credits: _containers.RepeatedCompositeFieldContainer[Credit]
-    def __init__(self, received: _Optional[int] = ..., credits: _Optional[_Iterable[_Union[Credit, _Mapping]]] = ...) -> None: ...
+    held_us: int
+    def __init__(self, received: _Optional[int] = ..., credits: _Optional[_Iterable[_Union[Credit, _Mapping]]] = ..., held_us: _Optional[int] = ...) -> None: ...
 
 class Credit(_message.Message):
     __slots__ = ("edge", "granted_nbytes")

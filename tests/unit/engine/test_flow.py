@@ -44,10 +44,18 @@ def test_stream_sends_while_credit_is_left_and_ends_behind_the_last_message() ->
 
 @given(
     window=st.integers(1, 3000),
-    steps=st.lists(st.one_of(st.integers(0, 1500).map(lambda size: ("send", size)), st.just(("consume", 0)))),
+    steps=st.lists(
+        st.one_of(
+            st.integers(0, 1500).map(lambda size: ("send", size)),
+            st.just(("consume", 0)),
+            st.integers(1, 4000).map(lambda size: ("limit", size)),
+        )
+    ),
 )
-def test_bytes_under_way_stay_within_the_window_and_one_message(window: int, steps: list[tuple[str, int]]) -> None:
-    crossing = _crossing(Route.ONE_TO_ALL, (0, 1), window=window)
+def test_bytes_under_way_stay_within_window_and_limit_and_one_message(
+    window: int, steps: list[tuple[str, int]]
+) -> None:
+    crossing, allowed = _crossing(Route.ONE_TO_ALL, (0, 1), window=window), window
     under_way: list[int] = []
     sent: list[int] = []
     offered: list[int] = []
@@ -55,7 +63,7 @@ def test_bytes_under_way_stay_within_the_window_and_one_message(window: int, ste
     def take(commands: list[Sending]) -> None:
         for command in commands:
             assert isinstance(command, SendMessage)
-            assert sum(under_way) < window  # the one that overdraws is the last
+            assert sum(under_way) < allowed  # the one that overdraws is the last
             under_way.append(command.nbytes)
             sent.append(command.nbytes)
 
@@ -63,9 +71,13 @@ def test_bytes_under_way_stay_within_the_window_and_one_message(window: int, ste
         if what == "send":
             offered.append(SIZE + size)
             take(crossing.send(Emission("out", Blob(np.zeros(size, np.uint8)))))
+        elif what == "limit":
+            allowed = min(window, size)
+            take(crossing.limit(1, size))
         elif under_way:
             take(crossing.grant(1, under_way.pop(0)))
-        assert crossing.is_open() == (sum(under_way) < window and sent == offered)
+        assert crossing.is_open() == (sum(under_way) < allowed and sent == offered)
+        assert sent == offered or sum(under_way) >= allowed
         assert sent == offered[: len(sent)]
     while under_way:
         take(crossing.grant(1, under_way.pop(0)))

@@ -13,10 +13,13 @@ import pytest
 from dataflow.errors import WireError
 from dataflow.message import HEADER_NBYTES, Message
 from dataflow.testing.conformance import OPTIONS, Node, Numbered, Subject, closed, connected, run_check
+from dataflow.transport.codec import encode
 from dataflow.transport.faulty import CutAfter, FaultyNetwork
+from dataflow.transport.frames import only_frame, parse
+from dataflow.transport.generated import data_pb2
 from dataflow.transport.link_options import LinkOptions
 from dataflow.transport.memory import MemoryNetwork
-from dataflow.transport.peers import Peers, Refusal
+from dataflow.transport.peers import Identity, Peers, Refusal, hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,57 @@ def test_small_messages_share_packets_and_acknowledgements() -> None:
         after = nodes[0].links.statistics()[1]
         assert after.sent_frames == 1_000
         assert after.received_nbytes - before < 1_000  # of acknowledgements: a few frames of 64 bytes or less
+        await closed(nodes)
+
+    run(body)
+
+
+@pytest.mark.parametrize("enough", ["the end of an edge", "many bytes", "many frames"])
+def test_acknowledgements_that_somebody_may_wait_for_are_not_held_back(enough: str) -> None:
+    async def body(subject: Subject) -> None:
+        options = LinkOptions(ack_delay_s=3600.0, ack_frames=3, ack_nbytes=10_000)
+        nodes = [Node(subject, number, options=options) for number in (0, 1)]
+        await connected(nodes)
+        nodes[0].links.send(1, 0, Numbered(0, np.zeros(1_250 if enough == "many bytes" else 1)))
+        if enough == "the end of an edge":
+            nodes[0].links.send_end(1, 0)
+        elif enough == "many frames":
+            nodes[0].links.send(1, 0, Numbered(1, np.zeros(1)))
+            nodes[0].links.send(1, 0, Numbered(2, np.zeros(1)))
+        async with asyncio.timeout(60):
+            await nodes[0].links.drain()
+        await closed(nodes)
+
+    run(body)
+
+
+def test_acknowledgement_says_how_long_it_was_held_back() -> None:
+    @dataclass
+    class Stands:
+        at_s: float = 5.0
+
+        def now(self) -> float:
+            return self.at_s
+
+        def wall(self) -> float:
+            return 0.0
+
+    async def body(subject: Subject) -> None:
+        clock = Stands()
+        nodes = [Node(subject, 1, clock=clock, options=LinkOptions(ack_delay_s=0.01))]
+        address = await nodes[0].links.listen()
+        connection = await subject.at(0).dial(address)
+        await connection.write(hello(Identity(0, "job", "hash", 0), 1, 0))
+        await connection.read()
+        for frame in encode(Numbered(0, np.zeros(1)), edge=0, sequence=1):
+            await connection.write(frame)
+        await nodes[0].until(lambda: bool(nodes[0].messages))
+        clock.at_s += 0.25
+        header, payload = only_frame(await connection.read())
+        ack = data_pb2.Ack()
+        parse(payload, ack)
+        assert (header.kind, ack.received, ack.held_us) == (data_pb2.KIND_ACK, 1, 250_000)
+        await connection.close()
         await closed(nodes)
 
     run(body)
