@@ -43,6 +43,8 @@ class SampleStatistics:
 class LinkStatistics:
     """What passed from a node to one peer since the start.
 
+    For how long the peer held an acknowledgement back is not counted; see `dataflow.transport.link_meter`.
+
     Args:
         nbytes: bytes of frames that the peer has acknowledged.
         messages: messages and ends that the peer has acknowledged.

@@ -24,7 +24,7 @@ FEW = 10
 """Of fewer gradients than this, chance may be what makes them fewer."""
 
 FREE = 0.05
-"""A node that was held back for all but this share of a while has no pace in it."""
+"""A node that made nothing in a while, and was held back for all but this share of it, has no pace in it."""
 
 BUSY = 0.5
 """Share of every while in which something waited on a link that is called slow."""
@@ -151,4 +151,4 @@ def _about_links(job: MeasuredJob, whiles: Mapping[int, Sequence[Rates]]) -> lis
 def _pace(rates: Rates) -> Effort:
     """The gradients of a while, and the seconds in which nothing held them back."""
     free_s = rates.seconds - rates.blocked_s
-    return Effort(rates.steps, free_s if free_s > FREE * rates.seconds else 0.0)
+    return Effort(rates.steps, free_s if rates.steps or free_s > FREE * rates.seconds else 0.0)

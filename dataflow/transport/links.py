@@ -17,7 +17,7 @@ from dataflow.message import Message
 from dataflow.reports import LinkStatistics
 from dataflow.transport.base import Network
 from dataflow.transport.incoming_links import IncomingLinks
-from dataflow.transport.link_meter import LinkMeter, Stopwatch
+from dataflow.transport.link_meter import LinkMeters
 from dataflow.transport.link_options import DEFAULT_OPTIONS, Counters, LinkOptions, PeerStatistics
 from dataflow.transport.outgoing_link import OutgoingLink, Surroundings
 from dataflow.transport.peers import Identity, Peers
@@ -41,7 +41,7 @@ class Links:
         on_lost: told (peer, reason) when a link that was up is given up; once per direction.
         rng: draws the jitter of reconnections.
         options: settings.
-        clock: measures how long a link is down, and how long messages take.
+        clock: measures how long a link is down, how long acknowledgements are held back, and how long messages take.
         sleep: waits for a number of seconds between attempts to reconnect.
     """
 
@@ -65,12 +65,9 @@ class Links:
     ) -> None:
         identity, clock = Identity(node, job, plan_hash, incarnation), clock or SystemClock()
         self._node, self._edge_types, self._network, self._peers = node, edge_types, network, Peers()
-        self._around = Surroundings(
-            network, identity, self._peers, options, on_credit, on_lost, rng, clock, sleep
-        )
+        self._around = Surroundings(network, identity, self._peers, options, on_credit, on_lost, rng, clock, sleep)
         self._counters: dict[int, Counters] = {}
-        self._busy = Stopwatch(self._around.clock)
-        self._meters: dict[int, LinkMeter] = {}
+        self._meters = LinkMeters(clock, options.ack_delay_s)
         self._incoming = IncomingLinks(
             identity,
             self._peers,
@@ -103,8 +100,8 @@ class Links:
             link = self._outgoing.get(peer)
             if link is None or link.lost:
                 self._abandon(peer, "replaced")
-                meter = self._meters.setdefault(peer, LinkMeter(self._around.clock, self._busy))
-                self._outgoing[peer] = OutgoingLink(peer, address, self._around, self._counters_of(peer), meter)
+                counters, meter = self._counters_of(peer), self._meters.of(peer)
+                self._outgoing[peer] = OutgoingLink(peer, address, self._around, counters, meter)
         waiting = [asyncio.ensure_future(self._outgoing[peer].up()) for peer in addresses]
         try:
             for up in asyncio.as_completed(waiting):
@@ -175,11 +172,11 @@ class Links:
 
     def deliveries(self) -> dict[int, LinkStatistics]:
         """What peers have acknowledged so far, and how long that took, by the peer's number."""
-        return {peer: meter.statistics() for peer, meter in sorted(self._meters.items())}
+        return self._meters.statistics()
 
     def busy_s(self) -> float:
-        """Seconds so far in which something waited for the acknowledgement of any peer."""
-        return self._busy.total_s()
+        """Seconds so far in which anything was on its way to any peer."""
+        return self._meters.busy_s()
 
     def _link(self, peer: int) -> OutgoingLink:
         link = self._outgoing.get(peer)

@@ -218,7 +218,7 @@ class OutgoingLink:
         welcome = data_pb2.Welcome()
         parse(payload, welcome)
         self._check_incarnation(welcome)
-        self._acknowledge(welcome.received)
+        self._acknowledge(welcome.received, 0.0)
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()
         self._take_credits(welcome.credits)
@@ -285,10 +285,10 @@ class OutgoingLink:
                     raise WireError(what, got=header.kind)
                 ack = data_pb2.Ack()
                 parse(payload, ack)
-                self._acknowledge(ack.received, held_s=1e-6 * ack.held_us)
+                self._acknowledge(ack.received, ack.held_us / 1e6)
                 self._take_credits(ack.credits)
 
-    def _acknowledge(self, received: int, held_s: float = 0.0) -> None:
+    def _acknowledge(self, received: int, held_s: float) -> None:
         if not self._acknowledged <= received <= self._written:
             what = f"node {self.peer} acknowledges a frame outside {self._acknowledged} to {self._written}"
             raise WireError(what, got=received)

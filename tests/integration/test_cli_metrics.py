@@ -20,29 +20,27 @@ from dataflow.cli.main import main
 from dataflow.clock import SystemClock
 
 SLOW_JOB = '''
-"""Ako with a source that takes its time on node 1."""
+"""Ako whose gradients take their time on node 1."""
 
 import time
 
 from ako_jobs import ako
-from dataflow import Emissions, In, LogicalGraph, NodeContext, Operator, Out
-from operators.messages import Batch
+from dataflow import LogicalGraph
+from operators.compute import Compute
 
 Config = ako.Config
 
 
-class Dawdle(Operator):
-    batches = In(Batch)
-    late = Out(Batch)
-
-    def process(self, batch: Batch, node: NodeContext) -> Emissions:
+class Slow(Compute):
+    def process(self, batch, replica, statistics, clocks, node):
         if node.index == 1:
             time.sleep(0.1)
-        yield self.late(batch)
+        return super().process(batch, replica, statistics, clocks, node)
 
 
 def build(config: Config) -> LogicalGraph:
-    return ako.build(config).insert_after("source", Dawdle())
+    graph = ako.build(config)
+    return graph.replace("compute", Slow.model_validate_json(graph.operator("compute").params))
 '''
 
 
@@ -95,7 +93,7 @@ def test_running_job_tells_its_measurements_and_which_node_is_slow(
     settings = ["epochs=100000", "tau=2", "p=1"]
     job = said(capsys, "submit", str(tmp_path / "slow_job.py"), *settings, "--nodes", "2", "--json")["job"]
     clock, status = SystemClock(), dict[str, Any]()
-    end_s = clock.now() + 60.0
+    end_s = clock.now() + 100.0
     while not status.get("slow"):
         assert clock.now() < end_s, status
         clock.sleep(0.2)

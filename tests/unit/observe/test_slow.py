@@ -62,6 +62,14 @@ def test_node_that_all_others_wait_for_is_named_although_all_make_as_many_gradie
     ]
 
 
+def test_node_that_all_others_wait_for_nearly_all_the_time_is_named() -> None:
+    nodes = [*(node(number, [(10, 0.98)] * 3) for number in range(2)), node(2, [(10, 0.0)] * 3)]
+    assert said(*nodes) == [
+        "node-2 is slow: it makes 10 gradients/s when nothing holds it back, the others 500; "
+        "they were blocked 98% of the time"
+    ]
+
+
 def test_two_slow_nodes_are_both_named_the_slower_first() -> None:
     nodes = [node(0, [(50, 0.0)] * 3), *(node(number, FAST) for number in (1, 2, 3)), node(4, [(40, 0.0)] * 3)]
     (sentence,) = said(*nodes)

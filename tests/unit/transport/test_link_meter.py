@@ -11,7 +11,7 @@ from dataflow.errors import WireError
 from dataflow.reports import LinkStatistics
 from dataflow.testing.conformance import Node, Numbered, Subject, closed, connected, run_check
 from dataflow.transport.faulty import CutAfter, FaultyNetwork
-from dataflow.transport.link_meter import LinkMeter, Stopwatch
+from dataflow.transport.link_meter import LinkMeters
 from dataflow.transport.link_options import LinkOptions
 from dataflow.transport.memory import MemoryNetwork
 
@@ -30,54 +30,78 @@ class ManualClock:
         self.now_s += duration_s
 
 
+HELD_S = 0.25
+"""Peers hold acknowledgements back for so long at most."""
+
+
 def test_meter_of_overlapping_messages_adds_delays_and_counts_busy_time_once() -> None:
     clock = ManualClock()
-    meter = LinkMeter(clock, Stopwatch(clock))
+    meter = LinkMeters(clock, HELD_S).of(1)
     meter.handed(1)
     clock.sleep(1.0)
     meter.handed(3)
     clock.sleep(1.0)
-    meter.acknowledged(2, 50)  # the first message, and one frame of the second
+    meter.acknowledged(2, 50, 0.0)  # the first message, and one frame of the second
     assert meter.statistics() == LinkStatistics(nbytes=50, messages=1, busy_s=2.0, delay_s=2.0)
     clock.sleep(2.0)
-    meter.acknowledged(3, 10)
+    meter.acknowledged(3, 10, 0.0)
     clock.sleep(5.0)
     assert meter.statistics() == LinkStatistics(nbytes=60, messages=2, busy_s=4.0, delay_s=5.0)
     assert meter.statistics().goodput == 15.0
     assert meter.statistics().mean_delay_s == 2.5
 
 
-def test_meter_does_not_count_the_time_that_the_peer_kept_an_acknowledgement() -> None:
+def test_meter_does_not_count_the_time_for_which_the_peer_held_the_acknowledgement() -> None:
     clock = ManualClock()
-    node = Stopwatch(clock)
-    meter, other = LinkMeter(clock, node), LinkMeter(clock, node)
+    meter = LinkMeters(clock, HELD_S).of(1)
     meter.handed(1)
-    other.handed(1)
-    clock.sleep(3.0)
-    meter.acknowledged(1, 10, held_s=1.0)
-    other.acknowledged(1, 10, held_s=2.0)
-    assert meter.statistics() == LinkStatistics(nbytes=10, messages=1, busy_s=2.0, delay_s=2.0)
-    assert other.statistics() == LinkStatistics(nbytes=10, messages=1, busy_s=1.0, delay_s=1.0)
-    assert node.total_s() == 2.0
+    clock.sleep(0.125)  # it may have arrived long ago
+    assert meter.statistics() == LinkStatistics()
+    clock.sleep(0.125)
+    meter.acknowledged(1, 50, 0.1875)
+    assert meter.statistics() == LinkStatistics(nbytes=50, messages=1, busy_s=0.0625, delay_s=0.0625)
+
+
+def test_meter_of_messages_acknowledged_together_takes_each_to_have_been_as_fast_as_the_last() -> None:
+    clock = ManualClock()
+    node = LinkMeters(clock, HELD_S)
+    meter = node.of(1)
+    for number in range(4):  # handed over at 0, 1/16, 2/16 and 3/16 s; each is there 1/64 s later
+        meter.handed(number + 1)
+        clock.sleep(0.0625)
+    meter.acknowledged(4, 80, 0.0625 - 1 / 64)
+    assert meter.statistics() == LinkStatistics(nbytes=80, messages=4, busy_s=4 / 64, delay_s=4 / 64)
+    assert node.busy_s() == 4 / 64
+
+
+def test_meter_of_messages_that_came_together_after_a_stall_counts_the_stall() -> None:
+    clock = ManualClock()
+    node = LinkMeters(clock, HELD_S)
+    meter = node.of(1)
+    meter.handed(1)
+    clock.sleep(8.0)
     meter.handed(2)
-    clock.sleep(1.0)
-    meter.acknowledged(2, 10, held_s=5.0)  # a peer whose clock is wrong
-    assert meter.statistics() == LinkStatistics(nbytes=20, messages=2, busy_s=2.0, delay_s=2.0)
+    clock.sleep(0.125)
+    meter.acknowledged(2, 20, 0.0)  # the first came in during the last quarter of a second, or it had been told before
+    assert meter.statistics() == LinkStatistics(nbytes=20, messages=2, busy_s=8.0, delay_s=7.875 + 0.125)
+    assert node.busy_s() == 8.0
 
 
-def test_meter_while_nothing_is_acknowledged_grows_busy() -> None:
+def test_meter_while_nothing_is_acknowledged_grows_busy_but_for_what_may_be_held_back() -> None:
     clock = ManualClock()
-    meter = LinkMeter(clock, Stopwatch(clock))
+    node = LinkMeters(clock, HELD_S)
+    meter = node.of(1)
     meter.handed(1)
     clock.sleep(3.0)
-    assert meter.statistics() == LinkStatistics(busy_s=3.0)
+    assert meter.statistics() == LinkStatistics(busy_s=2.75)
+    assert node.busy_s() == 2.75
     assert meter.statistics().goodput == 0.0
     assert meter.statistics().mean_delay_s == 0.0
 
 
 def test_meter_of_a_link_given_up_stops_and_begins_anew() -> None:
     clock = ManualClock()
-    meter = LinkMeter(clock, Stopwatch(clock))
+    meter = LinkMeters(clock, HELD_S).of(1)
     meter.handed(7)
     clock.sleep(1.0)
     meter.given_up()
@@ -85,28 +109,57 @@ def test_meter_of_a_link_given_up_stops_and_begins_anew() -> None:
     clock.sleep(1.0)
     meter.handed(1)  # of the link that replaces it
     clock.sleep(1.0)
-    meter.acknowledged(1, 5)
+    meter.acknowledged(1, 5, 0.0)
     assert meter.statistics() == LinkStatistics(nbytes=5, messages=1, busy_s=2.0, delay_s=1.0)
 
 
-def test_stopwatch_of_two_links_is_the_union_of_their_busy_times() -> None:
+def test_node_is_busy_for_the_union_of_what_its_links_are() -> None:
     clock = ManualClock()
-    node = Stopwatch(clock)
-    one, two = LinkMeter(clock, node), LinkMeter(clock, node)
-    one.handed(1)
+    node = LinkMeters(clock, HELD_S)
+    node.of(1).handed(1)
     clock.sleep(2.0)
-    two.handed(1)
+    node.of(2).handed(1)
     clock.sleep(1.0)
-    one.acknowledged(1, 1)
-    clock.sleep(4.0)
-    assert node.total_s() == 7.0  # still running
-    two.acknowledged(1, 1)
+    node.of(1).acknowledged(1, 1, 0.0)
+    clock.sleep(4.25)
+    assert node.busy_s() == 7.0  # the second is under way, but for what may be held back
+    node.of(2).acknowledged(1, 1, 0.125)
     clock.sleep(8.0)
-    two.handed(2)
+    node.of(2).handed(2)
     clock.sleep(0.5)
-    two.acknowledged(2, 1)
-    assert node.total_s() == 7.5
-    assert (one.statistics().busy_s, two.statistics().busy_s) == (3.0, 5.5)
+    node.of(2).acknowledged(2, 1, 0.0)
+    assert node.busy_s() == 7.625
+    assert [link.busy_s for link in node.statistics().values()] == [3.0, 5.625]
+
+
+def test_busy_times_of_many_links_at_random_are_those_of_their_messages_and_never_shrink() -> None:
+    rng, clock = np.random.default_rng(5), ManualClock()
+    clock.now_s = 0.0
+    node = LinkMeters(clock, HELD_S)
+    begun: dict[int, list[float]] = {peer: [] for peer in range(3)}
+    numbers = dict.fromkeys(begun, 0)
+    busy = np.zeros(60_000, dtype=bool)  # in milliseconds
+    told = 0.0
+    for at_ms in range(50_000):
+        clock.now_s = at_ms / 1000
+        for peer, under_way in begun.items():
+            if rng.random() < 0.002:
+                numbers[peer] += 1
+                node.of(peer).handed(numbers[peer])
+                under_way.append(at_ms)
+            elif under_way and rng.random() < 0.003:
+                busy[int(under_way[0]) : at_ms] = True
+                under_way.clear()
+                node.of(peer).acknowledged(numbers[peer], 1, 0.0)
+        if rng.random() < 0.01:
+            assert node.busy_s() >= told
+            told = node.busy_s()
+    for peer, under_way in begun.items():
+        if under_way:
+            busy[int(under_way[0]) : at_ms] = True
+            node.of(peer).given_up()
+    # Messages that were acknowledged together count from when each was handed over, less what may have been held back.
+    assert 0.8 * busy.sum() < 1000 * node.busy_s() <= busy.sum() + 1e-6
 
 
 def run(body: Callable[[Subject], Any], network: Callable[[], Subject] = lambda: Subject.of(MemoryNetwork())) -> None:
@@ -116,20 +169,23 @@ def run(body: Callable[[Subject], Any], network: Callable[[], Subject] = lambda:
 def test_deliveries_of_links_tell_what_each_peer_acknowledged() -> None:
     async def body(subject: Subject) -> None:
         clock = ManualClock()
-        nodes = [Node(subject, number, clock=clock) for number in range(3)]
+        nodes = [Node(subject, 0, clock=clock), Node(subject, 1), Node(subject, 2)]
         await connected(nodes)
         for number in range(10):
             nodes[0].links.send(1, 0, Numbered(number, np.zeros(1_000)))
         clock.sleep(0.5)  # nothing was written yet: the loop has not run
-        assert nodes[0].links.deliveries()[1] == LinkStatistics(busy_s=0.5)
-        assert nodes[0].links.busy_s() == 0.5
+        may_be_held_s = LinkOptions().ack_delay_s
+        assert nodes[0].links.deliveries()[1].busy_s == pytest.approx(0.5 - may_be_held_s)
+        assert nodes[0].links.busy_s() == pytest.approx(0.5 - may_be_held_s)
+        nodes[0].links.send_end(1, 0)  # acknowledged at once, and all before it
         await nodes[0].links.drain()
         clock.sleep(4.0)
         found = nodes[0].links.deliveries()
-        assert (found[1].messages, found[1].busy_s, found[1].delay_s) == (10, 0.5, 5.0)
+        assert found[1].messages == 11
+        assert (found[1].busy_s, found[1].delay_s) == pytest.approx((0.5 - may_be_held_s, 5.0 - 10 * may_be_held_s))
         assert 80_000 < found[1].nbytes < 82_000
         assert found[2] == LinkStatistics()
-        assert nodes[0].links.busy_s() == 0.5
+        assert nodes[0].links.busy_s() == found[1].busy_s
         await closed(nodes)
 
     run(body)
