@@ -80,10 +80,11 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 """What each system runs with, unless `--set` says otherwise.
 
-DDP's are those with which synchronous SGD with the same mini-batches of all hosts gets there after the fewest images, of
-lr 0.1, 0.2 and 0.3 without momentum and 0.02 to 0.05 with 0.9, 16, 32 and 64 images a host, constant and cosines of 1.25
-to 3 epochs, three seeds each, on one machine; with 64 images a host it takes more images, and on four hosts at 100 Mbit/s
-no less time. Ours were tuned by `--tune` on four hosts with 0.4 cores at 100 Mbit/s.
+DDP's were found with synchronous SGD on one machine, which makes the same steps, three seeds each: learning rates 0.1,
+0.2 and 0.3 without momentum and 0.015 to 0.05 with 0.9, 16, 32 and 64 images a host, constant and cosines of 1.25 to 3
+epochs. With 32 these reach the target after 84,000 to 108,000 images. With 64 it takes 156,000 at least, which on four
+hosts at 100 Mbit/s is no faster; with 16, 60,000 to 84,000, in half as many steps again. Ours were found by `--tune`,
+on four hosts with 0.4 cores at 100 Mbit/s.
 """
 
 GRID: dict[str, list[str]] = {"lr": ["0.05", "0.1", "0.2"], "batch": ["32", "64"]}
