@@ -67,23 +67,28 @@ JOBS = {
 HOOKS = {"ddp": "plain", "ddp_fp16": "fp16", "ddp_powersgd": "powersgd"}
 """The systems that are DDP, and how they send gradients."""
 
+AKO = {"lr": "0.1", "batch": "32", "schedule": "cosine", "epochs": "3", "p": "2", "every": "8", "tau": "64"}
 DDP = {"lr": "0.03", "batch": "32", "momentum": "0.9", "schedule": "cosine", "epochs": "2"}
 
 SETTINGS: dict[str, dict[str, str]] = {
-    "ako": {"lr": "0.08", "batch": "32", "p": "2", "every": "8", "epochs": "6"},
-    "ps": {"lr": "0.05", "batch": "32", "servers": "1", "epochs": "6"},
-    "all_to_all": {"lr": "0.05", "batch": "32", "epochs": "6"},
-    "ako_torch": {"lr": "0.08", "batch": "32", "p": "2", "every": "8", "epochs": "6"},
+    "ako": AKO,
+    "ps": {"lr": "0.05", "batch": "32", "schedule": "cosine", "epochs": "3", "servers": "all"},
+    "all_to_all": {"lr": "0.05", "batch": "32", "schedule": "cosine", "epochs": "3"},
+    "ako_torch": AKO,
     "ddp": DDP,
     "ddp_fp16": DDP,
     "ddp_powersgd": DDP,
 }
 """What each system runs with, unless `--set` says otherwise.
 
-DDP's are those with which synchronous SGD with the same mini-batches of all hosts gets there after the fewest images, of
-lr 0.1, 0.2 and 0.3 without momentum and 0.02 to 0.05 with 0.9, 16, 32 and 64 images a host, constant and cosines of 1.25
-to 3 epochs, three seeds each, on one machine; with 64 images a host it takes more images, and on four hosts at 100 Mbit/s
-no less time. Ours were tuned by `--tune` on four hosts with 0.4 cores at 100 Mbit/s.
+DDP's were found with synchronous SGD on one machine, which makes the same steps, three seeds each: learning rates 0.1,
+0.2 and 0.3 without momentum and 0.015 to 0.05 with 0.9, 16, 32 and 64 images a host, constant and cosines of 1.25 to 3
+epochs. With 32 these reach the target after 84,000 to 108,000 images. With 64 it takes 156,000 at least, which on four
+hosts at 100 Mbit/s is no faster; with 16, 60,000 to 84,000, in half as many steps again.
+
+Ako's were found by `--tune`, on four hosts with 0.4 cores at 100 Mbit/s: 16 combinations of learning rates 0.02 to 0.12
+at a constant rate, 0.005 to 0.015 with momentum 0.9, and 0.1 with a cosine, every 4, 8 or 16, p 1 or 2, tau 4 or 64.
+The others' are a first guess: `ps` and `all_to_all` were tried with 0.05 and 0.1 at a constant rate only.
 """
 
 GRID: dict[str, list[str]] = {"lr": ["0.05", "0.1", "0.2"], "batch": ["32", "64"]}
@@ -172,6 +177,8 @@ class Bench:
         hosts = len(self.plan.hosts)
         prepared = prepare(load_job(JOBS[run.system]), {**words, **run.settings}, hosts)
         result = execute(prepared, cluster=partial(lab_cluster, self.plan, self.state_dir))
+        if result.interrupted:
+            raise KeyboardInterrupt
         run.failed, run.run_s = result.reason, float(str(result.record["run_s"]))
         for report in result.reports:
             if report["port"] == "validate.results":

@@ -5,6 +5,7 @@ ako run benchmarks/mnist_torch_job.py data=mnist data_dir=DIR
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from ako_jobs import ako
@@ -12,9 +13,18 @@ from dataflow import LogicalGraph
 from operators.dnn import TorchSpec
 
 
+class ChannelsLast(nn.Module):
+    """Lays images out as PyTorch's convolutions are faster with."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """The same images."""
+        return images.contiguous(memory_format=torch.channels_last)
+
+
 def paper() -> nn.Module:
     """Convolutions of 10, 20 and 100 filters, 200 neurons, initial weights uniform in +-1/sqrt(fan_in)."""
     return nn.Sequential(
+        ChannelsLast(),
         *(nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(20, 100, 4), nn.ReLU(), nn.Flatten()),

@@ -113,11 +113,10 @@ def compare(
         said["cluster"] = {**(said.get("cluster") or {}), **given}
     plan = lab_plan(lab)
     if plan is not None:
-        said |= {"nodes": said.get("nodes", len(plan.hosts)), "lab": as_it_is(plan).text}
+        said |= {"nodes": said.get("nodes", len(plan.hosts)), "lab": plan.text}
     options = {"nodes": nodes, "master": master or None, "seeds": seeds, "target": target}
     said |= {key: value for key, value in options.items() if value is not None}
-    comparison = Comparison.parse(said)
-    _check_lab(comparison, plan)
+    comparison = _with_lab(Comparison.parse(said), plan)
     if comparison.master:
         master_address(comparison.master, default_state_dir())
     for variant, warnings in check_cases(comparison).items():
@@ -166,14 +165,15 @@ def _sorted(words: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, 
     return variants, parse_settings(settings), files
 
 
-def _check_lab(comparison: Comparison, plan: LabPlan | None) -> None:
-    """Refuse what the lab has no room for, or has no lab."""
+def _with_lab(comparison: Comparison, plan: LabPlan | None) -> Comparison:
+    """A comparison with its lab as it is now; what that has no room for, or has no lab, is refused."""
     if plan is None:
         if comparison.lab:
             raise ConfigError(what="the comparison is one in a lab", got=comparison.lab, fix="add --lab")
-        return
+        return comparison
     for case in comparison.cases():
         check_room(plan, case.nodes)
+    return comparison.model_copy(update={"lab": as_it_is(plan).text})
 
 
 def _file(names: Sequence[str]) -> Comparison | None:

@@ -23,6 +23,12 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("streams")
 
 
+@pytest.fixture
+def stream_ends(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("stream_ends")
+
+
 @pytest.mark.parametrize(
     ("accuracies", "index"),
     [
@@ -75,8 +81,8 @@ def test_transfer_says_goodput_and_processor_time_of_both_ends(streams: ModuleTy
     assert transfer.messages_per_core_s == 100_000
 
 
-def test_ready_messages_take_turns(streams: ModuleType) -> None:
-    messages = list(streams.ready(17, 3))
+def test_ready_messages_take_turns(stream_ends: ModuleType) -> None:
+    messages = list(stream_ends.ready(17, 3))
     assert messages[0] is messages[16]
     assert len({id(message) for message in messages}) == 16
     assert {len(message) for message in messages} == {3}
