@@ -29,8 +29,17 @@ ASSUMED_PACE = 200.0
 FIRST_EVERY = 4
 """Gradients in a round before the first measurement."""
 
+MOST_EVERY = 8
+"""Gradients in a round at most."""
+
+LEAST_PARTITIONS = 2
+"""Partitions at least, with rounds of several gradients: all that peers have made in a round, applied to the whole of a
+replica at once, takes training far off. Four hosts of a lab at 100 Mbit/s, two epochs of MNIST with a cosine: 97.2 to
+97.7% with rounds of 16 and 97.6% with rounds of 8 if sent whole, 98.6 and 98.7% with rounds of 8 in 2 and 3 partitions.
+"""
+
 LONGEST = 16
-"""Gradients in a round at most; and until every cell is sent again, where bandwidth does not ask for more.
+"""Gradients at most until every cell is sent again, where bandwidth does not ask for more.
 
 Of eight nodes that train on MNIST (docs/reproductions.md, figure 12), up to 12 partitions of single gradients make no
 difference to accuracy that two seeds could tell, and 24 do.
@@ -181,7 +190,7 @@ class CostModel(BaseModel):
             work: gradients in a round that the processor asks for.
         """
         span = max(LONGEST, _MORE_SPAN * load)
-        wanted = self.every or min(LONGEST, max(1, math.ceil(work - 1e-9)))
+        wanted = self.every or min(MOST_EVERY, max(1, math.ceil(work - 1e-9)))
         for every in range(wanted, 0, -1):
             choice = Choice(self._partitions(load, every), every)
             if self.every or every == 1 or choice.span <= span:
@@ -229,7 +238,8 @@ class CostModel(BaseModel):
 
     def _partitions(self, load: float, every: int) -> int:
         """P, for rounds of so many gradients."""
-        return self.partitions or min(self.cells, max(1, math.ceil(load / every - 1e-9)))
+        least = LEAST_PARTITIONS if every > 1 else 1
+        return self.partitions or min(self.cells, max(least, math.ceil(load / every - 1e-9)))
 
 
 def _full(known: Known, rates: Rates) -> Known:

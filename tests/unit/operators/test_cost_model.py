@@ -82,15 +82,15 @@ def test_p_is_gamma_m_n_minus_one_over_b_rounded_up(gamma, nbytes, nodes, bandwi
         (7.2, 0.2, (8, 1)),
         (7.2, 2.1, (3, 3)),  # 2.4 partitions
         (7.2, 4.0, (2, 4)),
-        (7.2, 99, (1, 16)),  # no more than 16 gradients in a round
-        (17.0, 99, (2, 10)),  # with 11 they would be 2 x 11: more than 1.25 x 17
-        (20.0, 99, (2, 12)),
-        (12.5, 99, (1, 16)),
-        (15.9, 99, (1, 16)),
-        (16.1, 99, (2, 10)),
-        (100.0, 99, (7, 16)),  # 112, where bandwidth asks for 100 in any case
-        (33.0, 99, (3, 13)),  # 3 x 14 and more are above 1.25 x 33
-        (5000.0, 99, (256, 16)),
+        (0.4, 2.0, (2, 2)),  # no round of several gradients goes out whole
+        (7.2, 99, (2, 8)),  # no more than 8 gradients in a round
+        (17.0, 99, (3, 7)),  # with 8 they would be 3 x 8: more than 1.25 x 17
+        (20.0, 99, (3, 8)),
+        (12.5, 99, (2, 8)),
+        (16.1, 99, (3, 6)),  # 3 x 7 is more than 1.25 x 16.1
+        (100.0, 99, (13, 8)),
+        (33.0, 99, (5, 8)),
+        (5000.0, 99, (256, 8)),
     ],
 )
 def test_best_is_the_shortest_round_that_the_processor_bears_within_a_sane_span(load, work, choice):
