@@ -50,7 +50,7 @@ class Due(Operator):
     """Lets the progress through at which something is due, and the last one again, as final, when all has ended.
 
     What is `due` is let through on every node, and on one node `in_turn`: on the next one each time, and the final one
-    on the first. So work that one replica is enough for is divided among the nodes, and holds none back more than others.
+    on the first. So work that one replica is enough for is divided among the nodes, and none holds the others back.
 
     Args:
         every: images that the whole role sees in between, or ``epoch``, or ``end`` for the final one only.

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from dataflow.clock import SystemClock
 from dataflow.errors import JobFailedError
 from dataflow.message import Message
-from dataflow.runtime.process import ONE_THREAD
+from dataflow.runtime.process import ONE_THREAD, READ_WHOLE
 from dataflow.transport.grpc_connection import GrpcNetwork
 from dataflow.transport.links import Links
 
@@ -50,8 +50,8 @@ _PATIENCE_S: Final = 30.0
 
 _ENVIRONMENT: Final = {
     **ONE_THREAD,
+    **READ_WHOLE,
     "GRPC_VERBOSITY": "NONE",
-    "GRPC_EXPERIMENTS": "tcp_rcv_lowat,tcp_frame_size_tuning",
 }
 """Of both ends: that of job processes, but silent about the other end's going first."""
 

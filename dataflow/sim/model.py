@@ -16,7 +16,6 @@ MOST_TASKS = 1024
 """No machine that a gradient is divided on has more cores."""
 
 
-
 class ClusterModel(BaseModel):
     """The cluster that a job is simulated on.
 
