@@ -86,9 +86,10 @@ DDP's were found with synchronous SGD on one machine, which makes the same steps
 epochs. With 32 these reach the target after 84,000 to 108,000 images. With 64 it takes 156,000 at least, which on four
 hosts at 100 Mbit/s is no faster; with 16, 60,000 to 84,000, in half as many steps again.
 
-Ako's were found by `--tune`, on four hosts with 0.4 cores at 100 Mbit/s: 16 combinations of learning rates 0.02 to 0.12
+Ako's were found by `--tune`, on four hosts with 0.4 cores at 100 Mbit/s: 14 combinations of learning rates 0.02 to 0.12
 at a constant rate, 0.005 to 0.015 with momentum 0.9, and 0.1 with a cosine, every 4, 8 or 16, p 1 or 2, tau 4 or 64.
-The others' are a first guess: `ps` and `all_to_all` were tried with 0.05 and 0.1 at a constant rate only.
+One seed each, and other jobs ran meanwhile. The others' are a first guess: `ps` and `all_to_all` were
+tried with 0.05 and 0.1 at a constant rate, and with 0.05 and a cosine.
 """
 
 GRID: dict[str, list[str]] = {"lr": ["0.05", "0.1", "0.2"], "batch": ["32", "64"]}
