@@ -6,8 +6,8 @@
 The job is simulated with the settings in REAL/config.json, p included if the run chose one, on the cluster that the
 options describe, with task times measured on this machine; of a lab's hosts the share of a core that they really got,
 which is less than the one that was asked for (docs/simulator.md). Printed are, for both, the seconds and images until
-the target had been held, the seconds in all, gradients, bytes and mean staleness, and their ratios. The aim is a time to
-accuracy within 15% and bytes within 2%.
+the target had been held, the seconds in all, gradients, bytes and mean staleness, and their ratios. The aim is a time
+to accuracy within 15% and bytes within 2%.
 """
 
 from __future__ import annotations

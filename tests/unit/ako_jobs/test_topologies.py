@@ -18,7 +18,7 @@ WORKER_EDGES = {
     "normalise.normalised -> compute.batches",
     "compute.progress -> due.progress",
     "compute.progress -> due_checkpoint.progress",
-    "due.due -> validate.progress",
+    "due.in_turn -> validate.progress",
     "due.due -> sample.progress",
     "sample.samples -> divergence.samples",
     "due_checkpoint.due -> checkpoint.progress",
