@@ -165,7 +165,7 @@ def test_p_settles_at_what_the_formula_says_and_stays(monkeypatch: pytest.Monkey
 
 def test_p_rises_within_five_seconds_of_a_cut_and_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that waits for its link makes few gradients, and must not conclude that few partitions are enough."""
-    live = run_live(monkeypatch, 700, *everywhere("rate", 2.0, "8mbit"), rate=4.2e6)
+    live = run_live(monkeypatch, 900, *everywhere("rate", 2.0, "8mbit"), rate=4.2e6)
     for node in range(NODES):
         # Headers, of which the formula knows nothing, are a tenth of such small parts.
         assert formula(1e6) - 1 <= live.of(node)[-1].partitions <= 1.15 * formula(1e6)
