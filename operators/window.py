@@ -198,7 +198,7 @@ class Window(StateElement):
         layout: the model's cells.
         receivers: role whose nodes are sent to.
         sharding: the cells that each receiver is sent; if None, every other node is sent all cells.
-        cap_nbytes: memory for gradients at most.
+        cap_nbytes: memory for gradients at most: with what is under way, a receiver that stops costs less than 64 MB.
         newest_only: no accumulation (the ablation of ako.txt 5.7).
     """
 
@@ -206,7 +206,7 @@ class Window(StateElement):
     layout: Layout
     receivers: str
     sharding: Sharding | None = None
-    cap_nbytes: int = 256 << 20
+    cap_nbytes: int = 48 << 20
     newest_only: bool = False
 
     def create(self, node: NodeContext) -> WindowState:
