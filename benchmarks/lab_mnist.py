@@ -89,8 +89,8 @@ hosts at 100 Mbit/s is no faster; with 16, 60,000 to 84,000, in half as many ste
 Ako's were found by `--tune`, on four hosts with 0.4 cores at 100 Mbit/s: 14 combinations of learning rates 0.02 to 0.12
 at a constant rate, 0.005 to 0.015 with momentum 0.9, and 0.1 with a cosine, every 4, 8 or 16, p 1 or 2, tau 4 or 64.
 One seed each, and other jobs ran meanwhile. Then, with validations in turn, 0.05 to 0.1 with a cosine over two epochs,
-32 and 64 images, p 1 to 4, every 4, 8 or 16, and both left to the node, tau 4 to 40. The others' are a first guess: `ps`
-and `all_to_all` were tried with 0.05 and 0.1 at a constant rate, and with 0.05 and a cosine.
+32 and 64 images, p 1 to 4, every 4, 8 or 16, and both left to the node, tau 4 to 40. The others' are a first guess:
+`ps` and `all_to_all` were tried with 0.05 and 0.1 at a constant rate, and with 0.05 and a cosine.
 """
 
 GRID: dict[str, list[str]] = {"lr": ["0.05", "0.1", "0.2"], "batch": ["32", "64"]}
