@@ -13,7 +13,7 @@ import pytest
 
 COMMAND = (
     "compare",
-    "ako p=1",
+    "ako p=1 every=1",
     "all_to_all",
     "epochs=1",
     "warm_start=0",
@@ -46,15 +46,15 @@ def test_compare_on_real_nodes_interrupted_keeps_what_finished_and_goes_on(tmp_p
     out, errors = process.communicate(timeout=100)
     assert process.returncode == 130, errors
     assert "missing: 1 of 2 runs; the same command goes on with them" in errors
-    assert "ako p=1" in out
-    kept = (tmp_path / "out" / "runs" / "01-ako-p-1" / "seed-0" / "record.json").read_bytes()
+    assert "ako p=1 every=1" in out
+    kept = (tmp_path / "out" / "runs" / "01-ako-p-1-every-1" / "seed-0" / "record.json").read_bytes()
     assert json.loads((tmp_path / "out" / "table.json").read_text())["missing"] == 1
 
     process = ako(tmp_path)
     out, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
-    assert "1/2  ako p=1, seed 0: " in errors
-    assert (tmp_path / "out" / "runs" / "01-ako-p-1" / "seed-0" / "record.json").read_bytes() == kept
+    assert "1/2  ako p=1 every=1, seed 0: " in errors
+    assert (tmp_path / "out" / "runs" / "01-ako-p-1-every-1" / "seed-0" / "record.json").read_bytes() == kept
     first, second = json.loads((tmp_path / "out" / "table.json").read_text())["rows"]
     assert (first["finished"], second["finished"]) == (1, 1)
     # Both send every update whole to the one other worker.

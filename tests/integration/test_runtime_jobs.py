@@ -84,7 +84,8 @@ def test_job_runs_to_its_end_and_everything_it_made_is_there(cluster: LocalClust
     submitted = JobSpec.model_validate_json(client.spec_json(job))
     record = make_record(submitted, events, status.statistics, installed_versions(), status.node_names)
     assert (record["stopped_by"], record["config"], len(record["reports"])) == ("epochs", {"lr": 0.1}, 40)  # type: ignore[arg-type]
-    assert record["links"][0] == {"source": 0, "target": 1, "sent_nbytes": sent, "received_nbytes": sent}  # type: ignore[index]
+    counted = {"source": 0, "target": 1, "sent_nbytes": sent, "received_nbytes": sent}
+    assert counted.items() <= record["links"][0].items()  # type: ignore[index, union-attr, call-overload]
 
 
 def test_watch_since_an_index_begins_there(cluster: LocalCluster, bundle: Bundle) -> None:
