@@ -93,7 +93,10 @@ class LinkMeter:
         self._handed.append((last_frame, self._clock.now()))
 
     def acknowledged(self, up_to_frame: int, nbytes: int, held_s: float) -> None:
-        """The peer has acknowledged `nbytes` more bytes: all frames up to this number, which came in `held_s` ago."""
+        """The peer has acknowledged `nbytes` more bytes: all frames up to this number, which came in `held_s` ago.
+
+        A peer that was too busy to acknowledge in time was as good as far away: that much has been told already.
+        """
         self._nbytes += nbytes
         handed = self._handed
         done = []
@@ -103,10 +106,11 @@ class LinkMeter:
             return
         now = self._clock.now()
         self._messages += len(done)
-        took_s, earliest_s = max(0.0, now - held_s - done[-1]), now - self._node.ack_delay_s
+        earliest_s = now - self._node.ack_delay_s
+        took_s = max(0.0, max(now - held_s, earliest_s) - done[-1])
         begin_s = end_s = done[0]
         for handed_s in done:
-            arrived_s = max(handed_s + took_s, min(earliest_s, now - held_s))
+            arrived_s = max(handed_s + took_s, earliest_s)
             self._delay_s += arrived_s - handed_s
             if handed_s > end_s:
                 self._was_busy(begin_s, end_s)
