@@ -181,7 +181,7 @@ def test_under_way_is_a_tenth_of_a_second_of_goodput_and_some_in_any_case() -> N
 
 
 def test_under_way_to_a_far_peer_is_more_than_what_credit_takes_to_come_back() -> None:
-    """A stream that carries 3 MB/s with 0.75 MB under way must not be limited to less: it would carry less, and so on."""
+    """A stream that carries 3 MB/s with 0.75 MB under way must not be limited to less: it would carry less."""
     under_way = UnderWay()
     assert under_way.nbytes(1, LinkRates(nbytes=1_500_000, busy_s=0.5, delay_s=0.125)) == 1_125_000
     assert under_way.nbytes(1, LinkRates(nbytes=1_500_000, busy_s=0.5, delay_s=0.9)) == 1_125_000  # it queues
