@@ -47,7 +47,7 @@ class LinkMeters:
         """Seconds until now in which anything was on its way to any peer."""
         now = self.clock.now()
         oldest_s = min((meter.oldest_s for meter in self._meters.values()), default=math.inf)
-        self._count_until(min(now, oldest_s))
+        self._count_until(min(now, oldest_s), now - self.ack_delay_s)
         return self._busy_s + max(0.0, now - self.ack_delay_s - oldest_s)
 
     def add(self, begin_s: float, end_s: float) -> None:
@@ -56,15 +56,18 @@ class LinkMeters:
         if len(self._spans) >= _MANY_SPANS:
             self.busy_s()
 
-    def _count_until(self, horizon_s: float) -> None:
-        """Add up what the spans cover until then, before which no further one will begin."""
+    def _count_until(self, horizon_s: float, covered_s: float) -> None:
+        """Add up what the spans cover until then, before which no further one will begin.
+
+        One will last from there until `covered_s` at least, if that is later: what ends before says nothing more.
+        """
         later = []
         for begin_s, end_s in sorted(self._spans):
             first_s, last_s = max(begin_s, self._counted_until_s), min(end_s, horizon_s)
             if last_s > first_s:
                 self._busy_s += last_s - first_s
                 self._counted_until_s = last_s
-            if end_s > horizon_s:
+            if end_s > max(horizon_s, covered_s):
                 later.append((max(begin_s, horizon_s), end_s))
         self._spans = later
 
