@@ -14,8 +14,8 @@ training, none held out, no warm start, plain mini-batches in a new order every 
 one compute thread and one share of the CPU for each host, and a validation on the 10,000 test images after each 12,000
 images that all hosts together have trained on. A cosine ends at the last epoch, wherever a run stops before.
 
-ako, ps, all_to_all: what `ako lab run` does. Their first host validates, between two steps of its own, while the others
-go on. ako_torch: Ako with PyTorch's kernels (`mnist_torch_job.py`).
+ako, ps, all_to_all: what `ako lab run` does. Their hosts validate in turn, each between two steps of its own, while the
+others go on. ako_torch: Ako with PyTorch's kernels (`mnist_torch_job.py`).
 
 ddp, ddp_fp16, ddp_powersgd: PyTorch's DistributedDataParallel over gloo, a process on each host, with no hook for the
 gradients, with `fp16_compress_hook`, and with PowerSGD of rank 2 from step 10 on; see `ddp_mnist.py`. Every rank
@@ -250,7 +250,7 @@ def bench(options: argparse.Namespace) -> Iterator[Bench]:
                 plan, state_dir, options.data_dir, options.validate_every, options.limit, options.first_validates
             )
         finally:
-            lab.down(state_dir, clock)
+            lab.down(state_dir, clock, force=True)
 
 
 def grid(settings: Mapping[str, str], values: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:

@@ -283,7 +283,7 @@ class Deadlines:
 
 @dataclass(slots=True)
 class _Series:
-    """The watched metrics as one node reports them.
+    """The watched metrics as they are reported.
 
     Args:
         held: reports in a row that reached the target.
@@ -335,7 +335,7 @@ class JobCoordinator:
         self._addresses: dict[int, str] = {}
         self._ready: set[int] = set()
         self._gone: set[int] = set()
-        self._series: dict[int, _Series] = {}
+        self._series = _Series()
         self._deadline_s: float | None = None
         self._suspicion = ""
 
@@ -359,7 +359,7 @@ class JobCoordinator:
             case NodeReady(node):
                 commands = self._on_ready(node, now)
             case NodeReport(node, report):
-                commands = self._on_report(node, report, now)
+                commands = self._on_report(report, now)
             case NodeEnded(node):
                 commands = self._on_gone(node, now)
             case NodeFailed():
@@ -388,7 +388,7 @@ class JobCoordinator:
         self._ready.add(node)
         return self._go(Trigger.ALL_READY, now) if len(self._ready) == len(self._names) else []
 
-    def _on_report(self, node: int, report: OperatorReport, now: float) -> list[Command]:
+    def _on_report(self, report: OperatorReport, now: float) -> list[Command]:
         rules = self._rules
         if (
             self.state is not JobState.RUNNING
@@ -407,11 +407,10 @@ class JobCoordinator:
                 reason = f"the stop rule watches {metric!r}, which {report.port} does not report; it has: {fields}"
                 return self._go(Trigger.RULE_BROKEN, now, reason)
             values.append(value)
-        self._series.setdefault(node, _Series()).add(values[0], rules.target, values[1])
-        if any(series.held >= rules.hold for series in self._series.values()):
+        self._series.add(values[0], rules.target, values[1])
+        if self._series.held >= rules.hold:
             return self._stop("target", now)
-        patience = rules.patience
-        if patience is not None and all(series.since_best >= patience for series in self._series.values()):
+        if rules.patience is not None and self._series.since_best >= rules.patience:
             return self._stop("patience", now)
         return []
 

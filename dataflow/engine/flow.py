@@ -6,6 +6,7 @@ consumed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,13 +25,30 @@ Sending = SendMessage | SendEnd
 UNDER_WAY_S: Final = 0.1
 """Seconds of a link's goodput that a stream may have under way: enough to keep the link busy, and no queue."""
 
+FAR: Final = 3.0
+"""Shortest delays of a link whose goodput a stream may have under way, if that is more. Credit comes back after up to
+two of them: a stream with less under way carries less than its link, and would be limited to less again."""
+
 LEAST_UNDER_WAY_NBYTES: Final = 128 << 10
 """Bytes that a stream may have under way in any case."""
 
 
-def under_way_nbytes(link: LinkRates) -> int:
-    """Bytes that a stream may have under way on a link that was busy."""
-    return max(LEAST_UNDER_WAY_NBYTES, int(UNDER_WAY_S * link.nbytes / link.busy_s))
+class UnderWay:
+    """How many bytes a stream to each peer may have under way, as the links to them are measured."""
+
+    def __init__(self) -> None:
+        self._least_delay_s: dict[int, float] = {}
+
+    def nbytes(self, peer: int, link: LinkRates) -> int | None:
+        """Bytes that may be under way from now on; None if the link has shown nothing new."""
+        if not (link.nbytes and link.busy_s > 0):
+            return None
+        least_s = self._least_delay_s.get(peer, math.inf)
+        if link.delay_s > 0:
+            least_s = self._least_delay_s[peer] = min(least_s, link.delay_s)
+        elif math.isinf(least_s):  # a part of a first message has passed
+            return None
+        return max(LEAST_UNDER_WAY_NBYTES, int(max(UNDER_WAY_S, FAR * least_s) * link.nbytes / link.busy_s))
 
 
 @dataclass(init=False, slots=True, eq=False)

@@ -40,7 +40,7 @@ from dataflow.engine.events import (
     Task,
     TaskFinished,
 )
-from dataflow.engine.flow import Crossing, under_way_nbytes
+from dataflow.engine.flow import Crossing, UnderWay
 from dataflow.engine.inbox import Delivery
 from dataflow.engine.inputs import Inputs, Source
 from dataflow.engine.loading import LoadedNode, Members
@@ -77,6 +77,7 @@ class NodeEngine:
         self._commands: list[Command] = []
         self._to_self: deque[Event] = deque()
         self._gone: set[int] = set()
+        self._under_way = UnderWay()
         self._now = self._started_s = 0.0
         self._started = self._ended = self._failed = False
         chains = [Chain(plan, chain, loaded.operators, loaded.contexts) for chain in plan.chains_on(node)]
@@ -552,9 +553,10 @@ class NodeEngine:
         Streams have no more under way than their links carry in a moment: what would queue is made later, of more.
         """
         for peer, link in event.rates.links.items():
-            if link.busy_s:
+            nbytes = self._under_way.nbytes(peer, link)
+            if nbytes is not None:
                 for crossing in self._crossings.values():
-                    self._send(crossing.limit(peer, under_way_nbytes(link)))
+                    self._send(crossing.limit(peer, nbytes))
         for state in self._turns:
             if state.chain.minds_rates and not state.ending:
                 state.rates = event.rates

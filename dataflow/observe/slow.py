@@ -102,9 +102,9 @@ class _Field(Generic[Key]):
 
 
 def _about_nodes(job: MeasuredJob, whiles: Mapping[int, Sequence[Rates]]) -> list[str]:
-    gathering = {node: rates for node, rates in whiles.items() if job.told[node][-1].steps}
+    seconds = {node: sum(each.seconds for each in rates) for node, rates in whiles.items()}
+    gathering = {node: rates for node, rates in whiles.items() if job.told[node][-1].steps and seconds[node] > 0.0}
     found = laggards({node: [_pace(each) for each in rates] for node, rates in gathering.items()})
-    seconds = {node: sum(each.seconds for each in rates) for node, rates in gathering.items()}
     found = [slow for slow in found if slow.usual * seconds[slow.key] >= FEW]
     if not found:
         return []

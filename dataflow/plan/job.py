@@ -15,7 +15,8 @@ class StopRules(_Data):
     """When the coordinator stops a job whose sources could go on.
 
     Args:
-        report: ``operator.port`` of the reported port that is watched; empty if nothing is.
+        report: ``operator.port`` of the reported port that is watched; empty if nothing is. What nodes report is one
+            series, as it comes in: they may take turns.
         metric: numeric field of its messages; higher is better.
         target: stop once `metric` is at least this much `hold` times in a row.
         hold: see `target`.

@@ -47,7 +47,7 @@ class LinkMeters:
         """Seconds until now in which anything was on its way to any peer."""
         now = self.clock.now()
         oldest_s = min((meter.oldest_s for meter in self._meters.values()), default=math.inf)
-        self._count_until(min(now, oldest_s))
+        self._count_until(min(now, oldest_s), now - self.ack_delay_s)
         return self._busy_s + max(0.0, now - self.ack_delay_s - oldest_s)
 
     def add(self, begin_s: float, end_s: float) -> None:
@@ -56,15 +56,18 @@ class LinkMeters:
         if len(self._spans) >= _MANY_SPANS:
             self.busy_s()
 
-    def _count_until(self, horizon_s: float) -> None:
-        """Add up what the spans cover until then, before which no further one will begin."""
+    def _count_until(self, horizon_s: float, covered_s: float) -> None:
+        """Add up what the spans cover until then, before which no further one will begin.
+
+        One will last from there until `covered_s` at least, if that is later: what ends before says nothing more.
+        """
         later = []
         for begin_s, end_s in sorted(self._spans):
             first_s, last_s = max(begin_s, self._counted_until_s), min(end_s, horizon_s)
             if last_s > first_s:
                 self._busy_s += last_s - first_s
                 self._counted_until_s = last_s
-            if end_s > horizon_s:
+            if end_s > max(horizon_s, covered_s):
                 later.append((max(begin_s, horizon_s), end_s))
         self._spans = later
 
@@ -93,7 +96,10 @@ class LinkMeter:
         self._handed.append((last_frame, self._clock.now()))
 
     def acknowledged(self, up_to_frame: int, nbytes: int, held_s: float) -> None:
-        """The peer has acknowledged `nbytes` more bytes: all frames up to this number, which came in `held_s` ago."""
+        """The peer has acknowledged `nbytes` more bytes: all frames up to this number, which came in `held_s` ago.
+
+        A peer that was too busy to acknowledge in time was as good as far away: that much has been told already.
+        """
         self._nbytes += nbytes
         handed = self._handed
         done = []
@@ -103,10 +109,11 @@ class LinkMeter:
             return
         now = self._clock.now()
         self._messages += len(done)
-        took_s, earliest_s = max(0.0, now - held_s - done[-1]), now - self._node.ack_delay_s
+        earliest_s = now - self._node.ack_delay_s
+        took_s = max(0.0, max(now - held_s, earliest_s) - done[-1])
         begin_s = end_s = done[0]
         for handed_s in done:
-            arrived_s = max(handed_s + took_s, min(earliest_s, now - held_s))
+            arrived_s = max(handed_s + took_s, earliest_s)
             self._delay_s += arrived_s - handed_s
             if handed_s > end_s:
                 self._was_busy(begin_s, end_s)

@@ -127,12 +127,15 @@ def test_patience_watches_its_own_metric_and_the_target_the_other() -> None:
     assert finish == co.Finish(JobState.FAILED, what, "")
 
 
-def test_patience_waits_for_every_node_that_reports() -> None:
-    job = running(StopRules(report="validate.results", patience=1))
+def test_reports_of_nodes_that_take_turns_are_one_series() -> None:
+    job = running(StopRules(report="validate.results", patience=2))
     assert job.handle(report(0.5, node=0), 20.0) == []
     assert job.handle(report(0.5, node=1), 20.0) == []
-    assert job.handle(report(0.4, node=0), 20.0) == []
-    assert job.handle(report(0.4, node=1), 20.0)[0] == co.StopNodes((0, 1), "patience")
+    assert job.handle(report(0.4, node=0), 20.0)[0] == co.StopNodes((0, 1), "patience")
+    job = running(StopRules(report="validate.results", target=0.9, hold=2))
+    for accuracy, node in ((0.9, 0), (0.8, 1), (0.95, 0)):
+        assert job.handle(report(accuracy, node=node), 20.0) == []
+    assert job.handle(report(0.9, node=1), 20.0)[0] == co.StopNodes((0, 1), "target")
 
 
 def test_patience_watches_a_metric_of_its_own() -> None:

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow.engine.events import SendEnd, SendMessage
-from dataflow.engine.flow import Crossing, Sending
+from dataflow.engine.flow import LEAST_UNDER_WAY_NBYTES, Crossing, Sending, UnderWay
 from dataflow.graph.logical import Edge
 from dataflow.graph.routes import Route
 from dataflow.message import HEADER_NBYTES as SIZE
 from dataflow.plan.physical import StreamId
 from dataflow.ports import Emission
+from dataflow.reports import LinkRates
 
 STREAM = StreamId(4, 0, 1)
 
@@ -171,3 +172,24 @@ def test_key_of_an_inbox_says_the_receiver_only_on_routes_by_it(
     route: Route, key: str, keys: set[str], *, expected: bool
 ) -> None:
     assert _crossing(route, key=key).goes_by(keys) is expected
+
+
+def test_under_way_is_a_tenth_of_a_second_of_goodput_and_some_in_any_case() -> None:
+    under_way = UnderWay()
+    assert under_way.nbytes(1, LinkRates(nbytes=6_000_000, busy_s=0.5, delay_s=0.01)) == 1_200_000
+    assert under_way.nbytes(2, LinkRates(nbytes=6_000, busy_s=0.5, delay_s=0.01)) == LEAST_UNDER_WAY_NBYTES
+
+
+def test_under_way_to_a_far_peer_is_more_than_what_credit_takes_to_come_back() -> None:
+    """A stream that carries 3 MB/s with 0.75 MB under way must not be limited to less: it would carry less."""
+    under_way = UnderWay()
+    assert under_way.nbytes(1, LinkRates(nbytes=1_500_000, busy_s=0.5, delay_s=0.125)) == 1_125_000
+    assert under_way.nbytes(1, LinkRates(nbytes=1_500_000, busy_s=0.5, delay_s=0.9)) == 1_125_000  # it queues
+    assert under_way.nbytes(1, LinkRates(nbytes=1_500_000, busy_s=0.5, delay_s=0.02)) == 300_000  # it had queued before
+
+
+def test_under_way_is_left_as_it_is_by_a_link_on_which_nothing_came_through() -> None:
+    under_way = UnderWay()
+    assert under_way.nbytes(1, LinkRates(nbytes=0, busy_s=0.5)) is None
+    assert under_way.nbytes(1, LinkRates(nbytes=70_000, busy_s=0.5, delay_s=0.0)) is None  # of a first message, a part
+    assert under_way.nbytes(1, LinkRates()) is None

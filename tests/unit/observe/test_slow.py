@@ -54,6 +54,12 @@ def test_node_that_makes_fewer_gradients_than_the_others_is_named() -> None:
     assert said(*nodes) == ["node-3 is slow: it makes 41 gradients/s when nothing holds it back, the others 160"]
 
 
+def test_node_whose_clock_stands_still_is_left_out() -> None:
+    nodes = [*(node(number, FAST) for number in range(3)), node(3, [(41, 0.0)] * 3)]
+    still = [NodeStatistics(4, steps=5)] * 4
+    assert said(*nodes, still) == ["node-3 is slow: it makes 41 gradients/s when nothing holds it back, the others 160"]
+
+
 def test_node_that_all_others_wait_for_is_named_although_all_make_as_many_gradients() -> None:
     nodes = [*(node(number, [(40, 0.75)] * 3) for number in range(3)), node(3, [(40, 0.0)] * 3)]
     assert said(*nodes) == [

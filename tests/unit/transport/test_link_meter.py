@@ -99,6 +99,35 @@ def test_meter_while_nothing_is_acknowledged_grows_busy_but_for_what_may_be_held
     assert meter.statistics().mean_delay_s == 0.0
 
 
+def test_meter_of_a_peer_that_acknowledges_too_late_takes_back_nothing_that_it_has_told() -> None:
+    """Its event loop stood still for longer than acknowledgements are held back."""
+    clock = ManualClock()
+    node = LinkMeters(clock, HELD_S)
+    meter = node.of(1)
+    meter.handed(1)
+    clock.sleep(8.0)
+    assert (meter.statistics().busy_s, node.busy_s()) == (7.75, 7.75)
+    meter.acknowledged(1, 20, 7.0)
+    assert meter.statistics() == LinkStatistics(nbytes=20, messages=1, busy_s=7.75, delay_s=7.75)
+    assert node.busy_s() == 7.75
+
+
+def test_meters_keep_no_more_of_a_node_while_one_of_its_peers_is_silent() -> None:
+    clock = ManualClock()
+    node = LinkMeters(clock, HELD_S)
+    silent, other = node.of(1), node.of(2)
+    silent.handed(1)
+    for number in range(3000):  # 2 ms each, in half of which something is on its way to the other peer
+        other.handed(number + 1)
+        clock.sleep(1 / 1024)
+        other.acknowledged(number + 1, 10, 0.0)
+        clock.sleep(1 / 1024)
+    assert node.busy_s() == 6000 / 1024 - HELD_S
+    assert len(node._spans) <= HELD_S / (2 / 1024)
+    silent.acknowledged(1, 10, 0.0)
+    assert node.busy_s() == 6000 / 1024
+
+
 def test_meter_of_a_link_given_up_stops_and_begins_anew() -> None:
     clock = ManualClock()
     meter = LinkMeters(clock, HELD_S).of(1)
