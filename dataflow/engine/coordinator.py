@@ -358,7 +358,7 @@ class JobCoordinator:
                 commands = self._on_prepared(node, address)
             case NodeReady(node):
                 commands = self._on_ready(node, now)
-            case NodeReport(node, report):
+            case NodeReport(_, report):
                 commands = self._on_report(report, now)
             case NodeEnded(node):
                 commands = self._on_gone(node, now)
