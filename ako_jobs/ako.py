@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from ako_jobs.config import TrainingConfig
 from ako_jobs.worker import Setting, add_worker, finish_after
+from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.quantities import bytes_per_second
@@ -38,6 +39,17 @@ class Config(TrainingConfig):
     every: PositiveInt | Literal["auto"] = "auto"
     bandwidth: str = "auto"
     accumulate: bool = True
+
+    @field_validator("bandwidth")
+    @classmethod
+    def _rate(cls, value: str) -> str:
+        try:
+            if value != "auto":
+                bytes_per_second(value)
+        except ConfigError:
+            message = "must be auto or a bandwidth, written like 100mbit or 1gbit"
+            raise ValueError(message) from None
+        return value
 
 
 def build(config: Config) -> LogicalGraph:

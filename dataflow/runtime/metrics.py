@@ -6,6 +6,7 @@ Invariant: series are made anew for every scrape from the jobs that there are, s
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -127,7 +128,8 @@ async def served(host: str, port: int, jobs: Callable[[], Sequence[MeasuredJob]]
         server, thread = await asyncio.to_thread(start_http_server, port, host, registry)
     except OSError as error:
         what = f"cannot tell metrics on this address: {error.strerror or error}"
-        fix = "stop the other program, or choose another --metrics-port"
+        taken = error.errno == errno.EADDRINUSE
+        fix = "stop the other program, or choose another --metrics-port" if taken else "check --metrics-host and port"
         raise MasterError(what, where=f"{host}:{port}", fix=fix) from error
     try:
         yield f"{host}:{server.server_port}"

@@ -234,7 +234,7 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
         (ako, {"gamma": 0.5, "schedule": "cosine"}, r"^gamma is for schedule=step, and schedule is cosine"),
         (ako, {"lr_min": 0.01}, r"^lr_min is for schedule=cosine, and schedule is constant; add schedule=cosine$"),
         (ako, {"lr": 0.1, "lr_min": 0.2, "schedule": "cosine"}, r"^lr_min=0.2 is above lr=0.1; use a smaller lr_min$"),
-        (ako, {"bandwidth": "fast"}, r"not a bandwidth \(got fast\); write it like 100mbit"),
+        (ako, {"bandwidth": "fast"}, r"^bandwidth: must be auto or a bandwidth, .* 100mbit or 1gbit \(got fast\)$"),
         (all_to_all, {"consistency": "strong"}, r"^consistency: must be bsp, ssp or async \(got strong\)$"),
         (parameter_server, {"n_push": 2, "n_fetch": 3}, r"n_fetch must be a multiple of n_push.*use n_fetch=2"),
         (parameter_server, {"n_fetch": 2, "consistency": "bsp"}, "consistency=bsp needs a push and a pull"),

@@ -96,6 +96,15 @@ def test_port_that_is_taken_is_refused() -> None:
             asyncio.run(go(port))
 
 
+def test_address_of_another_machine_is_refused_without_blaming_the_port() -> None:
+    async def go() -> None:
+        async with served("192.0.2.1", 0, tuple):
+            pass
+
+    with pytest.raises(MasterError, match=r"cannot tell metrics.*192\.0\.2\.1:0; check --metrics-host and port"):
+        asyncio.run(go())
+
+
 def test_port_is_free_again_afterwards() -> None:
     async def go() -> None:
         async with served("127.0.0.1", 0, tuple) as address:
