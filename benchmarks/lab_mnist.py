@@ -67,7 +67,7 @@ JOBS = {
 HOOKS = {"ddp": "plain", "ddp_fp16": "fp16", "ddp_powersgd": "powersgd"}
 """The systems that are DDP, and how they send gradients."""
 
-AKO = {"lr": "0.08", "batch": "32", "schedule": "cosine", "epochs": "2", "tau": "32"}
+AKO = {"lr": "0.08", "batch": "32", "schedule": "cosine", "epochs": "2", "p": "2", "every": "8", "tau": "32"}
 DDP = {"lr": "0.03", "batch": "32", "momentum": "0.9", "schedule": "cosine", "epochs": "2"}
 
 SETTINGS: dict[str, dict[str, str]] = {
