@@ -8,6 +8,7 @@ import typer
 
 from dataflow.cli.common import JsonFlag, StateDirOption, examples, print_line, verbs
 from dataflow.cli.serving import HostOption, InsecureFlag
+from dataflow.errors import ConfigError
 from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.master import MasterConfig, serve
 from dataflow.runtime.state_dir import default_state_dir
@@ -40,7 +41,7 @@ def master(
     ] = None,
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="Address for that; loopback unless --insecure.")
-    ] = MasterConfig.metrics_host,
+    ] = "",
     insecure: InsecureFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -49,12 +50,15 @@ def master(
     Its state directory keeps jobs, results and the token that nodes and clients need. Stop it with Ctrl-C; jobs that
     wait are there again when it is restarted. With --json it prints where it listens as a line of JSON.
     """
+    if metrics_host and metrics_port is None:
+        what = "metrics have an address and no port"
+        raise ConfigError(what, got=metrics_host, fix="add --metrics-port 9464")
     config = MasterConfig(
         host,
         port,
         state_dir or default_state_dir(),
         insecure,
-        metrics_host=metrics_host,
+        metrics_host=metrics_host or MasterConfig.metrics_host,
         metrics_port=metrics_port,
     )
     serve_until_signal(serve(config, announce=print_line) if as_json else serve(config))

@@ -72,6 +72,10 @@ def test_main_pause_of_longer_than_a_day_is_refused(capsys: pytest.CaptureFixtur
         (["predict", "/nowhere"], "there is no trained model here"),
         (["token", "--state-dir", "/nowhere"], "cannot read the cluster's token"),
         (["master", "--port", "0", "--state-dir", __file__], "cannot keep the master's state there"),
+        (
+            ["master", "--metrics-host", "127.0.0.1"],
+            "metrics have an address and no port (got 127.0.0.1); add --metrics-port",
+        ),
         (["status", "--state-dir", __file__], "cannot read the cluster's token"),
     ],
 )
