@@ -55,9 +55,6 @@ class NodeDriver:
         progress: told whenever anything happened.
         bundle_digest: of the code that travels with the job; empty if none does.
         record: note the events that the engine is given; see `dataflow.engine.recording`.
-
-    Attributes:
-        rates: the newest that the node has measured of itself; None before the first.
     """
 
     def __init__(
@@ -83,7 +80,6 @@ class NodeDriver:
         self._runner: EngineRunner | None = None
         self._vitals: Vitals | None = None
         self._minds_rates = False
-        self.rates: Rates | None = None
         self.loaded: LoadedNode | None = None
 
     async def prepare(self) -> str:
@@ -179,7 +175,6 @@ class NodeDriver:
 
     def _measured(self, rates: Rates) -> None:
         assert self._runner is not None
-        self.rates = rates
         if self._minds_rates:
             self._runner.feed(Measured(rates))
 

@@ -53,6 +53,7 @@ class Vitals:
         """Begin: the node is about to run."""
         self._taken, self._processor = self._read_processor(), ProcessorTimes()
         self._measuring = asyncio.ensure_future(self._measure())
+        self._measuring.add_done_callback(_tell_failure)
 
     def stop(self) -> None:
         """Tell no more rates."""
@@ -90,6 +91,14 @@ class Vitals:
 
     def _read_processor(self) -> dict[str, float]:
         return {**self._runner.processor_s(), "process": process_s()}
+
+
+def _tell_failure(measuring: asyncio.Task[None]) -> None:
+    """Show at once, in the job's log, why a node measures no more."""
+    error = None if measuring.cancelled() else measuring.exception()
+    if error is not None:
+        what = f"the node measures itself no more: {error!r}"
+        measuring.get_loop().call_exception_handler({"message": what, "exception": error})
 
 
 def chain_kinds(plan: PhysicalPlan, node: int) -> dict[str, Kind]:

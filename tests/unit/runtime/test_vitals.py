@@ -177,6 +177,24 @@ def test_vitals_tell_the_rates_of_every_interval_until_they_are_stopped(monkeypa
     assert 0.0 < statistics.processor.process < 10.0
 
 
+def test_vitals_that_break_say_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vitals, "INTERVAL_S", 0.001)
+
+    def fail(_: Rates) -> None:
+        what = "boom"
+        raise ZeroDivisionError(what)
+
+    async def go() -> str:
+        shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: shown.set_result(context["message"]))
+        measured = Vitals(plan(2), 1, cast(Any, Runner()), cast(Any, Links()), fail)
+        measured.start()
+        async with asyncio.timeout(60):
+            return await shown
+
+    assert asyncio.run(go()) == "the node measures itself no more: ZeroDivisionError('boom')"
+
+
 def test_vitals_before_the_start_are_what_the_engine_counted() -> None:
     async def go() -> NodeStatistics:
         return await Vitals(plan(2), 1, cast(Any, Runner()), cast(Any, Links()), lambda _: None).statistics()
