@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,6 @@ from dataflow.errors import LabError
 from dataflow.lab.commands import run
 
 _GONE_S: Final = 5.0
-_POLL_S: Final = 0.01
 
 
 def processes(namespace: str) -> tuple[int, ...]:
@@ -73,16 +73,28 @@ def ended_in_order() -> Iterator[None]:
 def kill_all(namespaces: Sequence[str], clock: Clock) -> int:
     """Kill the processes in these namespaces, and return when they are gone; how many there were.
 
+    Gone is a process when the last of its threads is, and with it what the process held: files, locks.
+
     Raises:
         LabError: some do not go.
     """
     deadline_s, killed = clock.now() + _GONE_S, set[int]()
     while left := {each for namespace in namespaces for each in processes(namespace)}:
-        if clock.now() > deadline_s:
-            raise LabError(what="processes of the lab do not end", got=sorted(left))
-        for process in left:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        with ExitStack() as opened:
+            handles = [handle for each in left if (handle := _kill(each, opened)) is not None]
+            for handle in handles:
+                ended, _, _ = select.select([handle], [], [], max(0.0, deadline_s - clock.now()))
+                if not ended:
+                    raise LabError(what="processes of the lab do not end", got=sorted(left))
         killed |= left
-        clock.sleep(_POLL_S)
     return len(killed)
+
+
+def _kill(process: int, opened: ExitStack) -> int | None:
+    """Kill a process; what becomes readable when all of its threads have ended, or None if they have."""
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(process)
+        opened.callback(os.close, handle)
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        return handle
+    return None
