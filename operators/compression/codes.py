@@ -1,0 +1,52 @@
+"""Codes: bytes that say what to add to a range of weights. Made by `Update.encode`; see docs/compression.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dataflow.errors import WireError
+from operators.compression.decode import PROBLEMS, walk
+from operators.dnn.arrays import read_only
+from operators.messages import Vector
+
+Code = npt.NDArray[np.uint8]
+
+
+def join(codes: Sequence[Code]) -> Code:
+    """One code that adds what several codes of one range add, one after the other.
+
+    Raises:
+        ValueError: there are none.
+    """
+    return codes[0] if len(codes) == 1 else np.concatenate(codes)
+
+
+def add(target: Vector, code: Code, scale: float = 1.0) -> None:
+    """Add `scale` times what a code says to a range of weights, in place, all of it or nothing.
+
+    Nothing is allocated. Every receiver rounds alike: the quantum times `scale` first, then the sum, to float32.
+
+    Args:
+        target: (weights of the range,) float32, contiguous.
+        code: uint8, from `Update.encode` of this range, or several of them, joined.
+        scale: rounded to float32.
+
+    Raises:
+        WireError: no range of as many weights has this code.
+        ValueError: `scale` is not finite, or an array is of another type.
+    """
+    factor = np.float32(scale)
+    if not np.isfinite(factor):
+        what = f"the scale must be finite, got {scale}"
+        raise ValueError(what)
+    if code.dtype != np.uint8 or code.ndim != 1 or target.dtype != np.float32 or not target.flags.c_contiguous:
+        what = f"a code of uint8 is added to contiguous float32, got {code.dtype} and {target.dtype}"
+        raise ValueError(what)
+    code = read_only(np.ascontiguousarray(code))
+    problem, at = walk(code, target, factor, False)
+    if problem:
+        raise WireError(PROBLEMS[problem], got=f"{code.size} bytes for {target.size} weights", where=f"byte {at}")
+    walk(code, target, factor, True)

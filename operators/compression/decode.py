@@ -1,0 +1,315 @@
+"""Reading codes: checked whole, and only then added to a vector.
+
+Both are the same walk, once without and once with writing, so what is written is what was checked. Nothing is
+allocated, whatever a code declares.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from operators.compression.forms import BITMAP, BYTES, EMPTY, FIRST, HALVES, MAX_RICE, RICE, SIGNS, VALUED, WORDS
+from operators.compression.jit import compiled, trailing_zeros
+from operators.messages import Vector
+
+Code = npt.NDArray[np.uint8]
+
+_TRUNCATED: Final = 1
+_ORDER: Final = 2
+_LENGTH: Final = 3
+_FORM: Final = 4
+_COUNT: Final = 5
+_NUMBER: Final = 6
+_POSITION: Final = 7
+_PADDING: Final = 8
+_SHORT: Final = 9
+
+PROBLEMS: Final = {
+    _TRUNCATED: "a code ends in the middle of a section",
+    _ORDER: "a section of a code is not where one of its range begins",
+    _LENGTH: "a section of a code is empty, or longer than what is left of its range",
+    _FORM: "a section of a code has no known form",
+    _COUNT: "a section of a code declares no updates, more than it has weights, or another number than it has",
+    _NUMBER: "a section of a code has a quantum or value that is infinite, not a number, or out of range",
+    _POSITION: "positions in a section of a code do not ascend, or leave its range",
+    _PADDING: "a section of a code has bits where none belong",
+    _SHORT: "a code ends before its range does",
+}
+
+_ONE = np.uint64(1)
+
+
+@compiled
+def _number(code: Code, at: int) -> Any:
+    """A number and the place behind it; -1 where there is none, or one that is longer than it need be."""
+    number, shift = np.int64(0), np.int64(0)
+    while at < code.size and shift < 35:
+        byte = np.int64(code[at])
+        number |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            return (np.int64(-1) if byte == 0 and shift else number), at
+        shift += 7
+    return np.int64(-1), at
+
+
+@compiled
+def _word(code: Code, at: int) -> Any:
+    low = np.uint32(code[at]) | np.uint32(code[at + 1]) << np.uint32(8)
+    high = np.uint32(code[at + 2]) | np.uint32(code[at + 3]) << np.uint32(8)
+    return np.uint32(low | high << np.uint32(16))
+
+
+@compiled
+def _float(code: Code, at: int) -> Any:
+    return np.uint32(_word(code, at)).view(np.float32)
+
+
+@compiled
+def _padded(code: Code, last: int, used: int) -> bool:
+    """Whether byte `last` has zeros above its `used` low bits; all bits are used if 0."""
+    return used == 0 or code[last] >> np.uint8(used) == 0
+
+
+@compiled
+def _words(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any, values_at: int, write: bool) -> int:
+    if 4 * count > code.size - at:
+        return -_TRUNCATED
+    signed = values_at < 0
+    last = np.int64(-1)
+    for number in range(count):
+        word = np.int64(_word(code, at + 4 * number))
+        place = word >> 1 if signed else word
+        if place <= last or place >= part.size:
+            return -_POSITION
+        last = place
+        if write:
+            if signed:
+                part[place] += -delta if word & 1 else delta
+            else:
+                part[place] += scale * _float(code, values_at + 4 * number)
+    return at + 4 * count
+
+
+@compiled
+def _bitmap(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any, values_at: int, write: bool) -> int:
+    signed = values_at < 0
+    n_signs = (count + 7) // 8 if signed else 0
+    n_bytes = (part.size + 7) // 8
+    if n_signs + n_bytes > code.size - at:
+        return -_TRUNCATED
+    if signed and not _padded(code, at + n_signs - 1, count & 7):
+        return -_PADDING
+    signs_at, at = at, at + n_signs
+    number = 0
+    for byte in range(n_bytes):
+        bits = np.uint64(code[at + byte])
+        while bits:
+            place = 8 * byte + np.int64(trailing_zeros(bits))
+            bits &= bits - _ONE
+            if place >= part.size:
+                return -_PADDING
+            if number == count:
+                return -_COUNT
+            if write:
+                if signed:
+                    negative = (code[signs_at + (number >> 3)] >> np.uint8(number & 7)) & np.uint8(1)
+                    part[place] += -delta if negative else delta
+                else:
+                    part[place] += scale * _float(code, values_at + 4 * number)
+            number += 1
+    return at + n_bytes if number == count else -_COUNT
+
+
+@compiled
+def _filled(code: Code, at: int, buffer: Any, have: int) -> Any:
+    """The buffer with more than 32 bits where the code has them, and the place and number of bits then."""
+    if have <= 32:
+        if code.size - at >= 4:
+            buffer |= np.uint64(_word(code, at)) << np.uint64(have)
+            return at + 4, buffer, have + 32
+        while at < code.size and have <= 56:
+            buffer |= np.uint64(code[at]) << np.uint64(have)
+            at += 1
+            have += 8
+    return at, buffer, have
+
+
+@compiled
+def _rice(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any, values_at: int, write: bool) -> int:
+    signed = values_at < 0
+    if at == code.size:
+        return -_TRUNCATED
+    low = np.int64(code[at])
+    if low > MAX_RICE:
+        return -_NUMBER
+    at += 1
+    low_mask, most = (_ONE << np.uint64(low)) - _ONE, part.size >> low
+    buffer, have, place = np.uint64(0), np.int64(0), np.int64(-1)
+    for number in range(count):
+        at, buffer, have = _filled(code, at, buffer, have)
+        quotient = np.int64(0)
+        while buffer == 0:
+            quotient += have
+            at, buffer, have = _filled(code, at, buffer, 0)
+            if have == 0:
+                return -_TRUNCATED
+        zeros = np.int64(trailing_zeros(buffer))
+        quotient += zeros
+        buffer = (buffer >> np.uint64(zeros)) >> _ONE
+        have -= zeros + 1
+        at, buffer, have = _filled(code, at, buffer, have)
+        if have < low + signed:
+            return -_TRUNCATED
+        if quotient > most:
+            return -_POSITION
+        place += 1 + ((quotient << low) | np.int64(buffer & low_mask))
+        if place >= part.size:
+            return -_POSITION
+        buffer >>= np.uint64(low)
+        have -= low
+        if signed:
+            if write:
+                part[place] += -delta if buffer & _ONE else delta
+            buffer >>= _ONE
+            have -= 1
+        elif write:
+            part[place] += scale * _float(code, values_at + 4 * number)
+    at -= have >> 3
+    return at if _padded(code, at - 1, -have & 7 and 8 - (have & 7)) else -_PADDING
+
+
+@compiled
+def _sparse(code: Code, at: int, form: int, part: Vector, scale: Any, write: bool) -> int:
+    """Updates of some weights, each plus or minus a quantum, or with a value of its own."""
+    count, at = _number(code, at)
+    if count < 1 or count > part.size:
+        return -_COUNT
+    valued = form > VALUED
+    if (4 * count if valued else 4) > code.size - at:
+        return -_TRUNCATED
+    delta, values_at = np.float32(0), np.int64(-1)
+    if valued:
+        values_at = at
+        for number in range(count):
+            if not np.isfinite(scale * _float(code, at + 4 * number)):
+                return -_NUMBER
+        at += 4 * count
+    else:
+        quantum = _float(code, at)
+        delta = scale * quantum
+        if not (np.isfinite(delta) and np.isfinite(quantum) and quantum >= 0):
+            return -_NUMBER
+        at += 4
+    kind = form - VALUED if valued else form
+    if kind == WORDS:
+        return _words(code, at, count, part, delta, scale, values_at, write)
+    if kind == RICE:
+        return _rice(code, at, count, part, delta, scale, values_at, write)
+    return _bitmap(code, at, count, part, delta, scale, values_at, write)
+
+
+@compiled
+def _halves(code: Code, at: int, part: Vector, scale: Any, write: bool) -> int:
+    """A float16 for each weight, times one rate."""
+    if 4 + 2 * part.size > code.size - at:
+        return -_TRUNCATED
+    rate = _float(code, at)
+    factor = scale * rate
+    if not (np.isfinite(factor) and np.isfinite(rate) and rate >= 0):
+        return -_NUMBER
+    at += 4
+    halves = code[at : at + 2 * part.size]
+    if not write:
+        bad = np.uint8(0)
+        for place in range(part.size):
+            bad |= np.uint8((halves[2 * place + 1] & np.uint8(0x7C)) == 0x7C)
+        if bad:
+            return -_NUMBER
+    else:
+        for place in range(part.size):
+            half = np.uint32(halves[2 * place]) | np.uint32(halves[2 * place + 1]) << np.uint32(8)
+            magnitude = np.uint32((half & np.uint32(0x7FFF)) << np.uint32(13)).view(np.float32)
+            # the exponents' biases are 112 apart; so multiplied, subnormal ones come right too
+            value = factor * (magnitude * np.float32(2.0**112))
+            part[place] += -value if half >> np.uint32(15) else value
+    return at + 2 * part.size
+
+
+@compiled
+def _bytes(code: Code, at: int, part: Vector, scale: Any, write: bool) -> int:
+    """An integer from -127 to 127 for each weight, times one step."""
+    if 4 + part.size > code.size - at:
+        return -_TRUNCATED
+    step = _float(code, at)
+    delta = scale * step
+    if not (np.isfinite(delta * np.float32(127)) and np.isfinite(step) and step >= 0):
+        return -_NUMBER
+    at += 4
+    values = code[at : at + part.size]
+    if not write:
+        bad = np.uint8(0)
+        for value in values:
+            bad |= np.uint8(value == 128)
+        if bad:
+            return -_NUMBER
+    else:
+        for place in range(part.size):
+            part[place] += delta * np.float32(np.int8(values[place]))
+    return at + part.size
+
+
+@compiled
+def _signs(code: Code, at: int, part: Vector, scale: Any, write: bool) -> int:
+    """One of two values for each weight."""
+    n_bytes = (part.size + 7) // 8
+    if 8 + n_bytes > code.size - at:
+        return -_TRUNCATED
+    low, high = scale * _float(code, at), scale * _float(code, at + 4)
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return -_NUMBER
+    at += 8
+    if not _padded(code, at + n_bytes - 1, part.size & 7):
+        return -_PADDING
+    if write:
+        for place in range(part.size):
+            part[place] += high if (code[at + (place >> 3)] >> np.uint8(place & 7)) & np.uint8(1) else low
+    return at + n_bytes
+
+
+@compiled
+def walk(code: Code, target: Vector, scale: np.float32, write: bool) -> Any:
+    """Go through a code, and add what it says to `target` if told to write.
+
+    Returns:
+        0 or which of `PROBLEMS` it has, and the byte where the section in question begins.
+    """
+    if code.size == 0:
+        return _TRUNCATED, 0
+    at, begin = 0, 0
+    while at < code.size:
+        first, form = code[at] >= FIRST, np.int64(code[at]) & 127
+        if first != (begin == 0):
+            return _ORDER, at
+        length, ended = _number(code, at + 1)
+        if length < 1 or length > target.size - begin:
+            return _LENGTH, at
+        part = target[begin : begin + length]
+        if WORDS <= form <= BITMAP or WORDS <= form - VALUED <= BITMAP:
+            ended = _sparse(code, ended, form, part, scale, write)
+        elif form == HALVES:
+            ended = _halves(code, ended, part, scale, write)
+        elif form == BYTES:
+            ended = _bytes(code, ended, part, scale, write)
+        elif form == SIGNS:
+            ended = _signs(code, ended, part, scale, write)
+        elif form != EMPTY:
+            return _FORM, at
+        if ended < 0:
+            return -ended, at
+        at = ended
+        begin = 0 if begin + length == target.size else begin + length
+    return (_SHORT if begin else 0), at

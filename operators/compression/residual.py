@@ -1,0 +1,223 @@
+"""What a node still owes: gradients that were added, less what updates have carried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from dataflow.errors import OperatorError
+from dataflow.state import State
+from operators.compression import quantise
+from operators.compression.codec import Codec, Half, Int8, OneBit, Threshold, TopK
+from operators.compression.codes import add
+from operators.compression.forms import MAX_WEIGHTS
+from operators.compression.update import Bytes, Halves, Signs, Sparse, Sum, Update
+from operators.dnn.arrays import read_only
+from operators.messages import Vector
+
+CHUNK = 2048
+"""Weights at most that share a step (`Int8`) or two means (`OneBit`)."""
+
+_SAMPLE = 1 << 16
+_GAIN = 0.1
+_MAX_HALF = np.float32(65504)
+_NO_VALUES = np.empty(0, np.float32)
+_FIX = "lower the learning rate, clip gradients, or look for the input that made it"
+
+
+class Residual(State):
+    """The residual of one codec, and the taus that it adapts.
+
+    Args:
+        codec: what updates are made.
+        n_weights: of the vector.
+        layers: where each layer begins, ascending from 0.
+    """
+
+    values: Vector
+    """(weights,) float32, in gradient units."""
+
+    def __init__(self, codec: Codec, n_weights: int, layers: Sequence[int] = (0,)) -> None:
+        bounds = [*layers, n_weights]
+        if bounds[0] != 0 or any(before >= after for before, after in pairwise(bounds)) or n_weights > MAX_WEIGHTS:
+            what = f"layers must ascend from 0 to below {n_weights} weights, which are 2**31 at most; got {layers}"
+            raise ValueError(what)
+        self.codec = codec
+        self.values = np.zeros(n_weights, np.float32)
+        self._layers = np.array(bounds, np.int64)
+        if isinstance(codec, Threshold):
+            self._groups = self._layers if codec.per_layer else self._layers[[0, -1]]
+            self._taus = np.full(self._groups.size - 1, codec.tau or 0, np.float32)
+        elif isinstance(codec, Int8 | OneBit):
+            cuts = [range(start, stop, CHUNK) for start, stop in pairwise(bounds)]
+            self._chunks = np.array([*(cut for each in cuts for cut in each), n_weights], np.int64)
+
+    @classmethod
+    def compile(cls, codec: Codec) -> None:
+        """Compile what a codec needs, or load it from disk, so that no step waits for it."""
+        residual, target = cls(codec, 2), np.zeros(2, np.float32)
+        residual.add(np.ones(2, np.float32))
+        add(target, residual.quantise().encode(0, 2))
+
+    @property
+    def taus(self) -> Vector:
+        """The thresholds in use, (layers or 1,) float32; 0 where there was no gradient to choose it by; read-only."""
+        return read_only(self._taus if isinstance(self.codec, Threshold) else _NO_VALUES)
+
+    def add(self, gradient: Vector) -> None:
+        """Owe a gradient more.
+
+        Args:
+            gradient: (weights,) float32, only read.
+        """
+        if gradient.shape != self.values.shape:
+            what = f"the residual has shape {self.values.shape}, the gradient {gradient.shape}"
+            raise ValueError(what)
+        self.values += gradient
+
+    def quantise(self, rate: float = 1.0) -> Update:
+        """Take an update out of the residual.
+
+        Args:
+            rate: the update is in units of `rate` times gradient, the residual in gradient units; rounded to float32.
+
+        Raises:
+            OperatorError: a weight is owed what is infinite or not a number; the residual is as it was.
+            ValueError: `rate` is negative, infinite or not a number.
+        """
+        factor = np.float32(rate)
+        if not (np.isfinite(factor) and factor >= 0):
+            what = f"the rate must be finite and not negative, got {rate}"
+            raise ValueError(what)
+        match self.codec:
+            case Threshold():
+                return self._threshold(self.codec, factor)
+            case TopK():
+                return self._largest(self.codec, factor)
+            case Half():
+                return self._halves(factor)
+            case Int8():
+                return self._bytes(factor)
+            case OneBit():
+                return self._signs(factor)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Copies of `tensors`."""
+        return {name: tensor.copy() for name, tensor in self.tensors().items()}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """``values`` (weights,), and where tau is adapted ``taus`` (layers or 1,), float32."""
+        tensors: dict[str, np.ndarray] = {"values": self.values}
+        if isinstance(self.codec, Threshold) and self.codec.tau is None:
+            tensors["taus"] = self._taus
+        return tensors
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over what is owed, and the taus."""
+        own = self.tensors()
+        for name, tensor in own.items():
+            given = tensors.get(name)
+            if given is None or given.shape != tensor.shape or given.dtype != tensor.dtype:
+                found = "none" if given is None else f"{given.dtype} {given.shape}"
+                what = f"{name} of the residual is {tensor.dtype} {tensor.shape}, got {found}"
+                raise ValueError(what)
+        for name, tensor in own.items():
+            tensor[:] = tensors[name]
+
+    def _bits(self) -> npt.NDArray[np.uint32]:
+        return read_only(self.values.view(np.uint32))
+
+    def _threshold(self, codec: Threshold, rate: np.float32) -> Update:
+        if not self._taus.all():
+            self._begin(codec)
+        taus, groups = self._taus, read_only(self._groups)
+        # without a tau only what is not finite is found
+        limits = np.where(taus > 0, taus.view(np.uint32), quantise.LARGEST)
+        words, counts = quantise.over(self._bits(), groups, read_only(limits))
+        largest = 1 if codec.most == "one" else 255
+        top = float(taus.max(initial=0)) * float(rate) * (largest + 1) / 2
+        clip = np.float32(np.inf if codec.clip is None else codec.clip)
+        self._require(top)
+        bad, multiples = quantise.take(self.values, words, counts, read_only(taus), largest, clip)
+        self._refuse(int(bad))
+        quanta = np.broadcast_to(rate * taus, self._layers.size - 1) if taus.size == 1 else rate * taus
+        if codec.tau is None:
+            self._adapt(codec, counts)
+        if largest == 1:
+            return Sparse(words, _NO_VALUES, self._layers, np.ascontiguousarray(quanta), codec.packing)
+        n_planes = max(1, int(multiples.max(initial=0)).bit_length())
+        return Sum(
+            [
+                Sparse(
+                    words[(multiples >> plane) & 1 == 1],
+                    _NO_VALUES,
+                    self._layers,
+                    np.float32(1 << plane) * quanta,
+                    codec.packing,
+                )
+                for plane in range(n_planes)
+            ]
+        )
+
+    def _begin(self, codec: Threshold) -> None:
+        """Choose the taus that are missing by the residual as it is: what a share `density` of a sample exceeds."""
+        for group, (start, stop) in enumerate(pairwise(self._groups.tolist())):
+            if not self._taus[group]:
+                sample = np.abs(self.values[start : stop : -(-(stop - start) // _SAMPLE)])
+                rank = int(sample.size * (1 - codec.density))
+                tau = np.partition(sample, rank)[rank] or sample.mean()
+                self._taus[group] = tau if np.isfinite(tau) else 0
+
+    def _adapt(self, codec: Threshold, counts: npt.NDArray[np.int64]) -> None:
+        """Move each tau by up to a tenth for a density that is off by as much as it may be, at most to twice itself."""
+        wanted = codec.density * np.diff(self._groups)
+        off = _GAIN * (counts - wanted) / np.maximum(wanted, 1)
+        self._taus = np.float32(self._taus * np.exp(np.minimum(off, np.log(2))))
+
+    def _largest(self, codec: TopK, rate: np.float32) -> Update:
+        finite, words = quantise.largest(self._bits(), codec.count(self.values.size))
+        if not finite:
+            self._refuse(quantise.not_finite(self._bits()))
+        places = words >> 1
+        values = self.values[places]
+        self._require(float(np.abs(values).max(initial=0)) * float(rate))
+        self.values[places] = 0
+        return Sparse(words, rate * values, self._layers, np.zeros(self._layers.size - 1, np.float32))
+
+    def _halves(self, rate: np.float32) -> Update:
+        self._refuse(quantise.not_finite(self._bits()))
+        halves = np.clip(self.values, -_MAX_HALF, _MAX_HALF).astype("<f2")
+        self._require(float(_MAX_HALF) * float(rate))
+        self.values -= halves
+        return Halves(halves, rate)
+
+    def _bytes(self, rate: np.float32) -> Update:
+        self._refuse(quantise.not_finite(self._bits()))
+        codes, steps = np.empty(self.values.size, np.int8), np.empty(self._chunks.size - 1, np.float32)
+        self._require(self._magnitude() * float(rate))
+        quantise.to_bytes(self.values, read_only(self._chunks), codes, steps)
+        return Bytes(codes, self._chunks, rate * steps)
+
+    def _signs(self, rate: np.float32) -> Update:
+        self._refuse(quantise.not_finite(self._bits()))
+        bits = np.zeros((self.values.size + 7) // 8, np.uint8)
+        means = np.empty((self._chunks.size - 1, 2), np.float32)
+        self._require(self._magnitude() * float(rate))
+        quantise.to_signs(self.values, read_only(self._chunks), bits, means)
+        return Signs(bits, self._chunks, rate * means)
+
+    def _magnitude(self) -> float:
+        return max(-float(self.values.min()), float(self.values.max()))
+
+    def _refuse(self, place: int) -> None:
+        if place >= 0:
+            what = f"what is owed to weight {place} is not finite, and would spread to every node"
+            raise OperatorError(what, got=float(self.values[place]), fix=_FIX)
+
+    def _require(self, largest: float) -> None:
+        if largest > float(np.finfo(np.float32).max):
+            what = "the rate times the gradient is larger than a float32"
+            raise OperatorError(what, got=largest, fix=_FIX)

@@ -1,0 +1,178 @@
+"""Updates: quantised vectors over all weights, from which the code of any range is cut."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Literal, final
+
+import numpy as np
+import numpy.typing as npt
+
+from operators.compression import encode
+from operators.compression.codes import Code, join
+from operators.compression.forms import BITMAP, RICE, WORDS
+from operators.dnn.arrays import read_only
+from operators.messages import Vector
+
+Packing = Literal["auto", "words", "rice", "bitmap"]
+
+_PACKINGS: dict[Packing, int] = {"auto": 0, "words": WORDS, "rice": RICE, "bitmap": BITMAP}
+
+
+class Update(ABC):
+    """An immutable quantised vector over all weights, in units of rate x gradient.
+
+    Args:
+        n_weights: of the whole vector.
+    """
+
+    def __init__(self, n_weights: int) -> None:
+        self.n_weights = n_weights
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+
+    @final
+    def encode(self, start: int, stop: int) -> Code:
+        """Weights `start` to `stop` as bytes, which `operators.compression.add` decodes.
+
+        The code of a range adds the same as the codes of its parts do.
+
+        Raises:
+            ValueError: not a range of at least one weight.
+        """
+        if not 0 <= start < stop <= self.n_weights:
+            what = f"a code is of one or more of the {self.n_weights} weights, got {start} to {stop}"
+            raise ValueError(what)
+        return self._encode(start, stop)
+
+    @abstractmethod
+    def _encode(self, start: int, stop: int) -> Code: ...
+
+
+@final
+class Sparse(Update):
+    """Some weights, each with a sign or a value.
+
+    Args:
+        words: (updates,) uint32, index times two, plus one if negative; ascending.
+        values: (updates,) float32, or none: then each is plus or minus its layer's quantum.
+        bounds: (layers + 1,) int64 where layers begin, and the end.
+        quanta: (layers,) float32.
+        packing: of the positions.
+    """
+
+    def __init__(
+        self,
+        words: npt.NDArray[np.uint32],
+        values: Vector,
+        bounds: npt.NDArray[np.int64],
+        quanta: Vector,
+        packing: Packing = "auto",
+    ) -> None:
+        super().__init__(int(bounds[-1]))
+        self.words, self.values = read_only(words), read_only(values)
+        self._bounds, self._packing = read_only(bounds), _PACKINGS[packing]
+        self._bits, self._quanta = read_only(values.view(np.uint32)), read_only(quanta.view(np.uint32))
+
+    @property
+    def nbytes(self) -> int:
+        """Four or, with values, eight for each weight that is updated, and four for each layer."""
+        return self.words.nbytes + self.values.nbytes + self._quanta.nbytes
+
+    def _encode(self, start: int, stop: int) -> Code:
+        return encode.sparse(self.words, self._bits, self._bounds, self._quanta, start, stop, self._packing)
+
+
+@final
+class Sum(Update):
+    """Several updates of the same weights.
+
+    Args:
+        parts: at least one.
+    """
+
+    def __init__(self, parts: Sequence[Update]) -> None:
+        super().__init__(parts[0].n_weights)
+        self.parts = tuple(parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Those of the parts."""
+        return sum(part.nbytes for part in self.parts)
+
+    def _encode(self, start: int, stop: int) -> Code:
+        return join([part.encode(start, stop) for part in self.parts])
+
+
+@final
+class Halves(Update):
+    """A float16 for each weight.
+
+    Args:
+        values: (weights,) float16, in gradient units.
+        rate: what they are multiplied by.
+    """
+
+    def __init__(self, values: npt.NDArray[np.float16], rate: np.float32) -> None:
+        super().__init__(values.size)
+        self._bytes, self._rate = read_only(values.view(np.uint8)), rate.view(np.uint32)
+
+    @property
+    def nbytes(self) -> int:
+        """Two for each weight."""
+        return self._bytes.nbytes
+
+    def _encode(self, start: int, stop: int) -> Code:
+        return encode.halves(self._bytes[2 * start : 2 * stop], self._rate)
+
+
+@final
+class Bytes(Update):
+    """An integer from -127 to 127 for each weight, and a step for each chunk.
+
+    Args:
+        values: (weights,) int8.
+        bounds: (chunks + 1,) int64.
+        steps: (chunks,) float32.
+    """
+
+    def __init__(self, values: npt.NDArray[np.int8], bounds: npt.NDArray[np.int64], steps: Vector) -> None:
+        super().__init__(values.size)
+        self._bytes, self._bounds = read_only(values.view(np.uint8)), read_only(bounds)
+        self._steps = read_only(steps.view(np.uint32))
+
+    @property
+    def nbytes(self) -> int:
+        """One for each weight, four for each chunk."""
+        return self._bytes.nbytes + self._steps.nbytes
+
+    def _encode(self, start: int, stop: int) -> Code:
+        return encode.small(self._bytes, self._bounds, self._steps, start, stop)
+
+
+@final
+class Signs(Update):
+    """A bit for each weight, and two means for each chunk.
+
+    Args:
+        bits: (weights / 8 rounded up,) uint8.
+        bounds: (chunks + 1,) int64.
+        means: (chunks, 2) float32, of zeros and of ones.
+    """
+
+    def __init__(self, bits: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64], means: Vector) -> None:
+        super().__init__(int(bounds[-1]))
+        self._bits, self._bounds = read_only(bits), read_only(bounds)
+        self._means = read_only(means.view(np.uint32))
+
+    @property
+    def nbytes(self) -> int:
+        """An eighth for each weight, eight for each chunk."""
+        return self._bits.nbytes + self._means.nbytes
+
+    def _encode(self, start: int, stop: int) -> Code:
+        return encode.signs(self._bits, self._bounds, self._means, start, stop)
