@@ -37,7 +37,8 @@ class Threshold(_Codec):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
-        if self.tau is not None and (self.per_layer or "density" in self.model_fields_set):
+        adapted = self.per_layer or self.density != type(self).model_fields["density"].default
+        if self.tau is not None and adapted:
             what = "density and per_layer are for a tau that is adapted; leave out tau, or the two"
             raise ValueError(what)
         return self

@@ -58,8 +58,9 @@ def _number(code: Code, at: int) -> Any:
 
 @compiled
 def _word(code: Code, at: int) -> Any:
-    low = np.uint32(code[at]) | np.uint32(code[at + 1]) << np.uint32(8)
-    high = np.uint32(code[at + 2]) | np.uint32(code[at + 3]) << np.uint32(8)
+    first = np.uint64(at)  # of an unsigned index the compiler knows that it is not from the end: four loads become one
+    low = np.uint32(code[first]) | np.uint32(code[first + _ONE]) << np.uint32(8)
+    high = np.uint32(code[first + np.uint64(2)]) | np.uint32(code[first + np.uint64(3)]) << np.uint32(8)
     return np.uint32(low | high << np.uint32(16))
 
 
@@ -126,15 +127,17 @@ def _bitmap(code: Code, at: int, count: int, part: Vector, delta: Any, scale: An
 
 @compiled
 def _filled(code: Code, at: int, buffer: Any, have: int) -> Any:
-    """The buffer with more than 32 bits where the code has them, and the place and number of bits then."""
-    if have <= 32:
-        if code.size - at >= 4:
-            buffer |= np.uint64(_word(code, at)) << np.uint64(have)
-            return at + 4, buffer, have + 32
-        while at < code.size and have <= 56:
-            buffer |= np.uint64(code[at]) << np.uint64(have)
-            at += 1
-            have += 8
+    """The buffer with at least 56 valid bits where the code has them, and the place and number of bits then.
+
+    Bits of the buffer that are not valid yet are those that the code has next, or zero.
+    """
+    if code.size - at >= 8:
+        word = np.uint64(_word(code, at)) | np.uint64(_word(code, at + 4)) << np.uint64(32)
+        return at + ((63 - have) >> 3), buffer | word << np.uint64(have), have | 56
+    while at < code.size and have <= 56:
+        buffer |= np.uint64(code[at]) << np.uint64(have)
+        at += 1
+        have += 8
     return at, buffer, have
 
 
@@ -151,19 +154,20 @@ def _rice(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any,
     buffer, have, place = np.uint64(0), np.int64(0), np.int64(-1)
     for number in range(count):
         at, buffer, have = _filled(code, at, buffer, have)
-        quotient = np.int64(0)
-        while buffer == 0:
-            quotient += have
-            at, buffer, have = _filled(code, at, buffer, 0)
+        zeros, quotient = np.int64(trailing_zeros(buffer)), np.int64(0)
+        while zeros >= have:
             if have == 0:
                 return -_TRUNCATED
-        zeros = np.int64(trailing_zeros(buffer))
+            quotient += have
+            at, buffer, have = _filled(code, at, buffer >> np.uint64(have), 0)
+            zeros = np.int64(trailing_zeros(buffer))
         quotient += zeros
         buffer = (buffer >> np.uint64(zeros)) >> _ONE
         have -= zeros + 1
-        at, buffer, have = _filled(code, at, buffer, have)
         if have < low + signed:
-            return -_TRUNCATED
+            at, buffer, have = _filled(code, at, buffer, have)
+            if have < low + signed:
+                return -_TRUNCATED
         if quotient > most:
             return -_POSITION
         place += 1 + ((quotient << low) | np.int64(buffer & low_mask))
@@ -179,7 +183,7 @@ def _rice(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any,
         elif write:
             part[place] += scale * _float(code, values_at + 4 * number)
     at -= have >> 3
-    return at if _padded(code, at - 1, -have & 7 and 8 - (have & 7)) else -_PADDING
+    return at if _padded(code, at - 1, -have & 7) else -_PADDING
 
 
 @compiled

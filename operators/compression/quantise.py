@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.compression.jit import compiled
+from operators.dnn.arrays import read_only
 from operators.messages import Vector
 
 Words = npt.NDArray[np.uint32]
@@ -21,15 +22,21 @@ Numbers = npt.NDArray[np.int64]
 LARGEST = np.uint32(0x7F7FFFFF)
 """The bits of the largest finite magnitude."""
 
+BIN = np.uint32(19)
+"""Lower bits of a magnitude that its place in the histogram leaves out."""
+
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _SIGN = np.uint32(31)
 _ONE = np.uint32(1)
 _BLOCK = 64
-_BIN = np.uint32(19)
 _BINS = 4096
-_FINITE_BINS = 4080
 _ROUNDING = np.float32(1.5 * 2**23)
 _MAX_BYTE = np.float32(127)
+_SHIFT = np.uint32(13)
+_BIAS = np.uint32(112 << 23)
+_HALF = np.uint32(126 << 23)
+_LARGEST_HALF = np.uint32(0x477FE000)
+_SMALLEST_NORMAL = np.uint32(113 << 23)
 
 
 @compiled
@@ -41,39 +48,38 @@ def _any_over(bits: Words, limit: np.uint32) -> Any:
 
 
 @compiled
-def _room(words: Words, filled: int) -> Words:
-    """The words with room for a block behind the first `filled`."""
-    if filled + _BLOCK <= words.size:
-        return words
-    larger = np.empty(2 * words.size + _BLOCK, np.uint32)
-    larger[:filled] = words[:filled]
-    return larger
+def _over(bits: Words, first: int, limit: np.uint32, words: Words, filled: int) -> int:
+    """Write the words of those over the limit behind the first `filled`; returns how many are filled then."""
+    for begin in range(0, bits.size, _BLOCK):
+        block = bits[begin : min(begin + _BLOCK, bits.size)]
+        if _any_over(block, limit):
+            for place in range(block.size):
+                each = block[place]
+                if (each & _MAGNITUDE) > limit:
+                    words[filled] = np.uint32(2 * (first + begin + place)) | np.uint32(each >> _SIGN)
+                    filled += 1
+    return filled
 
 
 @compiled
-def over(bits: Words, bounds: Numbers, limits: Words) -> tuple[Words, Numbers]:
+def over(bits: Words, bounds: Numbers, limits: Words, words: Words) -> Any:
     """The weights whose magnitude exceeds the limit of their group.
 
     Args:
         bits: (weights,) of the values' float32.
         bounds: (groups + 1,) ascending; group i has the weights from ``bounds[i]`` to ``bounds[i + 1]``.
-        limits: (groups,) bits of float32.
+        limits: (groups,) bits of float32; where they are zero only what is not finite exceeds them.
+        words: (weights,) to work in. To let it grow as it fills took twice as long.
 
     Returns:
         Their words, ascending, and how many there are in each group.
     """
-    words, filled = np.empty(_BLOCK, np.uint32), 0
-    counts = np.zeros(limits.size, np.int64)
+    counts, filled = np.zeros(limits.size, np.int64), 0
     for group in range(limits.size):
-        limit, before = limits[group], filled
-        for begin in range(bounds[group], bounds[group + 1], _BLOCK):
-            end = min(begin + _BLOCK, bounds[group + 1])
-            if _any_over(bits[begin:end], limit):
-                words = _room(words, filled)
-                for place in range(begin, end):
-                    if (bits[place] & _MAGNITUDE) > limit:
-                        words[filled] = np.uint32(2 * place) | (bits[place] >> _SIGN)
-                        filled += 1
+        start, stop = bounds[group], bounds[group + 1]
+        before = filled
+        limit = limits[group] if limits[group] else LARGEST
+        filled = _over(bits[start:stop], start, limit, words, filled)
         counts[group] = filled - before
     return words[:filled].copy(), counts
 
@@ -125,59 +131,58 @@ def not_finite(bits: Words) -> int:
 
 
 @compiled
-def _limit(bits: Words, count: int) -> Any:
-    """The magnitude of rank `count` as bits, and how many of rank up to it have just this one.
-
-    A histogram of the upper bits tells the few in which to look for it.
-    """
-    histogram = np.zeros(_BINS, np.int64)
+def histogram(bits: Words) -> Numbers:
+    """How many weights there are by the upper bits of their magnitude; see `BIN`."""
+    counts = np.zeros(_BINS, np.int64)
     for each in bits:
-        histogram[(each & _MAGNITUDE) >> _BIN] += 1
-    if histogram[_FINITE_BINS:].any():
-        return LARGEST, np.int64(-1)
-    missing, number = count, _FINITE_BINS - 1
-    while missing > histogram[number]:
-        missing -= histogram[number]
-        number -= 1
-    members, filled = np.empty(histogram[number], np.uint32), 0
-    for each in bits:
-        if (each & _MAGNITUDE) >> _BIN == number:
-            members[filled] = each & _MAGNITUDE
-            filled += 1
-    members.sort()
-    limit = members[filled - missing]
-    return limit, missing - np.sum(members > limit)
+        counts[(each & _MAGNITUDE) >> BIN] += 1
+    return counts
 
 
-@compiled
-def largest(bits: Words, count: int) -> Any:
+def largest(bits: Words, count: int, words: Words) -> Words:
     """The weights of the `count` largest magnitudes, of equal ones the first, and none that is zero.
 
     Args:
-        bits: (weights,) of the values' float32.
+        bits: (weights,) of the values' float32, all finite.
         count: from 1 to the number of weights.
+        words: (weights,) to work in.
 
     Returns:
-        Whether all weights are finite, and twice the indices, ascending.
+        Twice their indices, ascending.
     """
-    limit, ties = _limit(bits, count)
-    if ties < 0:
-        return False, np.empty(0, np.uint32)
-    if limit == 0:
-        ties = 0
-    words, filled = np.empty(count, np.uint32), 0
-    below = limit - _ONE if limit else limit
-    for begin in range(0, bits.size, _BLOCK):
-        end = min(begin + _BLOCK, bits.size)
-        if _any_over(bits[begin:end], below):
-            for place in range(begin, end):
-                magnitude = bits[place] & _MAGNITUDE
-                tie = magnitude == limit and ties > 0
-                if magnitude > limit or tie:
-                    words[filled] = np.uint32(2 * place)
-                    filled += 1
-                    ties -= np.int64(tie)
-    return True, words[:filled].copy()
+    at_least = np.cumsum(histogram(bits)[::-1])
+    edge = int(_BINS - 1 - np.searchsorted(at_least, count)) << int(BIN)
+    limits = np.array([max(edge - 1, 1)], np.uint32)
+    found, _ = over(bits, read_only(np.array([0, bits.size])), read_only(limits), words)
+    magnitudes = bits[found >> _ONE] & _MAGNITUDE
+    if found.size > count:
+        limit = np.partition(magnitudes, found.size - count)[found.size - count]
+        above, ties = magnitudes > limit, np.flatnonzero(magnitudes == limit)
+        above[ties[: count - np.count_nonzero(above)]] = True
+        found = found[above]
+    return found & ~_ONE
+
+
+@compiled
+def to_halves(values: Vector, halves: npt.NDArray[np.uint16]) -> None:
+    """Round to float16, the largest finite one at most; the rest stays in `values`, exactly.
+
+    Args:
+        values: (weights,) finite.
+        halves: (weights,) receives the bits of float16.
+    """
+    for place in range(values.size):
+        bits = np.uint32(np.float32(values[place]).view(np.uint32))
+        magnitude = min(np.uint32(bits & _MAGNITUDE), _LARGEST_HALF)
+        # both round halves to even: adding a half aligns subnormal ones, the others are rounded as integers
+        aligned = np.uint32(magnitude).view(np.float32) + np.float32(0.5)
+        small = np.uint32(np.float32(aligned).view(np.uint32) - _HALF)
+        odd = np.uint32(magnitude >> _SHIFT) & _ONE
+        normal = np.uint32(np.uint32(magnitude + np.uint32(0xFFF) + odd - _BIAS) >> _SHIFT)
+        half = np.uint32(small if magnitude < _SMALLEST_NORMAL else normal)
+        halves[place] = np.uint16(half | np.uint32((bits & ~_MAGNITUDE) >> np.uint32(16)))
+        back = np.uint32(half << _SHIFT).view(np.float32) * np.float32(2.0**112)
+        values[place] -= -back if bits >> _SIGN else back
 
 
 @compiled

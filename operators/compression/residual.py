@@ -23,7 +23,8 @@ CHUNK = 2048
 
 _SAMPLE = 1 << 16
 _GAIN = 0.1
-_MAX_HALF = np.float32(65504)
+_MAX_HALF = 65504.0
+_MOST = 255
 _NO_VALUES = np.empty(0, np.float32)
 _FIX = "lower the learning rate, clip gradients, or look for the input that made it"
 
@@ -47,13 +48,13 @@ class Residual(State):
             raise ValueError(what)
         self.codec = codec
         self.values = np.zeros(n_weights, np.float32)
-        self._layers = np.array(bounds, np.int64)
+        self._layers = read_only(np.array(bounds, np.int64))
         if isinstance(codec, Threshold):
-            self._groups = self._layers if codec.per_layer else self._layers[[0, -1]]
+            self._groups = self._layers if codec.per_layer else read_only(self._layers[[0, -1]])
             self._taus = np.full(self._groups.size - 1, codec.tau or 0, np.float32)
         elif isinstance(codec, Int8 | OneBit):
             cuts = [range(start, stop, CHUNK) for start, stop in pairwise(bounds)]
-            self._chunks = np.array([*(cut for each in cuts for cut in each), n_weights], np.int64)
+            self._chunks = read_only(np.array([*(cut for each in cuts for cut in each), n_weights], np.int64))
 
     @classmethod
     def compile(cls, codec: Codec) -> None:
@@ -131,23 +132,20 @@ class Residual(State):
         return read_only(self.values.view(np.uint32))
 
     def _threshold(self, codec: Threshold, rate: np.float32) -> Update:
-        if not self._taus.all():
+        if codec.tau is None and not self._taus.all():
             self._begin(codec)
-        taus, groups = self._taus, read_only(self._groups)
-        # without a tau only what is not finite is found
-        limits = np.where(taus > 0, taus.view(np.uint32), quantise.LARGEST)
-        words, counts = quantise.over(self._bits(), groups, read_only(limits))
-        largest = 1 if codec.most == "one" else 255
-        top = float(taus.max(initial=0)) * float(rate) * (largest + 1) / 2
+        largest = 1 if codec.most == "one" else _MOST
+        quanta = rate * (self._taus if codec.per_layer else np.full(self._layers.size - 1, self._taus[0]))
+        self._require(float(quanta.max()) * largest)
+        taus, scratch = read_only(self._taus), np.empty(self.values.size, np.uint32)
+        words, counts = quantise.over(self._bits(), self._groups, taus.view(np.uint32), scratch)
         clip = np.float32(np.inf if codec.clip is None else codec.clip)
-        self._require(top)
-        bad, multiples = quantise.take(self.values, words, counts, read_only(taus), largest, clip)
+        bad, multiples = quantise.take(self.values, words, counts, taus, largest, clip)
         self._refuse(int(bad))
-        quanta = np.broadcast_to(rate * taus, self._layers.size - 1) if taus.size == 1 else rate * taus
         if codec.tau is None:
             self._adapt(codec, counts)
         if largest == 1:
-            return Sparse(words, _NO_VALUES, self._layers, np.ascontiguousarray(quanta), codec.packing)
+            return Sparse(words, _NO_VALUES, self._layers, quanta, codec.packing)
         n_planes = max(1, int(multiples.max(initial=0)).bit_length())
         return Sum(
             [
@@ -178,9 +176,8 @@ class Residual(State):
         self._taus = np.float32(self._taus * np.exp(np.minimum(off, np.log(2))))
 
     def _largest(self, codec: TopK, rate: np.float32) -> Update:
-        finite, words = quantise.largest(self._bits(), codec.count(self.values.size))
-        if not finite:
-            self._refuse(quantise.not_finite(self._bits()))
+        self._refuse(quantise.not_finite(self._bits()))
+        words = quantise.largest(self._bits(), codec.count(self.values.size), np.empty(self.values.size, np.uint32))
         places = words >> 1
         values = self.values[places]
         self._require(float(np.abs(values).max(initial=0)) * float(rate))
@@ -189,16 +186,16 @@ class Residual(State):
 
     def _halves(self, rate: np.float32) -> Update:
         self._refuse(quantise.not_finite(self._bits()))
-        halves = np.clip(self.values, -_MAX_HALF, _MAX_HALF).astype("<f2")
-        self._require(float(_MAX_HALF) * float(rate))
-        self.values -= halves
+        halves = np.empty(self.values.size, np.uint16)
+        self._require(_MAX_HALF * float(rate))
+        quantise.to_halves(self.values, halves)
         return Halves(halves, rate)
 
     def _bytes(self, rate: np.float32) -> Update:
         self._refuse(quantise.not_finite(self._bits()))
         codes, steps = np.empty(self.values.size, np.int8), np.empty(self._chunks.size - 1, np.float32)
         self._require(self._magnitude() * float(rate))
-        quantise.to_bytes(self.values, read_only(self._chunks), codes, steps)
+        quantise.to_bytes(self.values, self._chunks, codes, steps)
         return Bytes(codes, self._chunks, rate * steps)
 
     def _signs(self, rate: np.float32) -> Update:
@@ -206,7 +203,7 @@ class Residual(State):
         bits = np.zeros((self.values.size + 7) // 8, np.uint8)
         means = np.empty((self._chunks.size - 1, 2), np.float32)
         self._require(self._magnitude() * float(rate))
-        quantise.to_signs(self.values, read_only(self._chunks), bits, means)
+        quantise.to_signs(self.values, self._chunks, bits, means)
         return Signs(bits, self._chunks, rate * means)
 
     def _magnitude(self) -> float:

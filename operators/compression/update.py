@@ -60,7 +60,7 @@ class Sparse(Update):
     Args:
         words: (updates,) uint32, index times two, plus one if negative; ascending.
         values: (updates,) float32, or none: then each is plus or minus its layer's quantum.
-        bounds: (layers + 1,) int64 where layers begin, and the end.
+        bounds: (layers + 1,) int64 where layers begin, and the end; read-only.
         quanta: (layers,) float32.
         packing: of the positions.
     """
@@ -75,7 +75,7 @@ class Sparse(Update):
     ) -> None:
         super().__init__(int(bounds[-1]))
         self.words, self.values = read_only(words), read_only(values)
-        self._bounds, self._packing = read_only(bounds), _PACKINGS[packing]
+        self._bounds, self._packing = bounds, _PACKINGS[packing]
         self._bits, self._quanta = read_only(values.view(np.uint32)), read_only(quanta.view(np.uint32))
 
     @property
@@ -113,11 +113,11 @@ class Halves(Update):
     """A float16 for each weight.
 
     Args:
-        values: (weights,) float16, in gradient units.
+        values: (weights,) uint16, the bits of float16, in gradient units.
         rate: what they are multiplied by.
     """
 
-    def __init__(self, values: npt.NDArray[np.float16], rate: np.float32) -> None:
+    def __init__(self, values: npt.NDArray[np.uint16], rate: np.float32) -> None:
         super().__init__(values.size)
         self._bytes, self._rate = read_only(values.view(np.uint8)), rate.view(np.uint32)
 
@@ -136,13 +136,13 @@ class Bytes(Update):
 
     Args:
         values: (weights,) int8.
-        bounds: (chunks + 1,) int64.
+        bounds: (chunks + 1,) int64, read-only.
         steps: (chunks,) float32.
     """
 
     def __init__(self, values: npt.NDArray[np.int8], bounds: npt.NDArray[np.int64], steps: Vector) -> None:
         super().__init__(values.size)
-        self._bytes, self._bounds = read_only(values.view(np.uint8)), read_only(bounds)
+        self._bytes, self._bounds = read_only(values.view(np.uint8)), bounds
         self._steps = read_only(steps.view(np.uint32))
 
     @property
@@ -160,13 +160,13 @@ class Signs(Update):
 
     Args:
         bits: (weights / 8 rounded up,) uint8.
-        bounds: (chunks + 1,) int64.
+        bounds: (chunks + 1,) int64, read-only.
         means: (chunks, 2) float32, of zeros and of ones.
     """
 
     def __init__(self, bits: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64], means: Vector) -> None:
         super().__init__(int(bounds[-1]))
-        self._bits, self._bounds = read_only(bits), read_only(bounds)
+        self._bits, self._bounds = read_only(bits), bounds
         self._means = read_only(means.view(np.uint32))
 
     @property
