@@ -14,6 +14,8 @@ from operators.messages import Vector
 
 Code = npt.NDArray[np.uint8]
 
+_MAX_FLOAT = float(np.finfo(np.float32).max)
+
 
 def join(codes: Sequence[Code]) -> Code:
     """One code that adds what several codes of one range add, one after the other.
@@ -38,14 +40,14 @@ def add(target: Vector, code: Code, scale: float = 1.0) -> None:
         WireError: no range of as many weights has this code.
         ValueError: `scale` is not finite, or an array is of another type.
     """
-    factor = np.float32(scale)
-    if not np.isfinite(factor):
-        what = f"the scale must be finite, got {scale}"
+    if not abs(scale) <= _MAX_FLOAT:
+        what = f"the scale must be finite as float32, got {scale}"
         raise ValueError(what)
     if code.dtype != np.uint8 or code.ndim != 1 or target.dtype != np.float32 or not target.flags.c_contiguous:
         what = f"a code of uint8 is added to contiguous float32, got {code.dtype} and {target.dtype}"
         raise ValueError(what)
     code = read_only(np.ascontiguousarray(code))
+    factor = np.float32(scale)
     problem, at = walk(code, target, factor, False)
     if problem:
         raise WireError(PROBLEMS[problem], got=f"{code.size} bytes for {target.size} weights", where=f"byte {at}")

@@ -25,6 +25,7 @@ _SAMPLE = 1 << 16
 _GAIN = 0.1
 _MAX_HALF = 65504.0
 _MOST = 255
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 _NO_VALUES = np.empty(0, np.float32)
 _FIX = "lower the learning rate, clip gradients, or look for the input that made it"
 
@@ -89,10 +90,10 @@ class Residual(State):
             OperatorError: a weight is owed what is infinite or not a number; the residual is as it was.
             ValueError: `rate` is negative, infinite or not a number.
         """
-        factor = np.float32(rate)
-        if not (np.isfinite(factor) and factor >= 0):
-            what = f"the rate must be finite and not negative, got {rate}"
+        if not 0 <= rate <= _MAX_FLOAT:
+            what = f"the rate must be finite as float32 and not negative, got {rate}"
             raise ValueError(what)
+        factor = np.float32(rate)
         match self.codec:
             case Threshold():
                 return self._threshold(self.codec, factor)
@@ -135,8 +136,8 @@ class Residual(State):
         if codec.tau is None and not self._taus.all():
             self._begin(codec)
         largest = 1 if codec.most == "one" else _MOST
+        self._require(float(self._taus.max()) * float(rate) * largest)
         quanta = rate * (self._taus if codec.per_layer else np.full(self._layers.size - 1, self._taus[0]))
-        self._require(float(quanta.max()) * largest)
         taus, scratch = read_only(self._taus), np.empty(self.values.size, np.uint32)
         words, counts = quantise.over(self._bits(), self._groups, taus.view(np.uint32), scratch)
         clip = np.float32(np.inf if codec.clip is None else codec.clip)
@@ -215,6 +216,6 @@ class Residual(State):
             raise OperatorError(what, got=float(self.values[place]), fix=_FIX)
 
     def _require(self, largest: float) -> None:
-        if largest > float(np.finfo(np.float32).max):
+        if largest > _MAX_FLOAT:
             what = "the rate times the gradient is larger than a float32"
             raise OperatorError(what, got=largest, fix=_FIX)

@@ -62,6 +62,8 @@ def test_threshold_per_layer_with_a_fixed_tau_is_refused():
         Threshold(tau=1.0, per_layer=True)
 
 
-@pytest.mark.parametrize(("density", "n_weights", "count"), [(0.003, 1000, 3), (0.003, 10, 1), (1.0, 7, 7), (0.5, 5, 3)])
+@pytest.mark.parametrize(
+    ("density", "n_weights", "count"), [(0.003, 1000, 3), (0.003, 10, 1), (1.0, 7, 7), (0.5, 5, 3)]
+)
 def test_topk_count_is_a_share_of_the_weights_and_at_least_one(density, n_weights, count):
     assert TopK(density=density).count(n_weights) == count

@@ -169,21 +169,22 @@ def test_decoded_and_owed_of_eighths_are_the_sum_of_gradients(codec, data):
 def test_decoded_and_owed_of_any_gradients_differ_from_the_sum_by_roundings(codec, seed):
     rng = np.random.default_rng(seed)
     residual = Residual(codec, 5000, (0, 10, 2000))
-    total, got = np.zeros(5000), np.zeros(5000)
+    total, got, owed = np.zeros(5000), np.zeros(5000), np.zeros(5000)
     for _ in range(20):
         gradient = (rng.standard_normal(5000) * np.exp(rng.standard_normal(5000))).astype(np.float32)
         residual.add(gradient)
         total += gradient
-        got += decoded(residual.quantise())
-    # an addition, a subtraction and a product for each step, of numbers below 100
-    assert np.abs(residual.values).max() < 100
-    assert np.abs(got + residual.values - total).max() < 20 * 3 * 100 * 2.0**-24
+        sent = decoded(residual.quantise())
+        got += sent
+        owed += np.abs(residual.values) + np.abs(sent)
+    # in each step a sum, a product and a difference are rounded, none larger than what is sent and stays
+    assert (np.abs(got + residual.values - total) <= 3 * 2.0**-24 * owed).all()
 
 
 @pytest.mark.parametrize("codec", [Int8(), Half()], ids=str)
 def test_one_update_of_any_values_is_exact(codec):
     values = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
-    values *= np.exp2(np.arange(100_000) % 60 - 30).astype(np.float32)
+    values *= np.exp2(np.arange(100_000) % 40 - 27).astype(np.float32)
     residual = Residual(codec, 100_000)
     residual.add(values)
     sent = decoded(residual.quantise()).astype(np.float64)
