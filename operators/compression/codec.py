@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -112,7 +112,7 @@ def parse_codec(text: str) -> Codec:
             raise ConfigError(what, got=text, fix=f"write {key}=VALUE")
         values[key] = None if value == "none" else value
     try:
-        return cast("Codec", _ANY.validate_python(values))
+        return _ANY.validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][-1]) if len(first["loc"]) > 1 else ""

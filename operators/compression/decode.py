@@ -43,17 +43,28 @@ _ONE = np.uint64(1)
 
 
 @compiled
+def _signed(number: Any) -> Any:
+    """An unsigned number as one that can be added to others; a sum of both kinds would be a float."""
+    return np.int64(number)
+
+
+@compiled
+def _zeros(word: Any) -> Any:
+    return np.int64(trailing_zeros(word))
+
+
+@compiled
 def _number(code: Code, at: int) -> Any:
     """A number and the place behind it; -1 where there is none, or one that is longer than it need be."""
-    number, shift = np.int64(0), np.int64(0)
+    number, shift = 0, 0
     while at < code.size and shift < 35:
-        byte = np.int64(code[at])
+        byte = _signed(code[at])
         number |= (byte & 127) << shift
         at += 1
         if byte < 128:
-            return (np.int64(-1) if byte == 0 and shift else number), at
+            return (-1 if byte == 0 and shift else number), at
         shift += 7
-    return np.int64(-1), at
+    return -1, at
 
 
 @compiled
@@ -80,9 +91,9 @@ def _words(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any
     if 4 * count > code.size - at:
         return -_TRUNCATED
     signed = values_at < 0
-    last = np.int64(-1)
+    last = -1
     for number in range(count):
-        word = np.int64(_word(code, at + 4 * number))
+        word = _signed(_word(code, at + 4 * number))
         place = word >> 1 if signed else word
         if place <= last or place >= part.size:
             return -_POSITION
@@ -109,7 +120,7 @@ def _bitmap(code: Code, at: int, count: int, part: Vector, delta: Any, scale: An
     for byte in range(n_bytes):
         bits = np.uint64(code[at + byte])
         while bits:
-            place = 8 * byte + np.int64(trailing_zeros(bits))
+            place = 8 * byte + _zeros(bits)
             bits &= bits - _ONE
             if place >= part.size:
                 return -_PADDING
@@ -146,21 +157,21 @@ def _rice(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any,
     signed = values_at < 0
     if at == code.size:
         return -_TRUNCATED
-    low = np.int64(code[at])
+    low = _signed(code[at])
     if low > MAX_RICE:
         return -_NUMBER
     at += 1
     low_mask, most = (_ONE << np.uint64(low)) - _ONE, part.size >> low
-    buffer, have, place = np.uint64(0), np.int64(0), np.int64(-1)
+    buffer, have, place = np.uint64(0), 0, -1
     for number in range(count):
         at, buffer, have = _filled(code, at, buffer, have)
-        zeros, quotient = np.int64(trailing_zeros(buffer)), np.int64(0)
+        zeros, quotient = _zeros(buffer), 0
         while zeros >= have:
             if have == 0:
                 return -_TRUNCATED
             quotient += have
             at, buffer, have = _filled(code, at, buffer >> np.uint64(have), 0)
-            zeros = np.int64(trailing_zeros(buffer))
+            zeros = _zeros(buffer)
         quotient += zeros
         buffer = (buffer >> np.uint64(zeros)) >> _ONE
         have -= zeros + 1
@@ -170,7 +181,7 @@ def _rice(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any,
                 return -_TRUNCATED
         if quotient > most:
             return -_POSITION
-        place += 1 + ((quotient << low) | np.int64(buffer & low_mask))
+        place += 1 + ((quotient << low) | _signed(buffer & low_mask))
         if place >= part.size:
             return -_POSITION
         buffer >>= np.uint64(low)
@@ -195,7 +206,7 @@ def _sparse(code: Code, at: int, form: int, part: Vector, scale: Any, write: boo
     valued = form > VALUED
     if (4 * count if valued else 4) > code.size - at:
         return -_TRUNCATED
-    delta, values_at = np.float32(0), np.int64(-1)
+    delta, values_at = np.float32(0), -1
     if valued:
         values_at = at
         for number in range(count):
@@ -295,7 +306,7 @@ def walk(code: Code, target: Vector, scale: np.float32, write: bool) -> Any:
         return _TRUNCATED, 0
     at, begin = 0, 0
     while at < code.size:
-        first, form = code[at] >= FIRST, np.int64(code[at]) & 127
+        first, form = code[at] >= FIRST, _signed(code[at]) & 127
         if first != (begin == 0):
             return _ORDER, at
         length, ended = _number(code, at + 1)

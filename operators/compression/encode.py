@@ -106,10 +106,10 @@ def _expected_nbits(length: int, count: int) -> int:
 def _best_rice(words: Words, low: int, high: int, start: int, length: int) -> Any:
     """The low bits with which the gaps of words `low` to `high` take least, and the bits that these take."""
     middle = max(1, min(MAX_RICE - 1, _rice_for(length, high - low)))
-    less, same, more = np.int64(0), np.int64(0), np.int64(0)
+    less, same, more = 0, 0, 0
     following = start
     for at in range(low, high):
-        place = np.int64(words[at] >> _ONE)
+        place: Any = np.int64(words[at] >> _ONE)
         gap = place - following
         following = place + 1
         less += gap >> (middle - 1)
@@ -125,11 +125,11 @@ def _best_rice(words: Words, low: int, high: int, start: int, length: int) -> An
 @compiled
 def _put_gaps(code: Code, at: int, words: Words, start: int, bits: int, signed: bool) -> int:
     """Write each gap in unary above its low `bits`, a one, the low bits, and the sign; returns the place behind."""
-    buffer, have = np.uint64(0), np.int64(0)
+    buffer, have = np.uint64(0), 0
     following = start
     low_mask = np.int64((1 << bits) - 1)
     for word in words:
-        place = np.int64(word >> _ONE)
+        place: Any = np.int64(word >> _ONE)
         gap = place - following
         following = place + 1
         zeros = gap >> bits
@@ -176,92 +176,104 @@ def _put_bitmap(code: Code, at: int, words: Words, start: int, length: int, sign
 
 
 @compiled
+def _sections(words: Words, bounds: Numbers, quanta: Words, start: int, stop: int) -> Any:
+    """Where sections end, where among `words` they begin and the last ends, and the quantum of each.
+
+    A section spans neighbouring layers of one quantum where that takes less.
+    """
+    first, last = _chunk_of(bounds, start), _chunk_of(bounds, stop - 1)
+    ends = np.empty(last - first + 1, np.int64)
+    marks = np.empty(last - first + 2, np.int64)
+    grains = np.empty(last - first + 1, np.uint32)
+    marks[0] = _place_of(words, start, 0, words.size)
+    number, begin = -1, start
+    for layer in range(first, last + 1):
+        end = min(bounds[layer + 1], stop)
+        mark = _place_of(words, end, marks[number + 1], words.size)
+        more, had, joins = mark - marks[number + 1], np.int64(0), False
+        if number >= 0:
+            had = marks[number + 1] - marks[number]
+            apart = _expected_nbits(ends[number] - begin, had) + _expected_nbits(end - ends[number], more)
+            alike = had == 0 or more == 0 or grains[number] == quanta[layer]
+            joins = alike and _expected_nbits(end - begin, had + more) <= apart
+        if not joins:
+            begin = ends[number] if number >= 0 else start
+            number += 1
+        if had == 0 or not joins:
+            grains[number] = quanta[layer]
+        ends[number] = end
+        marks[number + 1] = mark
+    return ends[: number + 1], marks[: number + 2], grains
+
+
+@compiled
+def _packed(
+    words: Words, ends: Numbers, marks: Numbers, start: int, packing: int, valued: bool
+) -> tuple[Numbers, Numbers, int]:
+    """The form and the Rice parameter of each section, and the bytes that all of them take."""
+    forms, lows = np.full(ends.size, EMPTY), np.zeros(ends.size, np.int64)
+    nbytes, begin = 0, start
+    for number in range(ends.size):
+        count, length = marks[number + 1] - marks[number], ends[number] - begin
+        nbytes += 1 + _number_nbytes(length)
+        if count:
+            low, n_bits = _best_rice(words, marks[number], marks[number + 1], begin, length)
+            n_signs = 0 if valued else count
+            lows[number] = low
+            rice = 1 + (n_bits + n_signs + 7) // 8
+            bitmap = (n_signs + 7) // 8 + (length + 7) // 8
+            smallest = RICE if rice <= min(bitmap, 4 * count) else (BITMAP if bitmap <= 4 * count else WORDS)
+            form = packing if packing else smallest
+            forms[number] = form
+            nbytes += rice if form == RICE else (bitmap if form == BITMAP else 4 * count)
+            nbytes += _number_nbytes(count) + (4 * count if valued else 4)
+        begin = ends[number]
+    return forms, lows, nbytes
+
+
+@compiled
+def _put_positions(code: Code, at: int, words: Words, begin: int, end: int, form: int, low: int, signed: bool) -> int:
+    """Write the words of the section of weights `begin` to `end`; returns the place behind."""
+    if form == RICE:
+        code[at] = np.uint8(low)
+        return _put_gaps(code, at + 1, words, begin, low, signed)
+    if form == BITMAP:
+        return _put_bitmap(code, at, words, begin, end - begin, signed)
+    for word in words:
+        relative = word - np.uint32(2 * begin)
+        at = _put_word(code, at, relative if signed else relative >> _ONE)
+    return at
+
+
+@compiled
 def sparse(words: Words, values: Words, bounds: Numbers, quanta: Words, start: int, stop: int, packing: int) -> Code:
     """The code of a sparse update's weights `start` to `stop`.
-
-    A section has one quantum and one Rice parameter. It spans neighbouring layers where that takes less.
 
     Args:
         words: of the whole update, ascending.
         values: (words,) bits of a float32 for each, or none: then each has the quantum of its layer.
         bounds: (layers + 1,) where layers begin, and the end.
         quanta: (layers,) bits of the float32 that a word of the layer stands for.
-        start, stop: at least one weight.
+        start: the first weight.
+        stop: the one behind the last.
         packing: 0 for whichever takes least, else one of WORDS, RICE and BITMAP.
     """
     valued = values.size > 0
-    layer = _chunk_of(bounds, start)
-    last = _chunk_of(bounds, stop - 1)
-    ends = np.empty(last - layer + 1, np.int64)
-    marks = np.empty(last - layer + 2, np.int64)
-    grain = np.empty(last - layer + 1, np.uint32)
-    marks[0] = _place_of(words, start, 0, words.size)
-    count, begin = -1, start
-    for each in range(layer, last + 1):
-        end = min(bounds[each + 1], stop)
-        mark = _place_of(words, end, marks[count + 1], words.size)
-        more = mark - marks[count + 1]
-        joins = False
-        if count >= 0:
-            had = marks[count + 1] - marks[count]
-            length = ends[count] - begin
-            alike = valued or had == 0 or more == 0 or grain[count] == quanta[each]
-            apart = _expected_nbits(length, had) + _expected_nbits(end - ends[count], more)
-            joins = alike and _expected_nbits(end - begin, had + more) <= apart
-            if joins:
-                grain[count] = grain[count] if had else quanta[each]
-            else:
-                begin = ends[count]
-        if not joins:
-            count += 1
-            grain[count] = quanta[each]
-        ends[count] = end
-        marks[count + 1] = mark
-    count += 1
-
-    forms, lows, nbytes = np.empty(count, np.int64), np.empty(count, np.int64), 0
-    begin = start
-    for each in range(count):
-        n_words, length = marks[each + 1] - marks[each], ends[each] - begin
-        nbytes += 1 + _number_nbytes(length)
-        forms[each] = EMPTY
-        if n_words:
-            low, n_bits = _best_rice(words, marks[each], marks[each + 1], begin, length)
-            n_signs = 0 if valued else n_words
-            lows[each] = low
-            rice = 1 + (n_bits + n_signs + 7) // 8
-            bitmap = (n_signs + 7) // 8 + (length + 7) // 8
-            plain = 4 * n_words
-            form = packing
-            if packing == 0:
-                form = RICE if rice <= min(bitmap, plain) else (BITMAP if bitmap <= plain else WORDS)
-            forms[each] = form
-            nbytes += rice if form == RICE else (bitmap if form == BITMAP else plain)
-            nbytes += _number_nbytes(n_words) + (4 * n_words if valued else 4)
-        begin = ends[each]
-
+    ends, marks, grains = _sections(words, bounds, quanta, start, stop)
+    forms, lows, nbytes = _packed(words, ends, marks, start, packing, valued)
     code, at, begin = np.empty(nbytes, np.uint8), 0, start
-    for each in range(count):
-        form, length = forms[each], ends[each] - begin
-        at = _put_head(code, at, form + VALUED if valued and form != EMPTY else form, length)
+    for number in range(ends.size):
+        form, low, high = forms[number], marks[number], marks[number + 1]
+        at = _put_head(code, at, form + VALUED if valued and form != EMPTY else form, ends[number] - begin)
         if form != EMPTY:
-            part = words[marks[each] : marks[each + 1]]
-            at = _put_number(code, at, part.size)
+            at = _put_number(code, at, high - low)
             if valued:
-                for value in values[marks[each] : marks[each + 1]]:
+                for value in values[low:high]:
                     at = _put_word(code, at, value)
             else:
-                at = _put_word(code, at, grain[each])
-            if form == RICE:
-                code[at] = np.uint8(lows[each])
-                at = _put_gaps(code, at + 1, part, begin, lows[each], not valued)
-            elif form == BITMAP:
-                at = _put_bitmap(code, at, part, begin, length, not valued)
-            else:
-                for word in part:
-                    relative = word - np.uint32(2 * begin)
-                    at = _put_word(code, at, relative >> _ONE if valued else relative)
-        begin = ends[each]
+                at = _put_word(code, at, grains[number])
+            at = _put_positions(code, at, words[low:high], begin, ends[number], form, lows[number], not valued)
+        begin = ends[number]
     return code
 
 
@@ -289,7 +301,8 @@ def small(values: npt.NDArray[np.uint8], bounds: Numbers, steps: Words, start: i
         values: (weights,) bytes of int8.
         bounds: (chunks + 1,).
         steps: (chunks,) bits of the float32 that a chunk's integers are multiplied by.
-        start, stop: at least one weight.
+        start: the first weight.
+        stop: the one behind the last.
     """
     first, last = _chunk_of(bounds, start), _chunk_of(bounds, stop - 1)
     code = np.empty(stop - start + 10 * (last - first + 1), np.uint8)
@@ -311,7 +324,8 @@ def signs(bits: npt.NDArray[np.uint8], bounds: Numbers, means: Words, start: int
         bits: (weights / 8 rounded up,) from `quantise.to_signs`.
         bounds: (chunks + 1,).
         means: (chunks, 2) bits of the float32 that a zero and a one stand for.
-        start, stop: at least one weight.
+        start: the first weight.
+        stop: the one behind the last.
     """
     first, last = _chunk_of(bounds, start), _chunk_of(bounds, stop - 1)
     code = np.empty((stop - start) // 8 + 15 * (last - first + 1), np.uint8)

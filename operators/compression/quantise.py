@@ -160,7 +160,8 @@ def largest(bits: Words, count: int, words: Words) -> Words:
         above, ties = magnitudes > limit, np.flatnonzero(magnitudes == limit)
         above[ties[: count - np.count_nonzero(above)]] = True
         found = found[above]
-    return found & ~_ONE
+    even: Words = found & ~_ONE
+    return even
 
 
 @compiled
@@ -220,12 +221,14 @@ def to_signs(values: Vector, bounds: Numbers, bits: npt.NDArray[np.uint8], means
     Args:
         values: (weights,) finite.
         bounds: (chunks + 1,).
-        bits: (weights / 8 rounded up,), all zero; bit ``i & 7`` of byte ``i >> 3`` is set where weight i is not negative.
+        bits: (weights / 8 rounded up,) zeros; bit ``i & 7`` of byte ``i >> 3`` is set where weight i is not negative.
         means: (chunks, 2) receives the means of the negative and of the other values.
     """
     for chunk in range(bounds.size - 1):
         begin, end = bounds[chunk], bounds[chunk + 1]
-        low, high, n_low = 0.0, 0.0, 0
+        low: Any = 0.0
+        high: Any = 0.0
+        n_low = 0
         for each in values[begin:end]:
             negative = each < 0
             low += each if negative else np.float32(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -166,9 +167,9 @@ class Residual(State):
         for group, (start, stop) in enumerate(pairwise(self._groups.tolist())):
             if not self._taus[group]:
                 sample = np.abs(self.values[start : stop : -(-(stop - start) // _SAMPLE)])
-                rank = int(sample.size * (1 - codec.density))
-                tau = np.partition(sample, rank)[rank] or sample.mean()
-                self._taus[group] = tau if np.isfinite(tau) else 0
+                rank = min(sample.size - 1, int(sample.size * (1 - codec.density)))
+                tau = float(np.partition(sample, rank)[rank]) or float(sample.mean())
+                self._taus[group] = tau if tau < math.inf else 0
 
     def _adapt(self, codec: Threshold, counts: npt.NDArray[np.int64]) -> None:
         """Move each tau by up to a tenth for a density that is off by as much as it may be, at most to twice itself."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from operators.compression import add
@@ -20,6 +22,6 @@ def decoded(update, cuts=(), scale: float = 1.0) -> np.ndarray:
     """What an update says, decoded range by range between the cuts."""
     target = np.zeros(update.n_weights, np.float32)
     places = sorted({0, *cuts, update.n_weights})
-    for start, stop in zip(places, places[1:], strict=False):
+    for start, stop in pairwise(places):
         add(target[start:stop], update.encode(start, stop), scale)
     return target
