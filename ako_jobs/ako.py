@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from ako_jobs.config import TrainingConfig
+from ako_jobs.codec_settings import CodecConfig, window
 from ako_jobs.worker import Setting, add_worker, finish_after
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
@@ -15,7 +15,9 @@ from dataflow.quantities import bytes_per_second
 from operators.accumulate import Accumulate
 from operators.apply import Apply
 from operators.clocks import Clocks
-from operators.cost_model import CostModel
+from operators.coded_window import CodedWindow
+from operators.compression import expected_nbytes
+from operators.cost_model import LEAST_PARTITIONS, CostModel
 from operators.layout import Layout
 from operators.partition import LivePartition, Partition, Rotation
 from operators.receive import ReceiveFragments
@@ -23,7 +25,7 @@ from operators.send import SendIntervals
 from operators.window import Window
 
 
-class Config(TrainingConfig):
+class Config(CodecConfig):
     """Settings of an Ako job.
 
     Args:
@@ -40,6 +42,13 @@ class Config(TrainingConfig):
     bandwidth: str = "auto"
     accumulate: bool = True
 
+    @model_validator(mode="after")
+    def _accumulates(self) -> Self:
+        if self.parsed_codec and not self.accumulate:
+            message = "what a codec leaves out of a gradient is sent later, so it needs accumulate=true"
+            raise ValueError(message)
+        return self
+
     @field_validator("bandwidth")
     @classmethod
     def _rate(cls, value: str) -> str:
@@ -54,9 +63,11 @@ class Config(TrainingConfig):
 
 def build(config: Config) -> LogicalGraph:
     """The graph: every worker sends every other one partition of its accumulated gradients per round."""
-    setting = Setting.of(config)
+    setting, codec = Setting.of(config), config.parsed_codec
+    n_weights = setting.layout.n_weights
     cost = CostModel(
-        model_nbytes=4 * setting.layout.n_weights * setting.tensor_scale,
+        model_nbytes=expected_nbytes(codec, n_weights) if codec else 4 * n_weights * setting.tensor_scale,
+        least_partitions=1 if codec else LEAST_PARTITIONS,
         cells=setting.layout.cells,
         partitions=None if config.p == "auto" else config.p,
         every=None if config.every == "auto" else config.every,
@@ -67,25 +78,25 @@ def build(config: Config) -> LogicalGraph:
         setting,
         clocks=Clocks(cells=setting.layout.cells, origins="worker", span=cost.first(0).span),
         local=True,
-        emits="update",
+        emits=config.emits,
         slack=config.tau,
     )
     rotation = Rotation(receivers="worker", cost=cost)
-    graph = add_exchange(graph, setting.layout, rotation, accumulate=config.accumulate)
+    kept = window(setting, codec, "worker", updates=True, newest_only=not config.accumulate)
+    graph = add_exchange(graph, setting.layout, rotation, kept)
     return finish_after(graph, "apply")
 
 
-def add_exchange(graph: LogicalGraph, layout: Layout, rotation: Rotation, *, accumulate: bool = True) -> LogicalGraph:
+def add_exchange(graph: LogicalGraph, layout: Layout, rotation: Rotation, window: Window | CodedWindow) -> LogicalGraph:
     """`graph` with partial gradient exchange between its workers.
 
     Args:
         graph: role ``worker`` has an operator ``compute`` that emits updates, and state ``replica`` and ``clocks``.
         layout: the model's cells.
         rotation: the number of partitions, and of gradients in a round.
-        accumulate: whether gradients are kept until everybody has been sent them.
+        window: of the workers, towards each other.
     """
     kind = LivePartition if rotation.cost.live else Partition
-    window = Window(layout=layout, receivers="worker", newest_only=not accumulate)
     return (
         graph.with_state("window", window, role="worker")
         .with_state("rotation", rotation, role="worker")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ako_jobs.config import TrainingConfig
+from ako_jobs.codec_settings import CodecConfig, send_whole
 from ako_jobs.worker import Setting, add_worker, finish_after
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
@@ -14,10 +14,9 @@ from operators.apply import Apply, ApplyMean
 from operators.barrier import Barrier
 from operators.clocks import Clocks
 from operators.receive import ReceiveFragments
-from operators.send import SendGradients
 
 
-class Config(TrainingConfig):
+class Config(CodecConfig):
     """Settings of an all-to-all job.
 
     Args:
@@ -38,13 +37,13 @@ def build(config: Config) -> LogicalGraph:
         setting,
         clocks=Clocks(cells=layout.cells, origins="worker", own=bsp),
         local=not bsp,
-        emits="gradient" if bsp else "update",
+        emits="gradient" if bsp else config.emits,
         slack={"bsp": 0, "ssp": config.tau, "async": None}[config.consistency],
     )
     if bsp:
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="worker")
     graph = (
-        graph.with_operator("send", SendGradients(layout=layout), role="worker")
+        send_whole(graph, setting, config.parsed_codec, updates=not bsp)
         .with_operator("receive", ReceiveFragments(), role="worker")
         .with_operator(
             "apply",

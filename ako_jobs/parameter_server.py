@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from ako_jobs.config import TrainingConfig
+from ako_jobs.codec_settings import CodecConfig, window
 from ako_jobs.worker import Setting, add_worker, finish_after
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
@@ -20,10 +20,9 @@ from operators.receive import ReceiveFragments, ReceiveWeights
 from operators.send import SendIntervals, SendWeights
 from operators.serve import Pulls, Serve, ServeMean
 from operators.vector_state import Shard
-from operators.window import Window
 
 
-class Config(TrainingConfig):
+class Config(CodecConfig):
     """Settings of a parameter-server job.
 
     Args:
@@ -71,7 +70,9 @@ def build(config: Config) -> LogicalGraph:
         tau = config.tau if config.consistency == "ssp" else None
         serve = Serve(layout=layout, schedule=schedule, tau=tau, fetch_every=config.n_fetch)
     graph = (
-        graph.with_state("window", Window(layout=layout, receivers="server", sharding=sharding), role="worker")
+        graph.with_state(
+            "window", window(setting, config.parsed_codec, "server", updates=False, sharding=sharding), role="worker"
+        )
         .with_operator("accumulate", Accumulate(), role="worker")
         .with_operator("partition", PartitionByOwner(sharding=sharding, every=config.n_push), role="worker")
         .with_operator("send", SendIntervals(layout=layout), role="worker")

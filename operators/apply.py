@@ -10,6 +10,7 @@ from dataflow.ports import In, Out
 from dataflow.state import Writes
 from operators.barrier import BarrierState, Mean
 from operators.clocks import ClocksState
+from operators.fragments import decoded, subtract
 from operators.layout import Layout
 from operators.messages import Fragment, Progress, Weights
 from operators.schedule import Schedule
@@ -37,7 +38,7 @@ class Apply(Operator):
             fragment.origin, cells, fragment.low, fragment.high, span=fragment.span, skips=fragment.skips
         )
         if fits:
-            replica.values[self.layout.weights(fragment.start, fragment.stop)] -= fragment.values
+            subtract(fragment, replica.values[self.layout.weights(fragment.start, fragment.stop)])
         else:
             yield Sample("rejected_fragments", float(clocks.rejected))
 
@@ -73,7 +74,8 @@ class ApplyMean(Operator):
         node: NodeContext,
     ) -> Emissions:
         """Take in a contribution and apply the mean if it was the last."""
-        mean = barrier.add(fragment)
+        where = self.layout.weights(fragment.start, fragment.stop)
+        mean = barrier.add(decoded(fragment, where.stop - where.start))
         if mean is not None:
             self._apply(mean, replica, clocks, node)
         yield from ()

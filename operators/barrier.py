@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -45,9 +45,9 @@ class BarrierState(State):
     _waiting: dict[tuple[int, int, int], dict[int, Vector]] = field(default_factory=dict)
 
     def add(self, fragment: Fragment) -> Mean | None:
-        """Take in a contribution; the mean, if it was the last one missing."""
+        """Take in a contribution, as float32; the mean, if it was the last one missing."""
         key = (fragment.start, fragment.stop, fragment.high)
-        self._waiting.setdefault(key, {})[fragment.origin] = fragment.values
+        self._waiting.setdefault(key, {})[fragment.origin] = cast("Vector", fragment.values)
         return self._complete(key)
 
     def leave(self, node: int) -> Iterator[Mean]:

@@ -135,11 +135,12 @@ class CostModel(BaseModel):
     """Chooses partitions and rounds.
 
     Args:
-        model_nbytes: m, size of the model in bytes.
+        model_nbytes: m, bytes that all of the model takes when it is sent.
         cells: cells of the model's layout, and partitions at most that are chosen.
         partitions: p, if it is fixed.
         every: r, if it is fixed.
         bandwidth: B, bytes that one worker can send in a second; None if it is to be measured.
+        least_partitions: p at least, with rounds of several gradients.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -148,6 +149,7 @@ class CostModel(BaseModel):
     partitions: int | None = Field(default=None, ge=1)
     every: int | None = Field(default=None, ge=1)
     bandwidth: float | None = Field(default=None, gt=0)
+    least_partitions: int = Field(default=LEAST_PARTITIONS, ge=1)
 
     @property
     def live(self) -> bool:
@@ -238,7 +240,7 @@ class CostModel(BaseModel):
 
     def _partitions(self, load: float, every: int) -> int:
         """P, for rounds of so many gradients."""
-        least = LEAST_PARTITIONS if every > 1 else 1
+        least = self.least_partitions if every > 1 else 1
         return self.partitions or min(self.cells, max(least, math.ceil(load / every - 1e-9)))
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dataflow.message import Message, Sharded, field_names
 
 Vector = npt.NDArray[np.float32]
+Code = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Fragment(Message):
         low, high: gradient numbers; `low` is excluded, `high` included.
         span: gradients that `origin` computes at most until every cell has been sent again.
         skips: gradients before `low` may be missing for good.
-        values: (weights of the cells,) float32.
+        values: (weights of the cells,) float32; or uint8, what a codec made of them.
     """
 
     origin: int
@@ -89,7 +90,7 @@ class Fragment(Message):
     high: int
     span: int
     skips: bool
-    values: Vector
+    values: Vector | Code
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,7 @@ class Partition(Operator):
         if not rotation.begin(accumulated.number):
             return
         window.span = rotation.span
+        window.close()
         for receiver in rotation.receivers:
             for start, stop in rotation.turn(receiver, self.layout.cells):
                 yield self.offers(Offer(receiver, start, stop))
@@ -186,6 +187,7 @@ class Partition(Operator):
     def on_end(self, rotation: RotationState, window: WindowState) -> Emissions:
         """After the last gradient, offer everybody all that is left."""
         window.span = rotation.span
+        window.close()
         for receiver in rotation.receivers:
             for start, stop in self.layout.frames(0, self.layout.cells):
                 yield self.offers(Offer(receiver, start, stop))
@@ -221,6 +223,7 @@ class PartitionByOwner(Operator):
     every: int = Field(default=1, ge=1)
     accumulated = In(Accumulated)
     offers = Out(Offer)
+    window = Writes()
 
     _due: tuple[Offer, ...] = PrivateAttr()
 
@@ -230,11 +233,13 @@ class PartitionByOwner(Operator):
         owned = runs(self.sharding.owners(len(members)))
         self._due = tuple(Offer(members[rank], start, stop) for start, stop, rank in owned)
 
-    def process(self, accumulated: Accumulated) -> Emissions:
+    def process(self, accumulated: Accumulated, window: WindowState) -> Emissions:
         """Offers to every server, if a push is due."""
         if accumulated.number % self.every == 0:
+            window.close()
             yield from map(self.offers, self._due)
 
-    def on_end(self) -> Emissions:
+    def on_end(self, window: WindowState) -> Emissions:
         """Push what is left."""
+        window.close()
         yield from map(self.offers, self._due)

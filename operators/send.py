@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
 from dataflow.state import Writes
+from operators.compression import Residual
 from operators.layout import Layout
 from operators.messages import Fragment, Gradient, Offer, Weights
+from operators.schedule import Schedule
 from operators.window import WindowState
 
 
@@ -65,6 +69,35 @@ class SendGradients(Operator):
             yield self.fragments(
                 Fragment(node.index, start, stop, gradient.number - 1, gradient.number, 0, skips=False, values=values)
             )
+
+
+class SendCoded(Operator):
+    """Sends everybody what a codec makes of every gradient and of what is owed of earlier ones (strom_sparse_sgd.txt).
+
+    Args:
+        layout: the model's cells.
+        schedule: learning rate by which what leaves is multiplied; None: gradients leave.
+        span: gradients of this node that others may lack.
+    """
+
+    pool = "network"
+    sends = True
+    layout: Layout
+    schedule: Schedule | None = None
+    span: int = Field(default=0, ge=0)
+    gradients = In(Gradient)
+    fragments = Out(Fragment)
+    residual = Writes()
+
+    def process(self, gradient: Gradient, residual: Residual, node: NodeContext) -> Emissions:
+        """The gradient's code in fragments of at most a frame."""
+        residual.add(gradient.values)
+        update = residual.quantise(self.schedule.at(gradient.number, node.size) if self.schedule else 1.0)
+        low, high = gradient.number - 1, gradient.number
+        for start, stop in self.layout.frames(0, self.layout.cells):
+            where = self.layout.weights(start, stop)
+            code = update.encode(where.start, where.stop)
+            yield self.fragments(Fragment(node.index, start, stop, low, high, self.span, skips=False, values=code))
 
 
 class SendWeights(Operator):

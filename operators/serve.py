@@ -15,6 +15,7 @@ from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
 from dataflow.state import State, StateElement, StateKind, Writes
 from operators.barrier import BarrierState, Mean
+from operators.fragments import decoded, subtract
 from operators.layout import Layout
 from operators.messages import Fragment, Weights
 from operators.schedule import Schedule
@@ -113,7 +114,7 @@ class Serve(Operator):
         """Apply a gradient fragment; answer everybody who need not wait."""
         cells = (fragment.start, fragment.stop)
         rate = self.schedule.at(fragment.high, len(node.members[self.workers]))
-        shard.values[self.layout.weights(*cells)] -= fragment.values * np.float32(rate)
+        subtract(fragment, shard.values[self.layout.weights(*cells)], rate)
         pulls.push(cells, fragment.origin, fragment.high)
         if fragment.high // self.fetch_every > fragment.low // self.fetch_every:
             pulls.waiting.setdefault(cells, []).append(fragment.origin)
@@ -157,7 +158,8 @@ class ServeMean(Operator):
 
     def process(self, fragment: Fragment, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
         """Take in a contribution; apply the mean and answer if it was the last."""
-        mean = barrier.add(fragment)
+        where = self.layout.weights(fragment.start, fragment.stop)
+        mean = barrier.add(decoded(fragment, where.stop - where.start))
         if mean is not None:
             yield from self._apply(mean, shard, node)
 

@@ -19,17 +19,17 @@ from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
 from operators.clocks import FAR, everything
 from operators.layout import Layout, Sharding
-from operators.messages import Vector
+from operators.messages import Code, Vector
 
 
 class Interval(NamedTuple):
-    """Gradients (low, high] summed over cells `start` to `stop`."""
+    """Gradients (low, high] summed over cells `start` to `stop`: as float32, or as a code."""
 
     start: int
     stop: int
     low: int
     high: int
-    values: Vector
+    values: Vector | Code
 
 
 @dataclass(slots=True)
@@ -44,6 +44,7 @@ class _Block:
 class WindowState(State):
     """Live window of one node.
 
+    `newest` is the newest gradient's number, and `closed` that of the newest one that may be taken: the same, here.
     `dropped` counts gradients of which some receiver will never get some cell; once there may be any, `skips` is set.
     `span` are the gradients at most until every cell is sent again: with whatever is sent goes the one that holds then.
     """
@@ -59,7 +60,7 @@ class WindowState(State):
             cap_nbytes: memory for gradients at most; beyond it the oldest are dropped.
             newest_only: keep no gradient but the newest: no accumulation.
         """
-        self.newest = 0
+        self.newest = self.closed = 0
         self.dropped = 0
         self.skips = newest_only
         self.span = 0
@@ -84,6 +85,13 @@ class WindowState(State):
             what = f"gradient {self.newest + 1} is next, got {number}"
             raise ValueError(what)
         self.newest = number
+        self._keep(number, values)
+
+    def close(self) -> None:
+        """Let everything be taken that was appended: it is, here."""
+
+    def _keep(self, number: int, values: Vector) -> None:
+        self.closed = number
         self._sums.clear()
         if self._newest_only:
             self._skip_to(number - 1)
@@ -110,10 +118,10 @@ class WindowState(State):
         intervals = []
         for begin, end in pairwise(cuts):
             low = int(sent[begin])
-            if low < self.newest:
+            if low < self.closed:
                 first, last = start + begin, start + end
-                intervals.append(Interval(first, last, low, self.newest, self._sum(first, last, low)))
-                sent[begin:end] = self.newest
+                intervals.append(Interval(first, last, low, self.closed, self._sum(first, last, low)))
+                sent[begin:end] = self.closed
         if intervals:
             self._least[row] = int(np.minimum.reduce(self._sent_to[row]))
             self._free()
@@ -142,14 +150,14 @@ class WindowState(State):
         if tensors["sent_to"].shape != self._sent_to.shape:
             what = f"window has shape {tensors['sent_to'].shape}, not {self._sent_to.shape}"
             raise ValueError(what)
-        self.newest = int(tensors["newest"][0])
+        self.newest = self.closed = int(tensors["newest"][0])
         self.skips = True
         self._blocks.clear()
         self._sums.clear()
         self._sent_to[self._sent_to < FAR] = self.newest
         self._least = self._least_of_each()
 
-    def _sum(self, start: int, stop: int, low: int) -> Vector:
+    def _sum(self, start: int, stop: int, low: int) -> Vector | Code:
         """Sum of gradients (low, newest] over cells; receivers with the same interval share one."""
         key = (start, stop, low)
         known = self._sums.get(key)

@@ -7,6 +7,8 @@ A `Residual` adds gradients up; `Residual.quantise` takes an `Update` out of it,
 from operators.compression.codec import Codec, Half, Int8, OneBit, Threshold, TopK, parse_codec
 from operators.compression.codes import add, join
 from operators.compression.residual import Residual
+from operators.compression.sizes import expected_nbytes
+from operators.compression.total import total
 from operators.compression.update import Update
 
 __all__ = [
@@ -19,6 +21,8 @@ __all__ = [
     "TopK",
     "Update",
     "add",
+    "expected_nbytes",
     "join",
     "parse_codec",
+    "total",
 ]

@@ -1,0 +1,111 @@
+"""Settings of jobs whose gradients may be sent in fewer bytes, and what they mean for graphs."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from ako_jobs.config import TrainingConfig
+from ako_jobs.worker import Setting
+from dataflow.errors import ConfigError
+from dataflow.graph.logical import LogicalGraph
+from operators.coded_window import CodedWindow
+from operators.compression import Codec, parse_codec
+from operators.layout import Sharding
+from operators.owed import Owed
+from operators.send import SendCoded, SendGradients
+from operators.window import Window
+
+NONE = "none"
+
+
+class CodecConfig(TrainingConfig):
+    """Settings of a job with a codec.
+
+    Args:
+        codec: what makes fewer bytes of gradients: none, threshold, topk, fp16, int8 or onebit, with its parameters
+            behind it, if they are to differ from their defaults: codec="threshold tau=0.1". See docs/compression.md.
+    """
+
+    codec: str = NONE
+
+    @field_validator("codec")
+    @classmethod
+    def _parses(cls, value: str) -> str:
+        try:
+            if value != NONE:
+                parse_codec(value)
+        except ConfigError as error:
+            message = f"{error.what}; {error.fix}" if error.fix else error.what
+            raise ValueError(message) from None
+        return value
+
+    @model_validator(mode="after")
+    def _has_values(self) -> Self:
+        if self.phantom and self.codec != NONE:
+            message = "a phantom has no gradients to code; leave out codec or phantom"
+            raise ValueError(message)
+        return self
+
+    @property
+    def parsed_codec(self) -> Codec | None:
+        """The codec; None without one."""
+        return None if self.codec == NONE else parse_codec(self.codec)
+
+    @property
+    def emits(self) -> Literal["gradient", "update"]:
+        """What leaves a worker's gradients, where peers exchange updates: codecs work on gradients."""
+        return "update" if self.codec == NONE else "gradient"
+
+
+def send_whole(
+    graph: LogicalGraph, setting: Setting, codec: Codec | None, *, updates: bool, span: int = 0
+) -> LogicalGraph:
+    """`graph` with an operator ``send`` in role ``worker`` that sends every gradient whole.
+
+    Args:
+        graph: has the role.
+        setting: of the job.
+        codec: its codec.
+        updates: whether what leaves is multiplied by the learning rate, where a codec takes gradients in.
+        span: gradients of a worker that others may lack.
+    """
+    layout, rate = setting.layout, setting.schedule if updates else None
+    if codec is None:
+        return graph.with_operator("send", SendGradients(layout=layout), role="worker")
+    residual = Owed(codec=codec, n_weights=layout.n_weights, layers=setting.layers)
+    return graph.with_state("residual", residual, role="worker").with_operator(
+        "send", SendCoded(layout=layout, schedule=rate, span=span), role="worker"
+    )
+
+
+def window(
+    setting: Setting,
+    codec: Codec | None,
+    receivers: str,
+    *,
+    updates: bool,
+    sharding: Sharding | None = None,
+    newest_only: bool = False,
+) -> Window | CodedWindow:
+    """The window of a job's workers.
+
+    Args:
+        setting: of the job.
+        codec: its codec.
+        receivers: role whose nodes are sent to.
+        updates: whether what leaves is multiplied by the learning rate.
+        sharding: the cells that each receiver is sent; all if None.
+        newest_only: no accumulation.
+    """
+    if codec is None:
+        return Window(layout=setting.layout, receivers=receivers, sharding=sharding, newest_only=newest_only)
+    return CodedWindow(
+        layout=setting.layout,
+        layers=setting.layers,
+        codec=codec,
+        receivers=receivers,
+        sharding=sharding,
+        schedule=setting.schedule if updates else None,
+    )

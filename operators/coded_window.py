@@ -1,0 +1,168 @@
+"""The window of a node that sends its gradients in fewer bytes: what is owed, and recent rounds as a codec made them.
+
+Each round is coded once, for all receivers alike. What a codec leaves out stays in the residual and is part of what the
+next round is made of, so nothing is lost: what was sent and the residual are the sum of all gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dataflow.node_context import NodeContext
+from dataflow.state import StateElement, StateKind
+from operators.clocks import FAR, everything
+from operators.compression import Codec, Residual, Update, join, total
+from operators.layout import Layout, Sharding
+from operators.messages import Code, Vector
+from operators.schedule import Schedule
+from operators.window import WindowState
+
+_OWED = "residual."
+_DENSE_NBYTES = 8
+"""What a sum of rounds holds for a weight at most."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """What a codec made of gradients (low, high]."""
+
+    low: int
+    high: int
+    update: Update
+
+
+class CodedWindowState(WindowState):
+    """Live window of one node with a codec: gradients may be taken once a round is closed, and are coded then."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        wanted: Mapping[int, npt.NDArray[np.bool_]],
+        *,
+        residual: Residual,
+        schedule: Schedule | None,
+        workers: int,
+        cap_nbytes: int,
+    ) -> None:
+        """An empty window that owes nothing.
+
+        Args:
+            layout: see `WindowState`.
+            wanted: see `WindowState`.
+            residual: what is owed.
+            schedule: learning rate by which what leaves is multiplied; None: gradients leave.
+            workers: how many nodes the rate is for.
+            cap_nbytes: see `WindowState`.
+        """
+        super().__init__(layout, wanted, cap_nbytes=cap_nbytes, newest_only=False)
+        self.residual = residual
+        self._schedule, self._workers, self._cap_nbytes = schedule, workers, cap_nbytes
+        self._rounds: list[_Round] = []
+        self._codes: dict[tuple[int, int, int], Code] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held by rounds, in bytes."""
+        return sum(each.update.nbytes for each in self._rounds)
+
+    def close(self) -> None:
+        """Code what was appended since the last time, and what is owed of before."""
+        if self.closed == self.newest:
+            return
+        rate = self._schedule.at(self.newest, self._workers) if self._schedule else 1.0
+        self._rounds.append(_Round(self.closed, self.newest, self.residual.quantise(rate)))
+        self.closed = self.newest
+        self._codes.clear()
+        self._free()
+        self._merge()
+        while len(self._rounds) > 1 and self.nbytes > self._cap_nbytes:
+            self.skips = True
+            self._skip_to(self._rounds[0].high)
+            self._free()
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """As without a codec, and the residual's."""
+        return super().tensors() | {_OWED + name: tensor for name, tensor in self.residual.tensors().items()}
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over the numbers and what is owed; rounds that had not been sent are gone."""
+        super().restore(tensors)
+        self.residual.restore({name: tensors[_OWED + name] for name in self.residual.tensors()})
+        self._rounds.clear()
+        self._codes.clear()
+
+    def _keep(self, number: int, values: Vector) -> None:
+        self.residual.add(values)
+
+    def _sum(self, start: int, stop: int, low: int) -> Code:
+        """Gradients (low, closed] over cells, round by round; receivers with the same interval share one."""
+        key = (start, stop, low)
+        known = self._codes.get(key)
+        if known is None:
+            where = self._layout.weights(start, stop)
+            parts = [each.update.encode(where.start, where.stop) for each in self._rounds if each.high > low]
+            known = self._codes[key] = join(parts)
+        return known
+
+    def _free(self) -> None:
+        everywhere = min(self._least, default=FAR)
+        self._rounds = [each for each in self._rounds if each.high > everywhere]
+
+    def _merge(self) -> None:
+        """Add up neighbouring rounds that no receiver's place lies between, once all hold more than one sum would."""
+        if self.nbytes <= _DENSE_NBYTES * self._layout.n_weights:
+            return
+        places = set(np.unique(self._sent_to).tolist())
+        merged: list[_Round] = []
+        for each in self._rounds:
+            before = merged[-1] if merged else None
+            if before and before.high not in places:
+                merged[-1] = _Round(before.low, each.high, total((before.update, each.update)))
+            else:
+                merged.append(each)
+        self._rounds = merged
+
+
+class CodedWindow(StateElement):
+    """The window towards the members of role `receivers`, with a codec.
+
+    Args:
+        layout: the model's cells.
+        codec: what makes fewer bytes of gradients.
+        layers: offset at which each layer begins.
+        receivers: role whose nodes are sent to.
+        sharding: the cells that each receiver is sent; if None, every other node is sent all cells.
+        schedule: learning rate by which what leaves is multiplied; None: gradients leave.
+        cap_nbytes: see `Window`.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+    layout: Layout
+    codec: Codec
+    layers: tuple[int, ...] = (0,)
+    receivers: str
+    sharding: Sharding | None = None
+    schedule: Schedule | None = None
+    cap_nbytes: int = 48 << 20
+
+    def create(self, node: NodeContext) -> CodedWindowState:
+        """An empty window."""
+        Residual.compile(self.codec)
+        members = node.members[self.receivers]
+        if self.sharding:
+            wanted = self.sharding.owned(members)
+        else:
+            wanted = everything(members, self.layout.cells, without=node.index)
+        return CodedWindowState(
+            self.layout,
+            wanted,
+            residual=Residual(self.codec, self.layout.n_weights, self.layers),
+            schedule=self.schedule,
+            workers=node.size,
+            cap_nbytes=self.cap_nbytes,
+        )
