@@ -32,7 +32,7 @@ def add(target: Vector, code: Code, scale: float = 1.0) -> None:
     Nothing is allocated. Every receiver rounds alike: the quantum times `scale` first, then the sum, to float32.
 
     Args:
-        target: (weights of the range,) float32, contiguous.
+        target: (weights of the range,) float32, contiguous, to be written.
         code: uint8, from `Update.encode` of this range, or several of them, joined.
         scale: rounded to float32.
 
@@ -43,8 +43,11 @@ def add(target: Vector, code: Code, scale: float = 1.0) -> None:
     if not abs(scale) <= _MAX_FLOAT:
         what = f"the scale must be finite as float32, got {scale}"
         raise ValueError(what)
-    if code.dtype != np.uint8 or code.ndim != 1 or target.dtype != np.float32 or not target.flags.c_contiguous:
-        what = f"a code of uint8 is added to contiguous float32, got {code.dtype} and {target.dtype}"
+    fits = target.dtype == np.float32 and target.ndim == 1 and target.flags.c_contiguous and target.flags.writeable
+    if not fits or code.dtype != np.uint8 or code.ndim != 1:
+        what = (
+            f"a code of uint8 is added to contiguous float32 that can be written, got {code.dtype} and {target.dtype}"
+        )
         raise ValueError(what)
     code = read_only(np.ascontiguousarray(code))
     factor = np.float32(scale)

@@ -28,7 +28,7 @@ BIN = np.uint32(19)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _SIGN = np.uint32(31)
 _ONE = np.uint32(1)
-_BLOCK = 64
+_BLOCK = 128
 _BINS = 4096
 _ROUNDING = np.float32(1.5 * 2**23)
 _MAX_BYTE = np.float32(127)
@@ -41,10 +41,10 @@ _SMALLEST_NORMAL = np.uint32(113 << 23)
 
 @compiled
 def _any_over(bits: Words, limit: np.uint32) -> Any:
-    found = np.uint32(0)
-    for each in bits:  # this way the compiler uses vectors
-        found |= np.uint32((each & _MAGNITUDE) > limit)
-    return found
+    borrow = np.uint32(0)
+    for each in bits:  # with differences, whose sign is what counts, the compiler uses vectors
+        borrow |= np.uint32(limit - np.uint32(each & _MAGNITUDE))
+    return borrow >> _SIGN
 
 
 @compiled
@@ -122,8 +122,8 @@ def take(values: Vector, words: Words, counts: Numbers, taus: Vector, most: int,
 @compiled
 def not_finite(bits: Words) -> int:
     """The first weight that is infinite or not a number, or -1."""
-    for begin in range(0, bits.size, 4 * _BLOCK):
-        if _any_over(bits[begin : begin + 4 * _BLOCK], LARGEST):
+    for begin in range(0, bits.size, 2 * _BLOCK):
+        if _any_over(bits[begin : begin + 2 * _BLOCK], LARGEST):
             for place in range(begin, bits.size):
                 if (bits[place] & _MAGNITUDE) > LARGEST:
                     return place

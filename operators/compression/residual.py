@@ -54,6 +54,7 @@ class Residual(State):
         if isinstance(codec, Threshold):
             self._groups = self._layers if codec.per_layer else read_only(self._layers[[0, -1]])
             self._taus = np.full(self._groups.size - 1, codec.tau or 0, np.float32)
+            self._wanted = codec.density * np.diff(self._groups)
         elif isinstance(codec, Int8 | OneBit):
             cuts = [range(start, stop, CHUNK) for start, stop in pairwise(bounds)]
             self._chunks = read_only(np.array([*(cut for each in cuts for cut in each), n_weights], np.int64))
@@ -145,7 +146,7 @@ class Residual(State):
         bad, multiples = quantise.take(self.values, words, counts, taus, largest, clip)
         self._refuse(int(bad))
         if codec.tau is None:
-            self._adapt(codec, counts)
+            self._adapt(counts)
         if largest == 1:
             return Sparse(words, _NO_VALUES, self._layers, quanta, codec.packing)
         n_planes = max(1, int(multiples.max(initial=0)).bit_length())
@@ -171,11 +172,10 @@ class Residual(State):
                 tau = float(np.partition(sample, rank)[rank]) or float(sample.mean())
                 self._taus[group] = tau if tau < math.inf else 0
 
-    def _adapt(self, codec: Threshold, counts: npt.NDArray[np.int64]) -> None:
-        """Move each tau by up to a tenth for a density that is off by as much as it may be, at most to twice itself."""
-        wanted = codec.density * np.diff(self._groups)
-        off = _GAIN * (counts - wanted) / np.maximum(wanted, 1)
-        self._taus = np.float32(self._taus * np.exp(np.minimum(off, np.log(2))))
+    def _adapt(self, counts: npt.NDArray[np.int64]) -> None:
+        """Move each tau by a tenth of what the density is off by, relatively, at most to twice itself."""
+        off = np.minimum(_GAIN * (counts - self._wanted) / np.maximum(self._wanted, 1), math.log(2))
+        self._taus[:] = self._taus * np.exp(off)
 
     def _largest(self, codec: TopK, rate: np.float32) -> Update:
         self._refuse(quantise.not_finite(self._bits()))

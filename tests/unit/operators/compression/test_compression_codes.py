@@ -197,8 +197,12 @@ def test_add_of_no_scale_is_refused(scale):
 
 def test_add_of_other_types_is_refused():
     code = update_of(Half(), 2).encode(0, 2)
+    frozen = np.zeros(2, np.float32)
+    frozen.setflags(write=False)
     for target, given_code in (
         (np.zeros(2), code),
+        (frozen, code),
+        (np.zeros((1, 2), np.float32), code),
         (np.zeros(4, np.float32)[::2], code),
         (np.zeros(2, np.float32), code.astype(np.int64)),
     ):
