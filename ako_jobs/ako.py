@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
@@ -33,6 +34,10 @@ class Config(TrainingConfig):
         bandwidth: what one node can send, for p=auto, such as 100mbit; auto: as measured.
         accumulate: false for the ablation of ako.txt 5.7: a round sends the newest gradient only.
     """
+
+    gone: ClassVar[Mapping[str, str]] = {
+        "gradients_per_s": "leave it out: each node measures its pace while it runs; p=auto and every=auto go by that"
+    }
 
     p: PositiveInt | Literal["auto"] = "auto"
     tau: int = Field(default=4, ge=0)
