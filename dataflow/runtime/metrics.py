@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
@@ -149,7 +149,7 @@ async def served(host: str, port: int, jobs: Callable[[], Sequence[MeasuredJob]]
         taken = error.errno == errno.EADDRINUSE
         fix = "stop the other program, or choose another --metrics-port" if taken else "check --metrics-host and port"
         raise MasterError(what, where=f"{name}:{port}", fix=fix) from error
-    server.set_app(_only(_PATH, server.get_app()))
+    server.set_app(_only(_PATH, make_wsgi_app(registry)))
     try:
         yield f"{name}:{server.server_port}"
     finally:
