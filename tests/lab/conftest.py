@@ -52,6 +52,15 @@ def start(*command: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def read_until(lines: Any, text: str) -> None:
+    seen = []
+    for line in lines:
+        seen.append(line)
+        if text in line:
+            return
+    pytest.fail("".join(seen))
+
+
 def namespaces() -> set[str]:
     return {line.split()[0] for line in subprocess.check_output(["ip", "netns", "list"], text=True).splitlines()}
 
