@@ -14,6 +14,7 @@ import pytest
 
 from dataflow.clock import SystemClock
 from dataflow.lab.cores import find_cpu_control
+from dataflow.lab.lab import cut, find, mend
 from tests.lab.conftest import Lab, read_until
 from tests.lab.exact_job import digest_of_sum
 
@@ -71,9 +72,9 @@ def test_cut_bandwidth_raises_p_and_loses_no_gradient_nor_memory(lab: Lab, tmp_p
     before, nbytes = until(lab, settled), resident_nbytes(lab)
     for number in HOSTS:
         lab("fault", "rate", str(number), "10mbit")
-    cut = measured(lab)
+    fallen = measured(lab)
     after = until(lab, lambda job: all(p > was for p, was in zip(partitions(job), partitions(before), strict=True)))
-    assert running_s(after) - running_s(cut) <= 10.0
+    assert running_s(after) - running_s(fallen) <= 10.0
     last = until(lab, lambda job: running_s(job) >= running_s(after) + 2.0)
     # 64 MB is what a stream may cost at most; here all streams of a process together do not.
     assert max(now - was for now, was in zip(resident_nbytes(lab), nbytes, strict=True)) <= 64e6
@@ -113,3 +114,22 @@ def test_slow_host_holds_others_within_the_staleness_bound_and_is_named(lab: Lab
     # While p or the gradients of a round change, a cell may wait for its turn one round longer.
     for each in samples:
         assert 0 < each["compute.staleness"]["maximum"] <= p * every + every + tau
+
+
+def test_host_that_only_the_master_does_not_hear_goes_on(lab: Lab, tmp_path: Path) -> None:
+    lab("up", "3", "--rate", "1gbit")
+    process = lab.start("run", "tests.lab.exact_job:build", "--json", str(tmp_path / "record.json"))
+    read_until(process.stderr, "RUNNING")
+    until(lab, lambda job: len(job["statistics"]) == 3)
+    plan = find(tmp_path / "state")
+    cut(plan.host(1), [plan.switch])
+    silent = measured(lab)
+    SystemClock().sleep(7.0)  # without the others' word, a node is lost after 5 s
+    mend(plan, plan.host(1), [plan.switch])
+    until(lab, lambda job: job["statistics"][1]["running_s"] > silent["statistics"][1]["running_s"] + 7.0)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    record: dict[str, Any] = json.loads((tmp_path / "record.json").read_text())
+    assert record["state"] == "CANCELLED"
+    assert len({each["digest"] for each in record["reports"]}) == 1

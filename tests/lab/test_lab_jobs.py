@@ -28,6 +28,7 @@ def test_job_of_three_hosts_ends_and_its_streams_are_what_the_interfaces_count(l
         assert 1.0 <= counted["sent_nbytes"] / node["sent_nbytes"] <= 1.15
         assert 1.0 <= counted["received_nbytes"] / node["received_nbytes"] <= 1.15
     assert sum(node["sent_nbytes"] for node in record["nodes"]) > 10e6
+    assert json.loads(lab("status", "--json"))["jobs"] == []
     assert all(station["processes"] == [] for station in stations.values())
 
 
