@@ -92,7 +92,10 @@ def _masters(plan: LabPlan) -> list[Path]:
 
 def _jobs(state_dir: Path) -> list[JobStatus]:
     """The jobs of a master that have not ended; none if it has only begun, or ends."""
-    with suppress(AkoError), Client(read_endpoint(state_dir), read_token(state_dir)) as client:
+    address = read_endpoint(state_dir)
+    if not address:
+        return []
+    with suppress(AkoError), Client(address, read_token(state_dir)) as client:
         return [client.job(job.id) for job in client.jobs() if not job.ended]
     return []
 
