@@ -59,6 +59,11 @@ def test_condition_of_a_node_that_told_once_is_since_its_start() -> None:
     ]
 
 
+def test_condition_of_a_node_without_peers_has_no_rate_of_sending() -> None:
+    told = NodeStatistics(0, steps=30, running_s=2.0, links_busy_s=0.0)
+    assert condition("node-0", NodeStatistics(0), told).sent_nbytes_s is None
+
+
 def test_group_keeps_the_order_of_each_node() -> None:
     one, two, three = NodeStatistics(1, steps=1), NodeStatistics(0, steps=2), NodeStatistics(1, steps=3)
     assert list(group([one, two, three]).items()) == [(0, [two]), (1, [one, three])]
