@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataflow.observe.condition import Condition, MeasuredJob, conditions, group
+from dataflow.observe.condition import Condition, MeasuredJob, condition, conditions, group
 from dataflow.reports import LinkStatistics, NodeStatistics, ProcessorTimes, SampleStatistics
 
 
