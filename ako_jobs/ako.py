@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
@@ -35,6 +36,10 @@ class Config(CodecConfig):
         bandwidth: what one node can send, for p=auto, such as 100mbit; auto: as measured.
         accumulate: false for the ablation of ako.txt 5.7: a round sends the newest gradient only.
     """
+
+    gone: ClassVar[Mapping[str, str]] = {
+        "gradients_per_s": "leave it out: each node measures its pace while it runs; p=auto and every=auto go by that"
+    }
 
     p: PositiveInt | Literal["auto"] = "auto"
     tau: int = Field(default=4, ge=0)

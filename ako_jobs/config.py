@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -60,6 +60,8 @@ class TrainingConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    gone: ClassVar[Mapping[str, str]] = {}
+    """Settings that there were once, and what became of each."""
 
     data: Literal["digits", "mnist", "fashion-mnist", "cifar10"] = "digits"
     data_dir: str | None = None
@@ -146,7 +148,7 @@ class TrainingConfig(BaseModel):
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
-            raise _explained(error.errors()[0], cls.model_fields) from None
+            raise _explained(error.errors()[0], cls.model_fields, cls.gone) from None
 
     def network(self) -> NetworkSpec:
         """The network to train; a job with a network of its own overrides this."""
@@ -169,11 +171,11 @@ def _numbers(text: str | None) -> tuple[float, ...]:
     return () if text is None else tuple(float(part) for part in text.split(","))
 
 
-def _explained(error: ErrorDetails, fields: Mapping[str, FieldInfo]) -> ConfigError:
+def _explained(error: ErrorDetails, fields: Mapping[str, FieldInfo], gone: Mapping[str, str]) -> ConfigError:
     """A wrong setting, in terms of its key: a value may have been refused by each part of a union in its own words."""
     key, kind, message = str(next(iter(error["loc"]), "")), error["type"], error["msg"]
     if kind == "extra_forbidden" and key not in fields:
-        return ConfigError(what="unknown key", got=key, fix=suggest(key, fields))
+        return ConfigError(what="unknown key", got=key, fix=gone.get(key) or suggest(key, fields))
     if key not in fields or kind in ("value_error", "assertion_error"):  # raised by a validator of the job's own
         text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
         return ConfigError(what=f"{key}: {text}" if key else text, got=error["input"] if key else None)

@@ -196,13 +196,16 @@ class Partition(Operator):
 class LivePartition(Partition):
     """Has the number of partitions, and of gradients in a round, chosen from what the node measures.
 
-    Its samples are the choice and, from it and the node's own pace, the bytes that it sends in a second.
+    Its samples are the choice and, from it and the node's own pace, the bytes that it sends in a second; while there is
+    nobody to send to, there are none.
     """
 
     def on_rates(self, rates: Rates, rotation: RotationState) -> Emissions:
         """Take in a measurement; what is chosen by it holds from the next round on."""
         rotation.adapt(rates)
         choice, peers = rotation.choice, len(rotation.receivers)
+        if not peers:
+            return
         yield Sample("p", choice.partitions)
         yield Sample("every", choice.every)
         yield Sample("predicted_nbytes_s", rotation.cost.nbytes_s(rotation.known, choice, peers))

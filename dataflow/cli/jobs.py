@@ -66,7 +66,7 @@ def status(
     with connect(master, state_dir) as client:
         if job:
             found = client.job(job)
-            print_json(_plain_measured(found)) if json else _show_job(found)
+            print_json(measured_job(found)) if json else show_job(found)
         else:
             nodes = client.nodes()
             print_json(nodes) if json else _show_nodes(nodes)
@@ -112,7 +112,8 @@ def _plain_job(job: JobStatus) -> dict[str, object]:
     return {**fields, "ended": job.ended}
 
 
-def _plain_measured(job: JobStatus) -> dict[str, object]:
+def measured_job(job: JobStatus) -> dict[str, object]:
+    """What `show_job` prints and more, for JSON."""
     measured = _measured(job)
     return {**_plain_job(job), "conditions": conditions(measured), "slow": what_is_slow(measured)}
 
@@ -121,7 +122,8 @@ def _measured(job: JobStatus) -> MeasuredJob:
     return MeasuredJob(job.id, job.name, job.node_names, group([*job.earlier, *job.statistics]))
 
 
-def _show_job(job: JobStatus) -> None:
+def show_job(job: JobStatus) -> None:
+    """Print a job and how its nodes are doing."""
     print(f"{job.id} {job.name}: {job.state}" + (f" ({_why(job)})" if _why(job) else ""))
     print(f"submitted {_moment(job.submitted_s)}, {job.nodes} nodes" + (f", ran {_ran(job)}" if _ran(job) else ""))
     if job.last_report is not None:

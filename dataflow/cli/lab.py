@@ -9,12 +9,15 @@ from typing import Annotated
 import typer
 
 from dataflow.cli.common import JsonFlag, examples, megabytes, note, print_json, print_table, verbs
+from dataflow.cli.jobs import measured_job, show_job
 from dataflow.cli.main import main
 from dataflow.clock import SystemClock
 from dataflow.errors import ConfigError
 from dataflow.lab import lab, processes
+from dataflow.lab.cluster import running_jobs
 from dataflow.lab.plan import CORES, MOST_HOSTS, RATES, LabPlan, Station, lab_name
 from dataflow.quantities import bandwidth_text, bytes_per_second, duration
+from dataflow.runtime.client import JobStatus
 from dataflow.runtime.state_dir import default_state_dir
 
 app = verbs()
@@ -79,16 +82,18 @@ def up(
     removed = lab.up(plan, state_dir, SystemClock())
     if removed.stations:
         note(f"removed what was there: {removed.stations} namespaces, {removed.processes} processes")
-    _show(plan, json=json)
+    _show(plan, (), json=json)
 
 
 @_lab.command(epilog=examples("ako lab status --json"))
 def status(json: JsonFlag = False) -> None:
-    """Show the hosts of the lab.
+    """Show the hosts of the lab, and the jobs that run in it.
 
-    Of each: its address, rate, share of the CPU, traffic so far, whom it is cut off from, and its processes.
+    Of each host: its address, rate, share of the CPU, traffic so far, whom it is cut off from, and its processes. Of
+    each job: what `ako status ID` shows.
     """
-    _show(lab.find(default_state_dir()), json=json)
+    plan = lab.find(default_state_dir())
+    _show(plan, running_jobs(plan), json=json)
 
 
 @_lab.command(
@@ -229,10 +234,11 @@ def _others(plan: LabPlan, host: int, other: int | None) -> Sequence[Station]:
     return [station for station in plan.stations if station != one] if other is None else [plan.host(other)]
 
 
-def _show(plan: LabPlan, *, json: bool) -> None:
+def _show(plan: LabPlan, jobs: Sequence[JobStatus], *, json: bool) -> None:
     stations = lab.status(plan)
     if json:
-        print_json({"name": plan.name, "latency_s": plan.latency_s, "stations": stations})
+        measured = [measured_job(job) for job in jobs]
+        print_json({"name": plan.name, "latency_s": plan.latency_s, "stations": stations, "jobs": measured})
         return
     print_table(
         ("HOST", "ADDRESS", "RATE", "CORES", "SENT", "RECEIVED", "CUT FROM", "PROCESSES"),
@@ -250,3 +256,6 @@ def _show(plan: LabPlan, *, json: bool) -> None:
             for each in stations
         ],
     )
+    for job in jobs:
+        print()
+        show_job(job)

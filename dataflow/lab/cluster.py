@@ -8,15 +8,19 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from dataflow.errors import LabError, PlanError
+from dataflow.errors import AkoError, LabError, PlanError
 from dataflow.lab.lab import enter
 from dataflow.lab.plan import LabPlan, Station
+from dataflow.lab.processes import processes, words_of
 from dataflow.lab.state import in_use
-from dataflow.runtime.local_cluster import LocalCluster, Place
+from dataflow.runtime.auth import read_token
+from dataflow.runtime.client import Client, JobStatus
+from dataflow.runtime.local_cluster import MASTER, STATE_DIR, LocalCluster, Place
+from dataflow.runtime.state_dir import read_endpoint
 
 _NAMESPACES: Final = Path("/var/run/netns")
 _CLONE_NEWNET: Final = 0x40000000
@@ -67,6 +71,33 @@ def lab_cluster(plan: LabPlan, state_dir: Path, nodes: int) -> Iterator[LocalClu
     where = places(plan, nodes, os.cpu_count() or 1)
     with in_use(state_dir, alone=False), _inside(plan.switch), LocalCluster(nodes, places=where) as cluster:
         yield cluster
+
+
+def running_jobs(plan: LabPlan) -> list[JobStatus]:
+    """The jobs that run in a lab, each with the newest statistics of its nodes; the one that was submitted first first.
+
+    Raises:
+        LabError: the lab cannot be entered.
+    """
+    with _inside(plan.switch):
+        found = [job for folder in _masters(plan) for job in _jobs(folder)]
+    return sorted(found, key=lambda job: job.submitted_s)
+
+
+def _masters(plan: LabPlan) -> list[Path]:
+    """State directories of the masters that `lab_cluster` has started. The kernel is asked: nobody need take notes."""
+    commands = [words_of(process) for process in processes(plan.switch.namespace)]
+    return [Path(words[words.index(STATE_DIR) + 1]) for words in commands if {MASTER, STATE_DIR} <= {*words}]
+
+
+def _jobs(state_dir: Path) -> list[JobStatus]:
+    """The jobs of a master that have not ended; none if it has only begun, or ends."""
+    address = read_endpoint(state_dir)
+    if not address:
+        return []
+    with suppress(AkoError), Client(address, read_token(state_dir)) as client:
+        return [client.job(job.id) for job in client.jobs() if not job.ended]
+    return []
 
 
 def _place(plan: LabPlan, station: Station, tasks: int | None) -> Place:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dataflow.clock import Clock
 from dataflow.errors import LabError
@@ -186,7 +187,8 @@ def mend(plan: LabPlan, one: Station, others: Sequence[Station]) -> None:
 
 def set_rate(plan: LabPlan, host: int, rate: float) -> None:
     """Give a host another rate, in bytes per second, while whatever it does goes on."""
-    run_all(rate_commands(plan, host, plan.with_rate(host, rate).hosts[host].rate))
+    burst_nbytes = max((int(bucket["burst"]) for bucket in _buckets(plan.host(host))), default=0)
+    run_all(rate_commands(plan, host, plan.with_rate(host, rate).hosts[host].rate, burst_nbytes))
 
 
 def status(plan: LabPlan) -> tuple[StationStatus, ...]:
@@ -196,8 +198,7 @@ def status(plan: LabPlan) -> tuple[StationStatus, ...]:
 
 def _status(plan: LabPlan, station: Station) -> StationStatus:
     (link,) = run_json(("ip", "-n", station.namespace, "-j", "-s", "link", "show", "dev", station.device))
-    qdiscs = run_json(("tc", "-n", station.namespace, "-j", "qdisc", "show", "dev", station.device))
-    rates = [float(qdisc["options"]["rate"]) for qdisc in qdiscs if qdisc["kind"] == "tbf"]
+    rates = [float(bucket["rate"]) for bucket in _buckets(station)]
     return StationStatus(
         name=station.name,
         namespace=station.namespace,
@@ -209,6 +210,12 @@ def _status(plan: LabPlan, station: Station) -> StationStatus:
         cut_from=_cut_from(plan, station),
         processes=tuple(Process(each, command_of(each)) for each in processes(station.namespace)),
     )
+
+
+def _buckets(station: Station) -> list[dict[str, Any]]:
+    """The token buckets of a station's interface, as ``tc`` has them: one, or none."""
+    qdiscs = run_json(("tc", "-n", station.namespace, "-j", "qdisc", "show", "dev", station.device))
+    return [qdisc["options"] for qdisc in qdiscs if qdisc["kind"] == "tbf"]
 
 
 def _cut_from(plan: LabPlan, station: Station) -> tuple[str, ...]:

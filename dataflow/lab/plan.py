@@ -8,6 +8,7 @@ of these namespaces: no interface or address of a lab can collide with the machi
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,9 @@ _NET = int(IPv4Address("198.18.0.0"))  # set aside for tests of networks, RFC 25
 _MASK: Final = 16
 _NOBODY: Final = "02:00:00:00:00:00"
 _BURST_S: Final = 0.001
-_LEAST_BURST_NBYTES: Final = 4 * 1514
+_PACKET_NBYTES: Final = 1514
+_LEAST_BURST_NBYTES: Final = 4 * _PACKET_NBYTES
+_MOST_PACKETS_AT_ONCE: Final = 46  # 64 KiB, which the kernel sends as one
 _QUEUE_S: Final = 0.05
 _PORT_QUEUE_NBYTES: Final = 128 << 10
 _HOST_QUEUE_NBYTES: Final = 4 << 20
@@ -182,7 +185,7 @@ def probe_commands(plan: LabPlan) -> dict[str, Command]:
     """
     inside = ("unshare", "--net")
     add = (*inside, "tc", "qdisc", "add", "dev", "lo", "root")
-    bucket = _tbf(plan.hosts[0].rate, _PORT_QUEUE_NBYTES)
+    bucket = _tbf(plan.hosts[0].rate, _LEAST_BURST_NBYTES, _PORT_QUEUE_NBYTES)
     return {
         "network namespaces": (*inside, "true"),
         "tbf": (*add, *bucket),
@@ -243,16 +246,26 @@ def relay_arguments(plan: LabPlan, number: int) -> Command:
     return (*_relayed(number), str(plan.latency_s))
 
 
-def rate_commands(plan: LabPlan, number: int, rate: float) -> list[Command]:
-    """What gives a host another rate, in bytes per second; what waits in its queues stays there."""
+def rate_commands(plan: LabPlan, number: int, rate: float, burst_nbytes: int = 0) -> list[Command]:
+    """What gives a host a rate; what waits in its queues stays there.
+
+    Args:
+        plan: the lab.
+        number: of the host.
+        rate: bytes per second.
+        burst_nbytes: burst of its buckets until now, if it has any: packets that the kernel sends as one may wait there
+            that are as large. A bucket that is smaller would never let them go, nor anything that waits behind them.
+    """
+    packets = min(_MOST_PACKETS_AT_ONCE, math.ceil(burst_nbytes / _PACKET_NBYTES))
+    burst = max(_LEAST_BURST_NBYTES, round(rate * _BURST_S), packets * _PACKET_NBYTES)
     ends = (
         # A host does not lose its own packets: its sockets wait. A port of the switch does.
         (plan.host(number).namespace, _DEVICE, _HOST_QUEUE_NBYTES),
         (plan.switch.namespace, _port(number), _PORT_QUEUE_NBYTES),
     )
     return [
-        ("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "handle", "1:", *_tbf(rate, queue_nbytes))
-        for namespace, device, queue_nbytes in ends
+        ("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "handle", "1:", *_tbf(rate, burst, nbytes))
+        for namespace, device, nbytes in ends
     ]
 
 
@@ -332,9 +345,8 @@ def _address_commands(station: Station) -> list[Command]:
     ]
 
 
-def _tbf(rate: float, queue_nbytes: int) -> Command:
+def _tbf(rate: float, burst: int, queue_nbytes: int) -> Command:
     """A token bucket. ``bps`` is bytes per second for ``tc``; the queue has room for `_QUEUE_S` of traffic at least."""
-    burst = max(_LEAST_BURST_NBYTES, round(rate * _BURST_S))
     limit = max(queue_nbytes, round(rate * _QUEUE_S))
     return ("tbf", "rate", f"{round(rate)}bps", "burst", str(burst), "limit", str(limit))
 

@@ -23,11 +23,17 @@ def processes(namespace: str) -> tuple[int, ...]:
     return tuple(sorted(each for each in found if each != os.getpid()))
 
 
+def words_of(process: int) -> tuple[str, ...]:
+    """A process's program and its arguments; nothing if it has ended."""
+    with suppress(OSError):
+        words = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
+        return tuple(words.removesuffix("\0").split("\0")) if words else ()
+    return ()
+
+
 def command_of(process: int) -> str:
     """A process's command line; empty if it has ended."""
-    with suppress(OSError):
-        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    return ""
+    return " ".join(words_of(process)).strip()
 
 
 def send_signal(namespace: str, number: signal.Signals) -> int:

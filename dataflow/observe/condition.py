@@ -44,7 +44,7 @@ class Condition:
         blocked: share in which its `ready` predicates held it back.
         idle: share in which it did neither.
         cpu: processor seconds of its process per second; None if unknown.
-        sent_nbytes_s: bytes per second that peers have acknowledged; None if unknown.
+        sent_nbytes_s: bytes per second that peers have acknowledged; None if unknown, or nothing was ever sent.
         goodput_nbytes_s: bytes per second while anything waited for an acknowledgement; None if nothing did.
         p: partitions, as sampled by the operator that chooses them; None if none does.
         every: gradients of a round, likewise.
@@ -97,7 +97,7 @@ def condition(name: str, before: NodeStatistics, after: NodeStatistics) -> Condi
         blocked=blocked,
         idle=max(0.0, 1.0 - computing - blocked),
         cpu=(after.processor.process - cpu_before_s) / seconds if after.processor and seconds else None,
-        sent_nbytes_s=rates.sent_nbytes / seconds if after.links_busy_s is not None and seconds else None,
+        sent_nbytes_s=rates.sent_nbytes / seconds if after.links and seconds else None,
         goodput_nbytes_s=rates.goodput if rates.busy_s else None,
         p=_newest(after, "p"),
         every=_newest(after, "every"),

@@ -6,6 +6,9 @@ import asyncio
 
 from dataflow.transport.generated import control_pb2 as pb
 
+VOUCHED = 6
+"""A silent node that others receive from is lost after so many times the time after which it else would be."""
+
 
 class AgentSession:
     """What the master knows of one attached agent, and what it still has to tell it.
@@ -16,7 +19,8 @@ class AgentSession:
 
     Attributes:
         jobs: number that the node has in each job whose process it holds, by job id.
-        heard_s: when the agent was last heard of, on the master's clock.
+        heard_s: when the agent was last heard, on the master's clock.
+        seen_s: when another node was last heard to receive something of its job process, likewise.
         progress: progress counter of each job, by job id.
     """
 
@@ -24,7 +28,7 @@ class AgentSession:
         self.name, self.host, self.cores, self.tasks = hello.name, hello.host, hello.cores, max(1, hello.tasks)
         self.jobs: dict[str, int] = {}
         self.progress: dict[str, int] = {}
-        self.heard_s = now
+        self.heard_s = self.seen_s = now
         self._outbox: asyncio.Queue[pb.MasterMessage | None] = asyncio.Queue()
 
     def send(self, message: pb.MasterMessage) -> None:
@@ -38,6 +42,16 @@ class AgentSession:
     async def next(self) -> pb.MasterMessage | None:
         """The next message to send; None when the connection is to be closed."""
         return await self._outbox.get()
+
+    def lost(self, now: float, after_s: float) -> bool:
+        """Whether the node counts as lost: if it is silent for `after_s`, and nobody receives anything of it either.
+
+        A heartbeat waits behind whatever the node sends, and TCP repeats what is not acknowledged ever later: on a link
+        that has become slow one may be late though the node is well. Nobody vouches for longer than `VOUCHED` times
+        that, for a node that cannot be told to stop.
+        """
+        silent_s = now - self.heard_s
+        return silent_s > after_s and (now - self.seen_s > after_s or silent_s > VOUCHED * after_s)
 
     def status(self, now: float) -> pb.NodeStatus:
         """What clients are told of the node."""

@@ -39,7 +39,7 @@ class Dispatcher:
         store: where jobs are kept.
         clock: the clock.
         deadlines: see `Deadlines`.
-        lost_after_s: seconds of silence after which an agent counts as lost.
+        lost_after_s: seconds of silence after which an agent counts as lost; see `AgentSession.lost`.
     """
 
     def __init__(self, store: Store, clock: Clock, deadlines: co.Deadlines, lost_after_s: float) -> None:
@@ -160,7 +160,7 @@ class Dispatcher:
                 if now - before > 2 * _SWEEP_S:
                     # It was this process that did not run: what the agents sent meanwhile has not been read yet.
                     session.heard_s = now
-                elif now - session.heard_s > self._lost_after_s:
+                elif session.lost(now, self._lost_after_s):
                     self.detach(session, f"no heartbeat for {now - session.heard_s:.1f} s")
 
     def _run(self, job: StoredJob, spec: JobSpec) -> JobRun:
@@ -214,6 +214,7 @@ class Dispatcher:
                 self._store.write_artifact(run.id, node, message.artifact)
             case "statistics" if not run.ended:
                 message.statistics.node = node
+                self._see(run, message.statistics)
                 run.statistics(message.statistics, final=False)
             case "ended" if not run.ended:
                 message.ended.statistics.node = node
@@ -222,6 +223,14 @@ class Dispatcher:
             case "failed":
                 failed = message.failed
                 run.feed(co.NodeFailed(node, failed.text, failed.where, link=failed.link))
+
+    def _see(self, run: JobRun, statistics: pb.NodeStatistics) -> None:
+        """Nodes that another one has received something of since it told the last time are alive."""
+        told = run.recent.get(statistics.node)
+        before = told[-1].received_nbytes if told else {}
+        for peer, nbytes in statistics.received_nbytes.items():
+            if nbytes > before.get(peer, 0):
+                run.sessions[peer].seen_s = self._clock.now()
 
     def _log_lines(self, session: AgentSession, message: pb.LogLines) -> None:
         run, node = self._runs.get(message.job), session.jobs.get(message.job)

@@ -25,6 +25,9 @@ from dataflow.runtime.state_dir import read_endpoint
 START_S = 60.0
 """Seconds within which all processes must be there."""
 
+MASTER, STATE_DIR = "dataflow.runtime.master", "--state-dir"
+"""Two words of the command line of a cluster's master; the second comes before the path of its state directory."""
+
 _POLL_S = 0.01
 _LEAVE_S = 3.0
 
@@ -109,7 +112,7 @@ class LocalCluster:
         (self.state_dir / "logs").mkdir(exist_ok=True)
         # What an earlier master left behind would send the agents to the wrong port.
         (self.state_dir / "endpoint").unlink(missing_ok=True)
-        self._spawn("master", "dataflow.runtime.master", "--port", "0")
+        self._spawn("master", MASTER, "--port", "0")
         for index in range(self.nodes):
             name = f"node-{index}"
             tasks = self._place(name).tasks or self.tasks
@@ -124,7 +127,7 @@ class LocalCluster:
 
     def _spawn(self, name: str, module: str, *arguments: str) -> None:
         place = self._place(name)
-        common = ["--state-dir", str(self.state_dir), "--die-with", str(os.getpid()), "--host", place.host]
+        common = [STATE_DIR, str(self.state_dir), "--die-with", str(os.getpid()), "--host", place.host]
         if place.insecure:
             common.append("--insecure")
         # The cluster has a token of its own; that of another one, for the user's other commands, is not for it.

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
@@ -18,9 +19,13 @@ from dataflow.errors import MasterError
 from dataflow.observe.condition import MeasuredJob
 from dataflow.reports import NodeStatistics, rates_between
 
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
 SAMPLES = ("p", "every", "predicted_nbytes_s", "staleness")
 """Samples that are exported, by the end of their names."""
 
+_PATH = "/metrics"
 _SCRAPE_S = 5.0
 """Seconds within which the master's loop must answer a scrape."""
 
@@ -110,6 +115,18 @@ class _Jobs(Collector):
         return self._jobs()
 
 
+def _only(path: str, app: WSGIApplication) -> WSGIApplication:
+    """An application that answers at a path; elsewhere there is nothing, and it says where to look."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == path:
+            return app(environ, start_response)
+        start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"metrics are at {path}\n".encode()]
+
+    return answer
+
+
 @asynccontextmanager
 async def served(host: str, port: int, jobs: Callable[[], Sequence[MeasuredJob]]) -> AsyncIterator[str]:
     """Answer scrapes over HTTP while inside the ``async with`` block, which is given the ``host:port``.
@@ -122,6 +139,7 @@ async def served(host: str, port: int, jobs: Callable[[], Sequence[MeasuredJob]]
     Raises:
         MasterError: the port is in use, or the address is not this machine's.
     """
+    name = f"[{host}]" if ":" in host else host
     registry = CollectorRegistry()
     registry.register(_Jobs(jobs))
     try:
@@ -130,9 +148,10 @@ async def served(host: str, port: int, jobs: Callable[[], Sequence[MeasuredJob]]
         what = f"cannot tell metrics on this address: {error.strerror or error}"
         taken = error.errno == errno.EADDRINUSE
         fix = "stop the other program, or choose another --metrics-port" if taken else "check --metrics-host and port"
-        raise MasterError(what, where=f"{host}:{port}", fix=fix) from error
+        raise MasterError(what, where=f"{name}:{port}", fix=fix) from error
+    server.set_app(_only(_PATH, make_wsgi_app(registry)))
     try:
-        yield f"{host}:{server.server_port}"
+        yield f"{name}:{server.server_port}"
     finally:
         await asyncio.to_thread(server.shutdown)
         server.server_close()

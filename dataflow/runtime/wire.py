@@ -9,8 +9,8 @@ from dataflow.observe.events import JobEvent
 from dataflow.reports import LinkStatistics, NodeStatistics, OperatorReport, ProcessorTimes, SampleStatistics
 from dataflow.transport.generated import control_pb2 as pb
 
-CHUNK_NBYTES = 1 << 20
-"""Largest piece of a file in one message, in bytes."""
+CHUNK_NBYTES = 64 << 10
+"""Largest piece of a file in one message, in bytes: heartbeats wait behind it."""
 
 MESSAGE_NBYTES = 64 << 20
 """Largest control message accepted, in bytes: a bundle, a plan and room."""

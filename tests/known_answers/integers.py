@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ako_jobs.ako import add_exchange
 from dataflow.engine.loading import LoadedNode
 from dataflow.graph.logical import LogicalGraph
-from dataflow.message import Tick
+from dataflow.message import Sharded, Tick
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, EndOfData, Operator, Sample
-from dataflow.ports import Out
+from dataflow.operators_api import Emissions, EndOfData, Gather, Operator, Sample
+from dataflow.ports import In, Out
 from dataflow.reports import Rates
 from dataflow.state import StateElement, StateKind, Writes
 from operators.clocks import Clocks, ClocksState
@@ -66,6 +67,45 @@ class IntegerCompute(Operator):
         yield self.gradients(Gradient(clocks.made, update))
 
 
+@dataclass(frozen=True, slots=True)
+class Beat(Sharded):
+    """A gradient is to be made."""
+
+
+class Beats(Operator):
+    """One for each of `rounds` gradients."""
+
+    source = True
+    rounds: int
+    beats = Out(Beat)
+
+    def process(self, tick: Tick) -> Emissions:
+        yield EndOfData() if tick.step == self.rounds else self.beats(Beat(tick.step, tick.shard, tick.shards))
+
+
+class IntegerGather(Gather):
+    """Makes integer updates as steps, which are what nodes count, and applies each to its own replica."""
+
+    n_weights: int
+    slack: int = 4
+    beats = In(Beat)
+    gradients = Out(Gradient)
+    replica = Writes()
+    clocks = Writes()
+
+    def ready(self, clocks: ClocksState) -> bool:
+        return clocks.made <= clocks.slowest() + self.slack
+
+    def process(self, beat: Beat) -> int:
+        return beat.shard
+
+    def merge(self, parts: list[int], replica: VectorState, clocks: ClocksState, node: NodeContext) -> Emissions:
+        clocks.made += 1
+        update = integer_gradient(node.index, clocks.made, self.n_weights)
+        replica.values -= update
+        yield self.gradients(Gradient(clocks.made, update))
+
+
 class RestlessPartition(Partition):
     """Changes the number of partitions, and of gradients in a round, with every gradient and measurement."""
 
@@ -101,6 +141,22 @@ def integer_job(
     )
     graph = add_exchange(graph, layout, Rotation(receivers="worker", cost=cost))
     return graph.replace("partition", RestlessPartition(layout=layout)) if restless else graph
+
+
+def live_graph(n_weights: int, rounds: int, **cost: Any) -> LogicalGraph:
+    """Workers whose steps are integer updates, with p and the gradients of a round chosen while they run."""
+    layout = Layout.of(n_weights, cells=256)
+    model = CostModel(model_nbytes=4 * n_weights, **cost)
+    graph = (
+        LogicalGraph(name="live")
+        .with_role("worker")
+        .with_state("replica", Zeros(n_weights=n_weights), role="worker")
+        .with_state("clocks", Clocks(cells=layout.cells, origins="worker", span=model.first(0).span), role="worker")
+        .with_operator("beats", Beats(rounds=rounds), role="worker")
+        .with_operator("compute", IntegerGather(n_weights=n_weights), role="worker")
+        .connect("beats", "compute")
+    )
+    return add_exchange(graph, layout, Rotation(receivers="worker", cost=model))
 
 
 def expected(nodes: int, rounds: int, n_weights: int) -> np.ndarray:

@@ -9,70 +9,21 @@ from typing import Any
 
 import pytest
 
-from ako_jobs.ako import add_exchange
-from dataflow.graph.logical import LogicalGraph
-from dataflow.message import Sharded, Tick
-from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, EndOfData, Gather, Operator
+from dataflow.operators_api import Emissions
 from dataflow.plan.job import JobSpec, StopRules
-from dataflow.ports import In, Out
 from dataflow.reports import Rates
 from dataflow.sim.costs import TaskKind
 from dataflow.sim.faults import parse_fault
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.replay import compare, replay
 from dataflow.sim.simulator import SimRun, Simulator
-from dataflow.state import Writes
-from operators.clocks import Clocks, ClocksState
-from operators.cost_model import Choice, CostModel
-from operators.layout import Layout
-from operators.messages import Gradient
-from operators.partition import LivePartition, Rotation, RotationState
-from operators.vector_state import VectorState
-from tests.known_answers.integers import Zeros, assert_exact, integer_gradient
+from operators.cost_model import Choice
+from operators.partition import LivePartition, RotationState
+from tests.known_answers.integers import assert_exact, live_graph
 
 NODES, WEIGHTS, STEP_S = 4, 20_000, 0.005
 NBYTES_S = 4 * WEIGHTS * (NODES - 1) / STEP_S
 """What all gradients of a node are for all its peers: 48 MB/s."""
-
-
-@dataclass(frozen=True, slots=True)
-class Beat(Sharded):
-    """A gradient is to be made."""
-
-
-class Beats(Operator):
-    """One for each of `rounds` gradients."""
-
-    source = True
-    rounds: int
-    beats = Out(Beat)
-
-    def process(self, tick: Tick) -> Emissions:
-        yield EndOfData() if tick.step == self.rounds else self.beats(Beat(tick.step, tick.shard, tick.shards))
-
-
-class IntegerGather(Gather):
-    """Makes integer updates as steps, which are what nodes count, and applies each to its own replica."""
-
-    n_weights: int
-    slack: int = 4
-    beats = In(Beat)
-    gradients = Out(Gradient)
-    replica = Writes()
-    clocks = Writes()
-
-    def ready(self, clocks: ClocksState) -> bool:
-        return clocks.made <= clocks.slowest() + self.slack
-
-    def process(self, beat: Beat) -> int:
-        return beat.shard
-
-    def merge(self, parts: list[int], replica: VectorState, clocks: ClocksState, node: NodeContext) -> Emissions:
-        clocks.made += 1
-        update = integer_gradient(node.index, clocks.made, self.n_weights)
-        replica.values -= update
-        yield self.gradients(Gradient(clocks.made, update))
 
 
 @dataclass
@@ -96,21 +47,6 @@ class Live:
         return sum(each.steps for each in rates) / sum(each.seconds for each in rates)
 
 
-def live_graph(rounds: int, **cost: Any) -> LogicalGraph:
-    layout = Layout.of(WEIGHTS, cells=256)
-    model = CostModel(model_nbytes=4 * WEIGHTS, **cost)
-    graph = (
-        LogicalGraph(name="live")
-        .with_role("worker")
-        .with_state("replica", Zeros(n_weights=WEIGHTS), role="worker")
-        .with_state("clocks", Clocks(cells=layout.cells, origins="worker", span=model.first(0).span), role="worker")
-        .with_operator("beats", Beats(rounds=rounds), role="worker")
-        .with_operator("compute", IntegerGather(n_weights=WEIGHTS), role="worker")
-        .connect("beats", "compute")
-    )
-    return add_exchange(graph, layout, Rotation(receivers="worker", cost=model))
-
-
 def run_live(
     monkeypatch: pytest.MonkeyPatch,
     rounds: int,
@@ -123,7 +59,8 @@ def run_live(
     """A finished run, in which tasks that send or receive a message take `exchange_s`."""
     means = {TaskKind("compute", role, first): STEP_S for role in ("step", "shard") for first in (True, False)}
     means |= {TaskKind(each, "message", first): exchange_s for each in ("send", "receive") for first in (True, False)}
-    spec = JobSpec(name="live", graph=live_graph(rounds, **(cost or {})), nodes=NODES, stop=StopRules(), record=record)
+    graph = live_graph(WEIGHTS, rounds, **(cost or {}))
+    spec = JobSpec(name="live", graph=graph, nodes=NODES, stop=StopRules(), record=record)
     cluster = ClusterModel(compute="gamma", faults=tuple(map(parse_fault, faults)), **model)
     simulator = Simulator(spec, cluster, means)
     live = Live(simulator.run_so_far)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from dataflow.cli.common import plain
 from dataflow.cli.main import main
 from dataflow.errors import LabError
 from dataflow.lab.commands import fit, require_tools
+from dataflow.lab.lab import find, status
 from dataflow.lab.plan import Host, LabPlan, lab_name
 
 
@@ -22,7 +23,7 @@ class Lab:
     """The lab of a test: runs `ako lab`, here or as a process of its own."""
 
     def __init__(self, state_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.name = lab_name(state_dir)
+        self.name, self._state_dir = lab_name(state_dir), state_dir
         self._capsys = capsys
 
     def __call__(self, *words: str, status: int = 0) -> str:
@@ -34,8 +35,8 @@ class Lab:
         return said.out + said.err
 
     def stations(self) -> dict[str, dict[str, Any]]:
-        """Every station as `ako lab status` shows it."""
-        return {each["name"]: each for each in json.loads(self("status", "--json"))["stations"]}
+        """Every station as `ako lab status --json` shows it."""
+        return {each.name: plain(each) for each in status(find(self._state_dir))}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Run a verb as a process of its own."""
@@ -49,6 +50,15 @@ class Lab:
 def start(*command: str) -> subprocess.Popen[str]:
     """Start a program whose output is read."""
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def read_until(lines: Any, text: str) -> None:
+    seen = []
+    for line in lines:
+        seen.append(line)
+        if text in line:
+            return
+    pytest.fail("".join(seen))
 
 
 def namespaces() -> set[str]:

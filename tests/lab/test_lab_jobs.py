@@ -7,10 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dataflow.clock import SystemClock
-from tests.lab.conftest import Lab
+from tests.lab.conftest import Lab, read_until
 
 ENDLESS = "epochs=100000"
 
@@ -30,6 +28,7 @@ def test_job_of_three_hosts_ends_and_its_streams_are_what_the_interfaces_count(l
         assert 1.0 <= counted["sent_nbytes"] / node["sent_nbytes"] <= 1.15
         assert 1.0 <= counted["received_nbytes"] / node["received_nbytes"] <= 1.15
     assert sum(node["sent_nbytes"] for node in record["nodes"]) > 10e6
+    assert json.loads(lab("status", "--json"))["jobs"] == []
     assert all(station["processes"] == [] for station in stations.values())
 
 
@@ -70,12 +69,3 @@ def test_job_killed_leaves_no_process_and_a_lab_that_can_be_made_anew(lab: Lab) 
         assert clock.now() < deadline_s
         clock.sleep(0.05)
     assert "removed what was there: 3 namespaces, 0 processes" in lab("up", "2")
-
-
-def read_until(lines: Any, text: str) -> None:
-    seen = []
-    for line in lines:
-        seen.append(line)
-        if text in line:
-            return
-    pytest.fail("".join(seen))

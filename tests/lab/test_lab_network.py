@@ -76,6 +76,30 @@ def test_counters_of_both_ends_count_the_stream_and_its_headers(lab: Lab) -> Non
     assert after["2"]["received_nbytes"] - before["2"]["received_nbytes"] < 5_000
 
 
+def test_queue_of_a_host_whose_rate_falls_goes_on_to_be_sent(lab: Lab) -> None:
+    lab("up", "2", "--rate", "1gbit")
+    receiver = lab.python(1, RECEIVE, lab.stations()["1"]["address"])
+    assert receiver.stdout is not None
+    receiver.stdout.readline()
+    sender = lab.python(0, SEND, lab.stations()["1"]["address"], 1 << 30)
+    until_sent(lab, 10_000_000)
+    # Packets of 64 KiB wait by now, as the kernel sends so much as one; the burst of 10 Mbit/s is four of 1514 bytes.
+    lab("fault", "rate", "0", "10mbit")
+    until_sent(lab, lab.stations()["0"]["sent_nbytes"] + 1_000_000)
+    for process in (sender, receiver):
+        process.kill()
+        process.communicate()
+
+
+def until_sent(lab: Lab, nbytes: int) -> None:
+    """Return when host 0 has sent so many bytes."""
+    clock = SystemClock()
+    deadline_s = clock.now() + 30
+    while lab.stations()["0"]["sent_nbytes"] < nbytes:
+        assert clock.now() < deadline_s
+        clock.sleep(0.02)
+
+
 def test_rate_changed_holds_in_both_directions_for_that_host_alone(lab: Lab) -> None:
     lab("up", "2", "--rates", "1gbit,1gbit")
     lab("fault", "rate", "1", "20mbit")

@@ -193,6 +193,7 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
 @pytest.mark.parametrize(
     ("job", "settings", "message"),
     [
+        (ako, {"gradients_per_s": 90}, r"\(got gradients_per_s\); leave it out: each node measures its pace"),
         (ako, {"tua": 3}, r"unknown key \(got tua\); did you mean 'tau'"),
         (ako, {"p": 0}, r"^p: must be a positive integer or auto \(got 0\)$"),
         (ako, {"p": "abc"}, r"^p: must be a positive integer or auto \(got abc\)$"),

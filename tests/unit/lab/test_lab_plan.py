@@ -108,6 +108,21 @@ def test_rate_commands_of_a_slow_link_have_room_for_packets() -> None:
     assert at_port[-5:] == ("125000bps", "burst", "6056", "limit", "131072")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(6055, 6056), (12_500, 9 * 1514), (125_000, 46 * 1514)],
+    ids=["as small as any", "of 100 Mbit/s", "of 1 Gbit/s, more than the kernel sends as one"],
+)
+def test_rate_commands_leave_room_for_the_packets_that_wait(before: int, after: int) -> None:
+    for command in rate_commands(PLAN, 0, 125_000, before):
+        assert command[command.index("burst") + 1] == str(after)
+
+
+def test_rate_commands_of_a_faster_link_have_its_burst() -> None:
+    _, at_port = rate_commands(PLAN, 0, 125e6, 6055)
+    assert at_port[-3] == "125000"
+
+
 def test_make_commands_with_latency_delay_what_a_host_sends() -> None:
     plan = LabPlan(name=NAME, hosts=(FAST, FAST), latency_s=0.0002)
     delays = [command for command in make_commands(plan) if "netem" in command]

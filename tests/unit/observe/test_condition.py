@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataflow.observe.condition import Condition, MeasuredJob, conditions, group
+from dataflow.observe.condition import Condition, MeasuredJob, condition, conditions, group
 from dataflow.reports import LinkStatistics, NodeStatistics, ProcessorTimes, SampleStatistics
 
 
@@ -57,6 +57,11 @@ def test_condition_of_a_node_that_told_once_is_since_its_start() -> None:
     assert conditions(job) == [
         Condition(name="node-1", seconds=2.0, gradients_per_s=15.0, computing=0.5, blocked=0.0, idle=0.5)
     ]
+
+
+def test_condition_of_a_node_without_peers_has_no_rate_of_sending() -> None:
+    told = NodeStatistics(0, steps=30, running_s=2.0, links_busy_s=0.0)
+    assert condition("node-0", NodeStatistics(0), told).sent_nbytes_s is None
 
 
 def test_group_keeps_the_order_of_each_node() -> None:

@@ -240,6 +240,11 @@ def test_live_partition_says_what_it_chose_and_what_it_sends_by_it():
     assert samples == pytest.approx({"p": 2, "every": 8, "predicted_nbytes_s": 100 * 1000 * 2 / 16})
 
 
+def test_live_partition_of_a_node_alone_says_nothing():
+    partition = harness(2, every=None, size=1, kind=LivePartition)
+    assert partition.rates(Rates(seconds=1.0, steps=100, compute_s=1.0)) == []
+
+
 def test_partition_end_offers_everybody_everything():
     partition = harness(4)
     partition.send(Accumulated(1))

@@ -181,6 +181,33 @@ def test_nodes_are_taken_in_the_order_of_their_names(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_agent_is_lost_once_nobody_receives_from_it_or_it_was_silent_too_long() -> None:
+    session = AgentSession(pb.Hello(name="a", tasks=1), now=0.0)
+    assert not session.lost(5.0, after_s=5.0)
+    assert session.lost(5.1, after_s=5.0)
+    session.seen_s = 7.0
+    assert not session.lost(12.0, after_s=5.0)
+    assert session.lost(12.1, after_s=5.0)
+    session.seen_s = 30.0
+    assert not session.lost(30.0, after_s=5.0)
+    assert session.lost(30.1, after_s=5.0)
+
+
+def test_agent_is_seen_when_another_node_says_that_it_has_received_more(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        left, right = world.attach("node-0"), world.attach("node-1")
+        job = world.submit("one", nodes=2)
+        seen = []
+        for now_s, nbytes in ((1.0, 100), (2.0, 100), (3.0, 140)):
+            world.clock.now_s = now_s
+            world.say(left, job, statistics=pb.NodeStatistics(received_nbytes={1: nbytes}))
+            seen.append((left.seen_s, right.seen_s))
+        assert seen == [(0.0, 1.0), (0.0, 1.0), (0.0, 3.0)]
+        assert right.heard_s == 0.0
+
+    play(tmp_path, scene)
+
+
 def test_agent_that_falls_silent_is_lost_but_not_if_the_master_itself_stood_still(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         session = world.attach("a")
@@ -190,7 +217,7 @@ def test_agent_that_falls_silent_is_lost_but_not_if_the_master_itself_stood_stil
         world.clock.now_s += 60.0  # all of it between two looks at the clock
         await asyncio.sleep(0.6)
         assert world.state(job)[0] == "DEPLOYING"
-        session.heard_s = world.clock.now_s - 5.5
+        session.heard_s = session.seen_s = world.clock.now_s - 5.5
         while world.dispatcher.nodes():
             await asyncio.sleep(0.01)
         assert world.state(job) == ("FAILED", "node a was lost: no heartbeat for 5.5 s")

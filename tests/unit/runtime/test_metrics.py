@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import urllib.error
 import urllib.request
 
 import pytest
@@ -103,6 +104,28 @@ def test_address_of_another_machine_is_refused_without_blaming_the_port() -> Non
 
     with pytest.raises(MasterError, match=r"cannot tell metrics.*192\.0\.2\.1:0; check --metrics-host and port"):
         asyncio.run(go())
+
+
+def test_other_paths_are_not_found_and_say_where_metrics_are() -> None:
+    async def go() -> str:
+        async with served("127.0.0.1", 0, tuple) as address:
+            return await asyncio.to_thread(get, f"http://{address}/foo")
+
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        asyncio.run(go())
+    with refused.value as answer:
+        assert (answer.code, answer.read()) == (404, b"metrics are at /metrics\n")
+
+
+def test_address_of_version_6_is_one_that_a_browser_takes() -> None:
+    async def go() -> str:
+        async with served("::1", 0, lambda: [JOB]) as address:
+            assert address.startswith("[::1]:")
+            return await asyncio.to_thread(get, f"http://{address}/metrics")
+
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    assert "ako_gradients_total" in asyncio.run(go())
 
 
 def test_port_is_free_again_afterwards() -> None:

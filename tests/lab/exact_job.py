@@ -1,0 +1,92 @@
+"""A job for labs whose replicas are known: integer updates, about a hundred per second, whose sum every node tells.
+
+As text for `ako run`: ``tests.lab.exact_job:build``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from pydantic import BaseModel
+
+from dataflow.graph.logical import LogicalGraph
+from dataflow.message import Message
+from dataflow.operators_api import Emissions, Operator
+from dataflow.ports import In, Out
+from dataflow.state import Writes
+from operators.clocks import ClocksState
+from operators.messages import Progress
+from operators.vector_state import VectorState
+from tests.known_answers.integers import Beat, IntegerGather, integer_gradient, live_graph
+
+WEIGHTS, STEP_S, ENDLESS = 40_000, 0.01, 1 << 40
+
+
+class Config(BaseModel):
+    """No settings."""
+
+    @classmethod
+    def parse(cls, settings: dict[str, Any]) -> Self:
+        return cls.model_validate(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(Message):
+    """What a replica is in the end, after `made` updates of its own node and all of the others."""
+
+    made: int
+    rejected: int
+    digest: str
+
+
+class PacedGather(IntegerGather):
+    """Leaves the processor to others for most of each step."""
+
+    progress = Out(Progress)
+
+    def process(self, beat: Beat) -> int:
+        time.sleep(STEP_S)
+        return beat.shard
+
+
+class Tell(Operator):
+    """Tells of the replica when all has ended."""
+
+    progress = In(Progress)
+    sums = Out(Sum, reported=True)
+    replica = Writes()
+    clocks = Writes()
+
+    def process(self, progress: Progress) -> Emissions:
+        yield from ()
+
+    def on_end(self, replica: VectorState, clocks: ClocksState) -> Emissions:
+        yield self.sums(Sum(clocks.made, clocks.rejected, digest(replica.values)))
+
+
+def build(_config: Config) -> LogicalGraph:
+    """Workers that choose p and the gradients of a round while they run, and go on until they are cancelled."""
+    graph = live_graph(WEIGHTS, ENDLESS).replace("compute", PacedGather(n_weights=WEIGHTS))
+    return (
+        graph.with_operator("tell", Tell(), role="worker")
+        .connect("compute.progress", "tell")
+        .connect("apply.finished", "tell")
+    )
+
+
+def digest(values: np.ndarray) -> str:
+    return hashlib.sha256(values.astype(np.float32).tobytes()).hexdigest()
+
+
+def digest_of_sum(made: Sequence[int]) -> str:
+    """The digest of a replica to which each node's updates, so many, were applied."""
+    total = np.zeros(WEIGHTS, np.float64)
+    for node, count in enumerate(made):
+        for number in range(1, count + 1):
+            total -= integer_gradient(node, number, WEIGHTS)
+    return digest(total)

@@ -1,0 +1,135 @@
+"""Jobs in a lab bear a network that becomes slow and a host that is; nothing is lost by it, and users are told."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataflow.clock import SystemClock
+from dataflow.lab.cores import find_cpu_control
+from dataflow.lab.lab import cut, find, mend
+from tests.lab.conftest import Lab, read_until
+from tests.lab.exact_job import digest_of_sum
+
+HOSTS = range(4)
+WAIT_S, POLL_S = 60.0, 1.0
+"""Nodes tell once a second, and each look takes half a second of a processor that the hosts need."""
+
+
+def measured(lab: Lab) -> dict[str, Any]:
+    """The job that runs, as `ako lab status --json` shows it; nothing if none does yet."""
+    output, errors = lab.start("status", "--json").communicate(timeout=60)
+    jobs = json.loads(output)["jobs"] if output else pytest.fail(errors)
+    return dict(jobs[0]) if jobs else {"conditions": [], "statistics": [], "slow": []}
+
+
+def until(lab: Lab, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The job once it is as wanted."""
+    clock = SystemClock()
+    deadline_s = clock.now() + WAIT_S
+    while not fits(job := measured(lab)):
+        assert clock.now() < deadline_s, job
+        clock.sleep(POLL_S)
+    return job
+
+
+def running_s(job: dict[str, Any]) -> float:
+    """How long all nodes have run at least, by what they told last."""
+    return float(min(each["running_s"] for each in job["statistics"]))
+
+
+def partitions(job: dict[str, Any]) -> list[float]:
+    return [each["p"] for each in job["conditions"]]
+
+
+def settled(job: dict[str, Any]) -> bool:
+    """Whether every node has measured itself for some seconds."""
+    return len(job["statistics"]) == len(HOSTS) and running_s(job) >= 3.0
+
+
+def resident_nbytes(lab: Lab) -> list[int]:
+    """Memory of the job process on each host."""
+    found = []
+    for number in HOSTS:
+        processes = lab.stations()[str(number)]["processes"]
+        (process,) = [each["pid"] for each in processes if "dataflow.runtime.job_process" in each["command"]]
+        status = Path(f"/proc/{process}/status").read_text()
+        found.append(1024 * int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]))  # type: ignore[index]
+    return found
+
+
+def test_cut_bandwidth_raises_p_and_loses_no_gradient_nor_memory(lab: Lab, tmp_path: Path) -> None:
+    lab("up", "4", "--rate", "100mbit")
+    process = lab.start("run", "tests.lab.exact_job:build", "--json", str(tmp_path / "record.json"))
+    read_until(process.stderr, "RUNNING")
+    before, nbytes = until(lab, settled), resident_nbytes(lab)
+    for number in HOSTS:
+        lab("fault", "rate", str(number), "10mbit")
+    fallen = measured(lab)
+    after = until(lab, lambda job: all(p > was for p, was in zip(partitions(job), partitions(before), strict=True)))
+    assert running_s(after) - running_s(fallen) <= 10.0
+    last = until(lab, lambda job: running_s(job) >= running_s(after) + 2.0)
+    # 64 MB is what a stream may cost at most; here all streams of a process together do not.
+    assert max(now - was for now, was in zip(resident_nbytes(lab), nbytes, strict=True)) <= 64e6
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+
+    record: dict[str, Any] = json.loads((tmp_path / "record.json").read_text())
+    told = [point for point in record["series"] if point["time_s"] <= running_s(last)]  # about one in a second
+    assert all(later["gradients"] > earlier["gradients"] for earlier, later in pairwise(told))
+    made = {each["node"]: each["made"] for each in record["reports"]}
+    assert sorted(made) == [*HOSTS]
+    wanted = digest_of_sum([made[node] for node in HOSTS])
+    assert {(each["digest"], each["rejected"]) for each in record["reports"]} == {(wanted, 0)}
+
+
+def test_slow_host_holds_others_within_the_staleness_bound_and_is_named(lab: Lab, tmp_path: Path) -> None:
+    if find_cpu_control() is None:
+        pytest.skip("this machine has no control groups that limit the CPU")
+    lab("up", "4", "--rate", "1gbit", "--cpus", "0.6,0.6,0.6,0.15")
+    tau, ends = 4, str(tmp_path / "record.json")
+    process = lab.start("run", "ako", "epochs=100000", "warm_start=0", f"tau={tau}", "--json", ends)
+    read_until(process.stderr, "RUNNING")
+    job = until(lab, lambda job: any("node-3" in sentence for sentence in job["slow"]))
+    nodes = [sentence for sentence in job["slow"] if sentence.startswith("node-")]
+    assert all(sentence.startswith("node-3 is slow: it makes ") for sentence in nodes), nodes
+    told, errors = lab.start("status").communicate(timeout=60)
+    assert "node-3" in told, errors
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+
+    record: dict[str, Any] = json.loads((tmp_path / "record.json").read_text())
+    samples = [node["samples"] for node in record["nodes"]]
+    p, every = (max(each[f"partition.{name}"]["maximum"] for each in samples) for name in ("p", "every"))
+    # While p or the gradients of a round change, a cell may wait for its turn one round longer.
+    for each in samples:
+        assert 0 < each["compute.staleness"]["maximum"] <= p * every + every + tau
+
+
+def test_host_that_only_the_master_does_not_hear_goes_on(lab: Lab, tmp_path: Path) -> None:
+    lab("up", "3", "--rate", "1gbit")
+    process = lab.start("run", "tests.lab.exact_job:build", "--json", str(tmp_path / "record.json"))
+    read_until(process.stderr, "RUNNING")
+    until(lab, lambda job: len(job["statistics"]) == 3)
+    plan = find(tmp_path / "state")
+    cut(plan.host(1), [plan.switch])
+    silent = measured(lab)
+    SystemClock().sleep(7.0)  # without the others' word, a node is lost after 5 s
+    assert measured(lab)["statistics"], "the job has ended"
+    mend(plan, plan.host(1), [plan.switch])
+    until(lab, lambda job: job["statistics"][1]["running_s"] > silent["statistics"][1]["running_s"] + 7.0)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    record: dict[str, Any] = json.loads((tmp_path / "record.json").read_text())
+    assert record["state"] == "CANCELLED"
+    assert len({each["digest"] for each in record["reports"]}) == 1
