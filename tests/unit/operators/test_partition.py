@@ -257,7 +257,8 @@ def test_partition_end_offers_everybody_everything():
 def test_partition_by_owner_offers_each_server_its_run():
     sharding = Sharding(layout=Layout(bounds=(0, 1, 2, 3)))
     context = NodeContext(index=0, members={"worker": (0, 1), "server": (2, 3)})
-    partition = Harness(PartitionByOwner(sharding=sharding), node=context)
+    window = Window(layout=sharding.layout, receivers="server", sharding=sharding).create(context)
+    partition = Harness(PartitionByOwner(sharding=sharding), node=context, states={"window": window})
     partition.send(Accumulated(1))
     assert partition.emitted("offers") == [Offer(2, 0, 2), Offer(3, 2, 3)]
 
@@ -265,6 +266,7 @@ def test_partition_by_owner_offers_each_server_its_run():
 def test_partition_by_owner_every_two_pushes_in_the_second_and_at_the_end():
     sharding = Sharding(layout=Layout(bounds=(0, 1)))
     context = NodeContext(index=0, members={"worker": (0,), "server": (1,)})
-    partition = Harness(PartitionByOwner(sharding=sharding, every=2), node=context)
+    window = Window(layout=sharding.layout, receivers="server", sharding=sharding).create(context)
+    partition = Harness(PartitionByOwner(sharding=sharding, every=2), node=context, states={"window": window})
     assert [len(partition.send(Accumulated(number))) for number in (1, 2, 3)] == [0, 1, 0]
     assert len(partition.end()) == 1

@@ -1,0 +1,161 @@
+"""A window with a codec: rounds are coded once, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataflow.node_context import NodeContext
+from operators.coded_window import CodedWindow, CodedWindowState
+from operators.compression import Codec, Half, Residual, Threshold, TopK, add
+from operators.layout import Layout
+from operators.schedule import Schedule
+
+EIGHT = Layout(bounds=(0, 2, 4, 6, 8))
+
+
+def make(
+    codec: Codec, *, receivers: tuple[int, ...] = (1, 2), schedule: Schedule | None = None, cap_nbytes: int = 1 << 20
+) -> CodedWindowState:
+    wanted = {receiver: np.ones(EIGHT.cells, np.bool_) for receiver in receivers}
+    residual = Residual(codec, EIGHT.n_weights)
+    return CodedWindowState(EIGHT, wanted, residual=residual, schedule=schedule, workers=2, cap_nbytes=cap_nbytes)
+
+
+def vector(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def receive(target: np.ndarray, intervals) -> list[tuple[int, int, int, int]]:
+    """Add intervals to a vector; where they are."""
+    for each in intervals:
+        add(target[EIGHT.weights(each.start, each.stop)], each.values)
+    return [(each.start, each.stop, each.low, each.high) for each in intervals]
+
+
+def test_gradients_can_be_taken_once_their_round_is_closed():
+    window = make(Threshold(tau=1))
+    window.append(1, vector(2, 0, 0, 0, 0, 0, 0, -3))
+    assert window.take(1, 0, 4) == []
+    window.close()
+    target = np.zeros(8, np.float32)
+    assert receive(target, window.take(1, 0, 4)) == [(0, 4, 0, 1)]
+    assert target.tolist() == [1, 0, 0, 0, 0, 0, 0, -1]
+    assert window.residual.values.tolist() == [1, 0, 0, 0, 0, 0, 0, -2]
+
+
+def test_round_of_several_gradients_is_coded_as_their_sum():
+    window = make(Threshold(tau=1))
+    for number in (1, 2, 3):
+        window.append(number, vector(0.5, 0, 0, 0, 0, 0, 0, 0))
+    window.close()
+    target = np.zeros(8, np.float32)
+    assert receive(target, window.take(2, 0, 4)) == [(0, 4, 0, 3)]
+    assert (target[0], window.residual.values[0]) == (1, 0.5)
+
+
+def test_late_receiver_gets_all_rounds_in_one_interval_and_others_what_is_new():
+    window = make(Threshold(tau=1))
+    early, late = np.zeros(8, np.float32), np.zeros(8, np.float32)
+    for number in (1, 2):
+        window.append(number, vector(4, 0, 0, 0, 0, 0, 0, 0))
+        window.close()
+        assert receive(early, window.take(1, 0, 4)) == [(0, 4, number - 1, number)]
+    assert receive(late, window.take(2, 0, 4)) == [(0, 4, 0, 2)]
+    assert early.tolist() == late.tolist() == [2, 0, 0, 0, 0, 0, 0, 0]
+    assert window.nbytes == 0
+
+
+def test_closing_again_without_a_gradient_changes_nothing():
+    window = make(Threshold(tau=1))
+    window.append(1, vector(4, 0, 0, 0, 0, 0, 0, 0))
+    window.close()
+    window.close()
+    assert window.residual.values[0] == 3
+    assert window.closed == 1
+
+
+def test_update_is_scaled_by_the_rate_of_the_rounds_last_gradient():
+    window = make(Threshold(tau=2), schedule=Schedule(lr=0.5))
+    window.append(1, vector(0, 0, 0, 3, 0, 0, 0, 0))
+    window.close()
+    target = np.zeros(8, np.float32)
+    receive(target, window.take(1, 0, 4))
+    assert (target[3], window.residual.values[3]) == (1, 1)
+
+
+def test_rounds_between_which_nobody_stands_become_one_sum_that_takes_less_memory():
+    window = make(Half())
+    late = np.zeros(8, np.float32)
+    for number in range(1, 30):
+        window.append(number, vector(*range(8)))
+        window.close()
+        window.take(1, 0, 4)
+        assert window.nbytes <= 8 * 8 + 2 * 8
+    assert receive(late, window.take(2, 0, 4)) == [(0, 4, 0, 29)]
+    assert late.tolist() == [29 * value for value in range(8)]
+
+
+def test_oldest_rounds_are_dropped_and_counted_beyond_the_cap():
+    window = make(Half(), receivers=(1, 2, 3), cap_nbytes=40)
+    for number in range(1, 6):
+        window.append(number, vector(*[1] * 8))
+        window.close()
+        window.take(1 if number % 2 else 2, 0, 4)
+    assert window.nbytes <= 40
+    assert window.skips
+    assert window.dropped > 0
+
+
+@pytest.mark.parametrize("codec", [Threshold(tau=0.5), Threshold(tau=0.5, most="fit"), TopK(density=0.25), Half()])
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_what_was_sent_and_what_is_owed_are_the_sum_of_all_gradients(codec, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
+    window, total = make(codec), np.zeros(8, np.float32)
+    targets: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(8, np.float32))
+    number = 0
+    for action in data.draw(st.lists(st.sampled_from(["append", "append", "close", "take", "restore"]), max_size=40)):
+        if action == "append":
+            number += 1
+            gradient = (rng.integers(-32, 33, 8) / 8).astype(np.float32)
+            total += gradient
+            window.append(number, gradient)
+        elif action == "close":
+            window.close()
+        elif action == "take":
+            start, stop = sorted(rng.choice(5, 2, replace=False).tolist())
+            receiver = int(rng.integers(1, 3))
+            receive(targets[receiver], window.take(receiver, start, stop))
+        else:  # as from a checkpoint that was made once all was sent
+            window.close()
+            for receiver in (1, 2):
+                receive(targets[receiver], window.take(receiver, 0, 4))
+            kept = window.snapshot()
+            window = make(codec)
+            window.restore(kept)
+    window.close()
+    for receiver in (1, 2):
+        receive(targets[receiver], window.take(receiver, 0, 4))
+        assert (targets[receiver] + window.residual.values).tolist() == total.tolist()
+
+
+def test_snapshot_keeps_what_it_is_while_the_window_goes_on():
+    window = make(Threshold(tau=1))
+    window.append(1, vector(4, 0, 0, 0, 0, 0, 0, 0))
+    window.close()
+    kept = window.snapshot()
+    window.append(2, vector(4, 0, 0, 0, 0, 0, 0, 0))
+    assert kept["residual.values"][0] == 3
+
+
+def test_element_makes_a_window_for_every_other_member():
+    node = NodeContext(index=1, members={"worker": (0, 1, 2)})
+    window = CodedWindow(layout=EIGHT, codec=Threshold(tau=1), receivers="worker").create(node)
+    window.append(1, vector(4, 0, 0, 0, 0, 0, 0, 0))
+    window.close()
+    assert [len(window.take(receiver, 0, 4)) for receiver in (0, 1, 2)] == [1, 0, 1]
