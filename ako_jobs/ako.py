@@ -17,8 +17,8 @@ from operators.accumulate import Accumulate
 from operators.apply import Apply
 from operators.clocks import Clocks
 from operators.coded_window import CodedWindow
-from operators.compression import expected_nbytes
-from operators.cost_model import LEAST_PARTITIONS, CostModel
+from operators.compression import Threshold, expected_nbytes
+from operators.cost_model import CostModel
 from operators.layout import Layout
 from operators.partition import LivePartition, Partition, Rotation
 from operators.receive import ReceiveFragments
@@ -72,7 +72,7 @@ def build(config: Config) -> LogicalGraph:
     n_weights = setting.layout.n_weights
     cost = CostModel(
         model_nbytes=expected_nbytes(codec, n_weights) if codec else 4 * n_weights * setting.tensor_scale,
-        least_partitions=1 if codec else LEAST_PARTITIONS,
+        in_turn=isinstance(codec, Threshold),
         cells=setting.layout.cells,
         partitions=None if config.p == "auto" else config.p,
         every=None if config.every == "auto" else config.every,

@@ -140,7 +140,8 @@ class CostModel(BaseModel):
         partitions: p, if it is fixed.
         every: r, if it is fixed.
         bandwidth: B, bytes that one worker can send in a second; None if it is to be measured.
-        least_partitions: p at least, with rounds of several gradients.
+        in_turn: receivers take turns, and each is sent the whole model in its own: p is as many as there are, at least.
+            For models that take so few bytes that it is messages which cost, not what is in them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -149,7 +150,7 @@ class CostModel(BaseModel):
     partitions: int | None = Field(default=None, ge=1)
     every: int | None = Field(default=None, ge=1)
     bandwidth: float | None = Field(default=None, gt=0)
-    least_partitions: int = Field(default=LEAST_PARTITIONS, ge=1)
+    in_turn: bool = False
 
     @property
     def live(self) -> bool:
@@ -159,7 +160,8 @@ class CostModel(BaseModel):
     def first(self, peers: int) -> Choice:
         """What is used before the first measurement."""
         every = self.every or FIRST_EVERY
-        return Choice(self._partitions(self.load(ASSUMED_PACE, peers, HEADROOM * ASSUMED_BANDWIDTH), every), every)
+        load = self.load(ASSUMED_PACE, peers, HEADROOM * ASSUMED_BANDWIDTH)
+        return Choice(self._partitions(load, every, peers), every)
 
     def decide(self, known: Known, choice: Choice, rates: Rates, peers: int) -> tuple[Known, Choice]:
         """What is known with one more measurement, and what is used from now on.
@@ -175,14 +177,14 @@ class CostModel(BaseModel):
         if not (peers and pace):
             return known, choice
         load = self.load(pace, peers, HEADROOM * known.bandwidth)
-        if self.fits(choice, load, known.every):
+        if self.fits(choice, load, known.every, peers):
             return replace(known, unfit=0), choice
         unfit = known.unfit + (2 if load > _FAR_OFF * choice.span and self.partitions is None else 1)
         if unfit < _PERSISTS:
             return replace(known, unfit=unfit), choice
-        return replace(known, unfit=0), self.best(load, known.every)
+        return replace(known, unfit=0), self.best(load, known.every, peers)
 
-    def best(self, load: float, work: float) -> Choice:
+    def best(self, load: float, work: float, peers: int) -> Choice:
         """The fewest gradients in a round that the processor bears, and the fewest partitions that the link bears then.
 
         A span beyond `LONGEST` is for links that ask for it, and rounds make it a quarter longer than those do at most.
@@ -190,22 +192,23 @@ class CostModel(BaseModel):
         Args:
             load: see `load`.
             work: gradients in a round that the processor asks for.
+            peers: n - 1.
         """
         span = max(LONGEST, _MORE_SPAN * load)
         wanted = self.every or min(MOST_EVERY, max(1, math.ceil(work - 1e-9)))
         for every in range(wanted, 0, -1):
-            choice = Choice(self._partitions(load, every), every)
+            choice = Choice(self._partitions(load, every, peers), every)
             if self.every or every == 1 or choice.span <= span:
                 return choice
         raise AssertionError
 
-    def fits(self, choice: Choice, load: float, work: float) -> bool:
+    def fits(self, choice: Choice, load: float, work: float, peers: int) -> bool:
         """Whether a choice would be the best one if link and processor asked for a little less, or more."""
         asked = (load, work), (_LESS * load, _LESS_WORK * work), (_MORE * load, _MORE_WORK * work)
-        fitting = [self.best(*each).every for each in asked]
+        fitting = [self.best(*each, peers).every for each in asked]
         if not min(fitting) <= choice.every <= max(fitting):
             return False
-        least, most = (self._partitions(load * by, choice.every) for by in (_LESS, _MORE))
+        least, most = (self._partitions(load * by, choice.every, peers) for by in (_LESS, _MORE))
         return least <= choice.partitions <= most
 
     def nbytes_s(self, known: Known, choice: Choice, peers: int) -> float:
@@ -238,10 +241,14 @@ class CostModel(BaseModel):
         """
         return pace * self.model_nbytes * peers / (self.bandwidth or bandwidth)
 
-    def _partitions(self, load: float, every: int) -> int:
+    def _partitions(self, load: float, every: int, peers: int) -> int:
         """P, for rounds of so many gradients."""
-        least = self.least_partitions if every > 1 else 1
-        return self.partitions or min(self.cells, max(least, math.ceil(load / every - 1e-9)))
+        if self.partitions:
+            return self.partitions
+        asked = math.ceil(load / every - 1e-9)
+        if self.in_turn:
+            return max(1, min(peers, LONGEST), asked)
+        return min(self.cells, max(LEAST_PARTITIONS if every > 1 else 1, asked))
 
 
 def _full(known: Known, rates: Rates) -> Known:

@@ -94,13 +94,14 @@ class RotationState(State):
         With more partitions than cells a turn may be empty, but not in the first round after a change: a receiver
         that does not hear of a longer span would wait for cells that are not due.
         """
-        start, stop, self._place[receiver] = _turn(self._place[receiver], self.choice.partitions, cells)
+        pieces = 1 if self.cost.in_turn else cells
+        start, stop, self._place[receiver] = _turn(self._place[receiver], self.choice.partitions, pieces)
         if self._rounds == 1:
             stop = max(stop, start + 1)
-        if start < min(stop, cells):
-            yield start, min(stop, cells)
-        if stop > cells:
-            yield 0, stop - cells
+        if start < min(stop, pieces):
+            yield start, min(stop, pieces) * (cells // pieces)
+        if stop > pieces:
+            yield 0, (stop - pieces) * (cells // pieces)
 
     def leave(self, receiver: int) -> None:
         """Send nothing to `receiver` any more."""
@@ -139,6 +140,8 @@ def _turn(begin: Fraction, partitions: int, cells: int) -> tuple[int, int, Fract
 class Rotation(StateElement):
     """Places of the members of role `receivers`: receiver of rank i begins with partition (i + j) mod p at rank j.
 
+    Where receivers take turns (`CostModel.in_turn`), a place is where in p rounds the receiver is due, not which cells.
+
     Args:
         receivers: role whose other nodes are sent to.
         cost: chooses p, and the gradients in a round.
@@ -153,7 +156,10 @@ class Rotation(StateElement):
         members = node.members[self.receivers]
         choice, own = self.cost.first(len(members) - 1), node.rank
         p = choice.partitions
-        places = {member: Fraction((rank + own) % p, p) for rank, member in enumerate(members) if member != node.index}
+        others = {rank: member for rank, member in enumerate(members) if member != node.index}
+        # In turn: the next node in the ring of all comes last, so each is sent to by one other in a round.
+        first = {rank: (rank - own - 1) % len(members) if self.cost.in_turn else rank + own for rank in others}
+        places = {member: Fraction(first[rank] % p, p) for rank, member in others.items()}
         return RotationState(choice, places, self.cost)
 
 

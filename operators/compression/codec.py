@@ -29,7 +29,7 @@ class Threshold(_Codec):
 
     kind: Literal["threshold"] = "threshold"
     tau: float | None = Field(default=None, ge=1e-30, le=1e30)
-    density: float = Field(default=0.003, gt=0, le=0.5)
+    density: float = Field(default=0.03, gt=0, le=0.5)
     per_layer: bool = False
     most: Literal["one", "fit"] = "one"
     clip: float | None = Field(default=None, ge=1)
@@ -96,7 +96,7 @@ def parse_codec(text: str) -> Codec:
     Raises:
         ConfigError: there is no such codec, or it has no such parameter or value.
     """
-    kind, *settings = text.split() or [""]
+    kind, *settings = text.replace(":", " ").split() or [""]
     if kind not in _CODECS:
         what = "there is no such codec"
         raise ConfigError(what, got=kind, fix=suggest(kind, _CODECS))

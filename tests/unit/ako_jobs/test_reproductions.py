@@ -67,4 +67,4 @@ def test_reproduction_cost_model_asks_for_as_many_partitions_as_the_page_says(na
     assert model.rate == bytes_per_second("1gbit")
     assert build_network(network("auto", "mnist", "uniform")).n_weights * 4 == MNIST_NBYTES
     cost = CostModel(model_nbytes=MNIST_NBYTES, bandwidth=model.rate, every=1)
-    assert cost.best(cost.load(1 / model.step_s, nodes - 1), 0.0).partitions == p
+    assert cost.best(cost.load(1 / model.step_s, nodes - 1), 0.0, nodes - 1).partitions == p

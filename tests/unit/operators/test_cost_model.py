@@ -72,7 +72,7 @@ def run(cost, known, choice, bandwidths):
 def test_p_is_gamma_m_n_minus_one_over_b_rounded_up(gamma, nbytes, nodes, bandwidth, p):
     load = CostModel(model_nbytes=nbytes, bandwidth=bandwidth, every=1).load(gamma, nodes - 1)
     assert load == pytest.approx(gamma * nbytes * (nodes - 1) / bandwidth)
-    assert CostModel(model_nbytes=nbytes, bandwidth=bandwidth, every=1).best(load, 0.0) == (p, 1)
+    assert CostModel(model_nbytes=nbytes, bandwidth=bandwidth, every=1).best(load, 0.0, PEERS) == (p, 1)
 
 
 @pytest.mark.parametrize(
@@ -94,20 +94,20 @@ def test_p_is_gamma_m_n_minus_one_over_b_rounded_up(gamma, nbytes, nodes, bandwi
     ],
 )
 def test_best_is_the_shortest_round_that_the_processor_bears_within_a_sane_span(load, work, choice):
-    assert MEASURED.best(load, work) == choice
+    assert MEASURED.best(load, work, PEERS) == choice
 
 
 @given(load=st.floats(0, 2000), work=st.floats(0, 40))
 def test_best_keeps_below_the_bandwidth_and_fits_itself(load, work):
-    best = MEASURED.best(load, work)
+    best = MEASURED.best(load, work, PEERS)
     assert best.partitions == 256 or best.span >= load - 1e-6
     assert best.span <= max(16, 1.25 * load) or best.every == 1
-    assert MEASURED.fits(best, load, work)
+    assert MEASURED.fits(best, load, work, PEERS)
 
 
 @pytest.mark.parametrize(("fixed", "best"), [({"partitions": 3}, (3, 8)), ({"every": 2}, (10, 2))])
 def test_best_leaves_what_is_fixed(fixed, best):
-    assert CostModel(model_nbytes=M, **fixed).best(20.0, 99) == best
+    assert CostModel(model_nbytes=M, **fixed).best(20.0, 99, PEERS) == best
 
 
 def test_first_assumes_a_gigabit_200_gradients_a_second_and_rounds_of_four():
@@ -239,3 +239,29 @@ def test_gamma_of_gradients_longer_than_a_measurement_is_one_over_their_time():
     for number in range(60):
         known = MEASURED.learn(known, Choice(1, 4), rates(steps=int(number % 6 == 5)), PEERS)
     assert known.gradients_per_s == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("peers", "first", "chosen"),
+    [
+        (1, (1, 4), (1, 8)),  # the longest round
+        (3, (3, 4), (3, 5)),  # one receiver a round, and 16 gradients until each has had its turn
+        (7, (7, 4), (7, 2)),
+        (40, (16, 4), (16, 1)),  # more receivers than gradients in a turn: two or three a round
+    ],
+)
+def test_receivers_in_turn_have_the_longest_round_that_keeps_the_turn_short(peers, first, chosen):
+    cost = CostModel(model_nbytes=1000, in_turn=True)
+    assert cost.first(peers) == Choice(*first)
+    known, choice = Known(), cost.first(peers)
+    for _ in range(10):
+        # A round takes as long as 10 gradients, and more than nine tenths of all time is to be theirs.
+        rounds = 50 / choice.every
+        known, choice = cost.decide(known, choice, rates(1000, 0.01, exchange=0.1 * rounds), peers)
+    assert choice == Choice(*chosen)
+
+
+def test_receivers_in_turn_are_sent_less_often_if_the_link_asks_for_it():
+    cost = CostModel(model_nbytes=M, in_turn=True, every=1)
+    _, choices = run(cost, Known(), cost.first(PEERS), [10_000_000] * 20)
+    assert choices[-1] == Choice(34, 1)  # 100 x 1 MB x 3 / (0.9 x 10 MB/s) = 33.3

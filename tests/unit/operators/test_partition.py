@@ -83,6 +83,21 @@ def test_turn_more_partitions_than_cells_reaches_every_receiver_in_the_first_rou
     assert all(list(state.turn(receiver, 4)) == [(0, 1)] for receiver in (1, 2, 3))
 
 
+@pytest.mark.parametrize(("p", "cells"), [(3, 7), (3, 1), (8, 256)])
+def test_turn_of_the_whole_model_comes_once_in_p_rounds_and_staggered(p, cells):
+    cost = CostModel(model_nbytes=1000, partitions=p, every=1, in_turn=True)
+    state = Rotation(receivers="worker", cost=cost).create(node(1, 4))
+    begin(state)
+    assert [list(state.turn(receiver, cells)) for receiver in state.receivers] == [[(0, cells)]] * 3
+    rounds = []
+    for _ in range(3 * p):
+        begin(state)
+        rounds.append([receiver for receiver in state.receivers if list(state.turn(receiver, cells)) == [(0, cells)]])
+    assert max(map(len, rounds)) == 1
+    for first in range(2 * p):
+        assert sorted(receiver for due in rounds[first : first + p] for receiver in due) == [0, 2, 3]
+
+
 def test_turn_wraps_around_in_two_parts():
     state = RotationState(Choice(2, 1), {1: Fraction(3, 4)}, CostModel(model_nbytes=1))
     begin(state)

@@ -10,7 +10,7 @@ from operators.compression import Codec, Half, Int8, OneBit, Threshold, TopK, pa
 @pytest.mark.parametrize(
     ("text", "codec"),
     [
-        ("threshold", Threshold(tau=None, density=0.003, packing="auto")),
+        ("threshold", Threshold(tau=None, density=0.03, packing="auto")),
         ("threshold tau=0.1 packing=rice", Threshold(tau=0.1, packing="rice")),
         (
             "threshold density=0.01 per_layer=true most=fit clip=4",
