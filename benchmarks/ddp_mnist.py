@@ -46,6 +46,7 @@ class Job:
         validate_every: images of all ranks between two validations.
         shared: whether every rank validates its share of the test images, or rank 0 all while the others wait.
         limit: seconds of the run.
+        target: accuracy that ends the run once it is held.
     """
 
     rank: int
@@ -62,6 +63,7 @@ class Job:
     validate_every: int = 12_000
     shared: bool = True
     limit: float = 120.0
+    target: float = TARGET
 
     def to_json(self) -> str:
         """The job as text."""
@@ -105,7 +107,7 @@ def train(job: Job) -> dict[str, Any]:
         if seen // job.validate_every > before // job.validate_every or step == total - 1:
             accuracy, over = validate(time.perf_counter() - begin > job.limit)
             validations.append((time.perf_counter() - begin, seen, accuracy))
-            if over or reached(validations):
+            if over or reached(validations, job.target):
                 break
     return {"run_s": time.perf_counter() - begin, "steps": step + 1, "validations": validations}
 

@@ -88,11 +88,11 @@ class Run:
         return asdict(self) | {"reached": self.reached()}
 
 
-def reached(validations: Sequence[tuple[float, int, float]]) -> tuple[float, int] | None:
+def reached(validations: Sequence[tuple[float, int, float]], target: float = TARGET) -> tuple[float, int] | None:
     """Seconds and images until the target had been held, of validations in order; None if it never was."""
     held = 0
     for seconds, images, accuracy in validations:
-        held = held + 1 if accuracy >= TARGET else 0
+        held = held + 1 if accuracy >= target else 0
         if held == HOLD:
             return seconds, images
     return None
