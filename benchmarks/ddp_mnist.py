@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from mnist_one_node import faster_layout, parts, reached, torch_accuracy, torch_network
+from mnist_one_node import TARGET, faster_layout, parts, reached, torch_accuracy, torch_network
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 

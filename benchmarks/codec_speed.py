@@ -1,6 +1,6 @@
 """Codecs for gradients: speed against a copy of the same vector, and size against the entropy of what is sent.
 
-    python benchmarks/codecs.py [--quick] [--json FILE]
+    python benchmarks/codec_speed.py [--quick] [--json FILE]
 
 One thread, processor time, minima over rounds; in every round a copy of the vector (`np.copyto`) is timed next to each
 pass, and the ratio is the median over rounds of copy / pass: 1 is as fast as a copy. Gradients are normally
