@@ -9,7 +9,7 @@ import numpy as np
 import safetensors.numpy
 from pydantic import PrivateAttr
 
-from ako_jobs import ako, all_to_all, parameter_server
+from ako_jobs import ako, all_to_all, parameter_server, sparse
 from ako_jobs.worker import Setting
 from dataflow.engine.loading import LoadedNode
 from dataflow.graph.logical import LogicalGraph
@@ -22,7 +22,7 @@ from operators.messages import Batch
 from operators.source import Source
 from operators.vector_state import VectorState
 
-TOPOLOGIES = {"ako": ako, "all_to_all": all_to_all, "parameter_server": parameter_server}
+TOPOLOGIES = {"ako": ako, "all_to_all": all_to_all, "parameter_server": parameter_server, "sparse": sparse}
 BASE: dict[str, Any] = {"epochs": 0.25, "batch": 8, "lr": 0.02, "warm_start": 0, "holdout": 0.1, "seed": 3}
 
 
