@@ -106,6 +106,34 @@ def batches(setting: Setting, node: NodeContext) -> Iterator[Batch]:
         step += 1
 
 
+def plain_sparse(workers: int, tau: float, **settings: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Synchronous SGD with error feedback, with plain NumPy: the weights, and what every worker owes in the end.
+
+    In each step every worker owes its gradient more, and sends plus or minus tau of every weight that is owed more than
+    that; the weights move by the learning rate times what all have sent (strom_sparse_sgd.txt 2.6).
+    """
+    setting = Setting.of(ako.Config.parse({**BASE, **settings}))
+    model = Model(setting.model)
+    weights = model.initial(np.random.default_rng(np.random.SeedSequence(setting.config.seed, spawn_key=(0,))))
+    members = {"worker": tuple(range(workers))}
+    nodes = [NodeContext(index=index, members=members, seed=setting.config.seed) for index in range(workers)]
+    threshold, residuals = np.float32(tau), [np.zeros_like(weights) for _ in nodes]
+    for number, step in enumerate(zip(*(batches(setting, node) for node in nodes), strict=True), start=1):
+        quantum, before = np.float32(setting.schedule.at(number, workers)) * threshold, weights.copy()
+        for batch, residual in zip(step, residuals, strict=True):
+            gradient, workspace = np.empty_like(weights), model.workspace(len(batch.images))
+            scale, statistics = 1.0 / len(batch.images), model.initial_statistics()
+            model.gradient(
+                before, batch.images, batch.labels, gradient, workspace, scale, statistics=statistics, seed=0
+            )
+            np.add(residual, gradient, out=residual)
+            for sign in (1, -1):
+                over = sign * residual > threshold
+                residual[over] -= sign * threshold
+                weights[over] -= sign * quantum
+    return weights, residuals
+
+
 class UnionSource(Source):
     """One node that reads, in each step, the mini-batches that `nodes` nodes would read."""
 
