@@ -22,7 +22,7 @@ FAR = np.iinfo(np.int64).max // 2
 
 
 class ClocksState(State):
-    """Live clocks of one node."""
+    """Live clocks of one node: `made` counts its own gradients, `images` what its whole role saw in as many steps."""
 
     def __init__(
         self, cells: int, owned: Mapping[int, npt.NDArray[np.bool_]], *, span: int = 0, own: int | None = None

@@ -68,7 +68,7 @@ class ExactCompute(Compute):
     ) -> Part:
         gradient = known_gradient(node.index, clocks.made + 1)
         share = gradient if not batch.shard else np.zeros_like(gradient)
-        return Part(share, statistics, len(batch.images), 0.0, batch.size, batch.epoch, clocks.lag())
+        return Part(share, statistics, len(batch.images), 0.0, batch.size, batch.epoch, batch.of_all, clocks.lag())
 
 
 def known_gradient(node: int, number: int) -> Vector:

@@ -160,7 +160,7 @@ class UnionSource(Source):
             parts.append(effect.message)
         images = np.concatenate([part.images for part in parts])
         labels = np.concatenate([part.labels for part in parts])
-        yield self.batches(Batch(tick.step, 0, 1, images, labels, len(labels), parts[0].epoch))
+        yield self.batches(Batch(tick.step, 0, 1, images, labels, len(labels), parts[0].epoch, len(labels)))
 
 
 def union_job(nodes: int, **settings: Any) -> LogicalGraph:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ako_jobs import ako, all_to_all, parameter_server, sparse
+from ako_jobs.jobs import load_job, prepare
 from ako_jobs.models import network
 from ako_jobs.worker import Setting
 from dataflow.engine.memory_driver import MemoryDriver
@@ -267,6 +268,15 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
         (sparse, {"codec": "threshold tua=3"}, r"^codec: codec threshold has no such parameter; did you mean 'tau'"),
         (sparse, {"codec": "topk density=2"}, r"^codec: density of codec topk is not valid; .*less than or equal to 1"),
         (sparse, {"phantom": True}, r"^a phantom has no gradients to code; leave out codec or phantom$"),
+        (sparse, {"warm_up_nodes": 2}, r"^warm_up_nodes and warm_up_batch are for .*; add warm_up_epochs=0.2$"),
+        (sparse, {"warm_up_batch": 2}, r"^warm_up_nodes and warm_up_batch are for .*; add warm_up_epochs=0.2$"),
+        (sparse, {"warm_up_epochs": 2}, r"^warm_up_epochs needs warm_up_nodes or warm_up_batch"),
+        (sparse, {"warm_up_epochs": 2, "warm_up_nodes": 0}, r"^warm_up_nodes: must be a positive integer \(got 0\)"),
+        (
+            sparse,
+            {"warm_up_epochs": 1, "warm_up_batch": 9, "batch": 8},
+            r"^warm_up_batch=9 is above batch=8; use a smaller warm_up_batch$",
+        ),
         (sparse, {"consistency": "bsp"}, r"^consistency: must be ssp or async \(got bsp\)"),
         (sparse, {"tau": -1}, r"^tau: must be an integer >= 0 \(got -1\)$"),
         (ako, {"codec": "topk", "accumulate": False}, r"sent later, so it needs accumulate=true$"),
@@ -302,6 +312,13 @@ def test_bytes_per_second_of_anything_else_raises(text):
 )
 def test_network_by_name_and_data_set(name, data, n_layers):
     assert len(network(name, data, "uniform").layers) == n_layers
+
+
+def test_prepare_warm_up_of_more_nodes_than_there_are_is_refused():
+    settings = {"warm_up_epochs": 1, "warm_up_nodes": 3}
+    assert prepare(load_job("sparse"), settings, 3).spec.nodes == 3
+    with pytest.raises(ConfigError, match=r"^3 nodes cannot begin where there are 2; use more nodes, or 2 at most"):
+        prepare(load_job("sparse"), settings, 2)
 
 
 # Runs
@@ -347,6 +364,16 @@ def test_run_one_epoch_on_two_nodes_ends_everywhere(job, settings):
         assert np.abs(first - second).max() < 1e-6  # the same updates in another order
     else:
         assert np.abs(first - second).max() > 1e-6  # some never came
+
+
+@pytest.mark.parametrize("consistency", ["ssp", "async"])
+def test_run_with_a_warm_up_of_one_worker_is_counted_as_that(consistency):
+    """Of 21 steps of an epoch, 11 are of 16 images of one worker, and 10 of what is left of both."""
+    settings = {"warm_up_epochs": 0.5, "warm_up_nodes": 1, "warm_up_batch": 16, "consistency": consistency, "tau": 1}
+    run = driver(sparse, 2, weight_decay=0.01, **settings).execute()
+    assert made(run) == [STEPS] * 2
+    _, last = run.reports[-1]
+    assert (last.fields["images"], last.fields["epoch"]) == (11 * 16 + 2 * (IMAGES - 11 * 32), 1.0)
 
 
 @pytest.mark.parametrize(("job", "nodes", "servers"), [(all_to_all, 2, None), (parameter_server, 2, "all")])
