@@ -145,7 +145,7 @@ def figures(record: Record, target: float | None) -> Figures:
         sent_nbytes=sent_nbytes / (epochs or 1),
         sending_rate=sent_nbytes / (len(nodes) * run_s or math.inf),
         staleness=record["totals"]["staleness_mean"],
-        compression=record["totals"]["compression_ratio"],
+        compression=record["totals"].get("compression_ratio"),
     )
 
 
