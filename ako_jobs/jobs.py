@@ -31,7 +31,7 @@ from dataflow.operators_api import qualified_name
 from operators.dnn.torch_spec import INSTALL_TORCH
 from operators.source import Source
 
-BUILT_IN = {name: f"ako_jobs.{name}" for name in ("ako", "parameter_server", "all_to_all")}
+BUILT_IN = {name: f"ako_jobs.{name}" for name in ("ako", "parameter_server", "all_to_all", "sparse")}
 """Modules of the jobs that have a name of their own."""
 
 _OURS = frozenset({"ako_jobs", "dataflow", "operators"})

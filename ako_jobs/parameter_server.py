@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from ako_jobs.codec_settings import CodecConfig, window
+from ako_jobs.codec_settings import CodecConfig, keep_owed, window
 from ako_jobs.worker import Setting, add_worker, finish_after
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
@@ -90,7 +90,8 @@ def build(config: Config) -> LogicalGraph:
         .connect("answer", "pull", route=Route.BY_DESTINATION, loopback=colocated)
         .connect("pull", "load")
     )
-    return finish_after(graph, "load")
+    graph = finish_after(graph, "load")
+    return keep_owed(graph, setting, "window") if config.parsed_codec else graph
 
 
 def _check(config: Config) -> None:

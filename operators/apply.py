@@ -20,6 +20,8 @@ from operators.vector_state import VectorState
 class Apply(Operator):
     """Subtracts every fragment from the replica as it comes (ako.txt, algorithm 1, lines 12 to 14).
 
+    What its own node sends itself, that is sent at once: it spans no gradients.
+
     Args:
         layout: the model's cells.
     """
@@ -31,12 +33,10 @@ class Apply(Operator):
     replica = Writes()
     clocks = Writes()
 
-    def process(self, fragment: Fragment, replica: VectorState, clocks: ClocksState) -> Emissions:
+    def process(self, fragment: Fragment, replica: VectorState, clocks: ClocksState, node: NodeContext) -> Emissions:
         """Apply a fragment, unless its interval does not follow what was applied before."""
-        cells = slice(fragment.start, fragment.stop)
-        fits = clocks.advance(
-            fragment.origin, cells, fragment.low, fragment.high, span=fragment.span, skips=fragment.skips
-        )
+        cells, span = slice(fragment.start, fragment.stop), 0 if fragment.origin == node.index else fragment.span
+        fits = clocks.advance(fragment.origin, cells, fragment.low, fragment.high, span=span, skips=fragment.skips)
         if fits:
             subtract(fragment, replica.values[self.layout.weights(fragment.start, fragment.stop)])
         else:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
 import safetensors.numpy
 
 from dataflow.node_context import NodeContext
@@ -44,12 +48,47 @@ class Checkpoint(Operator):
     ) -> Emissions:
         """A checkpoint of this node, or the final model."""
         if not progress.final:
-            tensors = {f"clocks.{name}": tensor for name, tensor in clocks.tensors().items()}
-            tensors |= {"replica": replica, "statistics": statistics, "velocity": velocity}
-            data = safetensors.numpy.save(tensors, {"step": str(clocks.made)})
-            yield Artifact(f"checkpoints/{node.name}-step-{clocks.made:08d}.safetensors", data)
+            yield checkpoint(replica, statistics, velocity, clocks, node)
         elif node.rank == self.rank:
             yield Artifact("model.safetensors", model_file(self.model, replica, statistics))
+
+
+class CheckpointOwed(Checkpoint):
+    """Keeps what the node owes, too: the tensors of `owed`, such as a residual or a window that has one."""
+
+    owed = Reads()
+
+    def process(  # type: ignore[override]
+        self,
+        progress: Progress,
+        replica: Vector,
+        statistics: Vector,
+        velocity: Vector,
+        clocks: ClocksState,
+        owed: Mapping[str, np.ndarray],
+        node: NodeContext,
+    ) -> Emissions:
+        """A checkpoint of this node, or the final model."""
+        if progress.final:
+            yield from Checkpoint.process(self, progress, replica, statistics, velocity, clocks, node)
+        else:
+            more = {f"owed.{name}": tensor for name, tensor in owed.items()}
+            yield checkpoint(replica, statistics, velocity, clocks, node, more)
+
+
+def checkpoint(
+    replica: Vector,
+    statistics: Vector,
+    velocity: Vector,
+    clocks: ClocksState,
+    node: NodeContext,
+    more: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> Artifact:
+    """A node's checkpoint: a safetensors file of these tensors, the clocks', and `more` by their names."""
+    tensors = {f"clocks.{name}": tensor for name, tensor in clocks.tensors().items()}
+    tensors |= {"replica": replica, "statistics": statistics, "velocity": velocity, **more}
+    data = safetensors.numpy.save(tensors, {"step": str(clocks.made)})
+    return Artifact(f"checkpoints/{node.name}-step-{clocks.made:08d}.safetensors", data)
 
 
 def model_file(spec: NetworkSpec, weights: Vector, statistics: Vector) -> bytes:

@@ -22,15 +22,18 @@ FAR = np.iinfo(np.int64).max // 2
 
 
 class ClocksState(State):
-    """Live clocks of one node."""
+    """Live clocks of one node: `made` counts its own gradients, `images` what its whole role saw in as many steps."""
 
-    def __init__(self, cells: int, owned: Mapping[int, npt.NDArray[np.bool_]], *, span: int = 0) -> None:
+    def __init__(
+        self, cells: int, owned: Mapping[int, npt.NDArray[np.bool_]], *, span: int = 0, own: int | None = None
+    ) -> None:
         """All clocks at 0.
 
         Args:
             cells: number of cells.
             owned: by origin, the cells it answers for.
             span: gradients between two sendings of a cell, until an origin has said otherwise.
+            own: the origin whose span is 0: the node itself.
         """
         self.made = 0
         self.images = 0
@@ -40,7 +43,7 @@ class ClocksState(State):
             origin: np.where(mask, np.int64(0), np.int64(FAR)).astype(np.int64) for origin, mask in owned.items()
         }
         self._lowest = dict.fromkeys(self._applied, 0)
-        self._span = dict.fromkeys(self._applied, span)
+        self._span = {origin: 0 if origin == own else span for origin in self._applied}
         self._slowest: float | None = None
 
     def slowest(self) -> float:
@@ -139,7 +142,7 @@ class Clocks(StateElement):
         cells: number of cells of the model's layout.
         origins: role whose nodes are followed.
         sharding: the cells that each origin answers for; if None, every origin answers for every cell.
-        span: gradients between two sendings of a cell, until an origin has said otherwise.
+        span: gradients between two sendings of a cell, until an origin has said otherwise; 0 of this node itself.
         own: without sharding, whether this node is one of its origins.
     """
 
@@ -157,7 +160,8 @@ class Clocks(StateElement):
             owned = self.sharding.owned(members)
         else:
             owned = everything(members, self.cells, without=None if self.own else node.index)
-        return ClocksState(self.cells, {origin: mask for origin, mask in owned.items() if mask.any()}, span=self.span)
+        owned = {origin: mask for origin, mask in owned.items() if mask.any()}
+        return ClocksState(self.cells, owned, span=self.span, own=node.index if self.own else None)
 
 
 def everything(members: Sequence[int], cells: int, *, without: int | None) -> dict[int, npt.NDArray[np.bool_]]:

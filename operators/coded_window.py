@@ -6,14 +6,15 @@ next round is made of, so nothing is lost: what was sent and the residual are th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dataflow.node_context import NodeContext
+from dataflow.operators_api import Sample
 from dataflow.state import StateElement, StateKind
 from operators.clocks import FAR, everything
 from operators.compression import Codec, Residual, Update, join, total
@@ -25,6 +26,13 @@ from operators.window import WindowState
 _OWED = "residual."
 _DENSE_NBYTES = 8
 """What a sum of rounds holds for a weight at most."""
+
+
+class _Coded(NamedTuple):
+    """A code, and how many updates it has."""
+
+    code: Code
+    updates: int
 
 
 @dataclass(slots=True)
@@ -63,7 +71,7 @@ class CodedWindowState(WindowState):
         self.residual = residual
         self._schedule, self._workers, self._cap_nbytes = schedule, workers, cap_nbytes
         self._rounds: list[_Round] = []
-        self._codes: dict[tuple[int, int, int], Code] = {}
+        self._codes: dict[tuple[int, int, int], _Coded] = {}
 
     @property
     def nbytes(self) -> int:
@@ -85,6 +93,10 @@ class CodedWindowState(WindowState):
             self._skip_to(self._rounds[0].high)
             self._free()
 
+    def samples(self) -> Iterator[Sample]:
+        """What codes have cost, and what is owed."""
+        yield from self.residual.samples()
+
     def tensors(self) -> dict[str, np.ndarray]:
         """As without a codec, and the residual's."""
         return super().tensors() | {_OWED + name: tensor for name, tensor in self.residual.tensors().items()}
@@ -102,12 +114,16 @@ class CodedWindowState(WindowState):
     def _sum(self, start: int, stop: int, low: int) -> Code:
         """Gradients (low, closed] over cells, round by round; receivers with the same interval share one."""
         key = (start, stop, low)
+        where = self._layout.weights(start, stop)
         known = self._codes.get(key)
         if known is None:
-            where = self._layout.weights(start, stop)
-            parts = [each.update.encode(where.start, where.stop) for each in self._rounds if each.high > low]
-            known = self._codes[key] = join(parts)
-        return known
+            updates = [each.update for each in self._rounds if each.high > low]
+            known = self._codes[key] = _Coded(
+                join([update.encode(where.start, where.stop) for update in updates]),
+                sum(update.count(where.start, where.stop) for update in updates),
+            )
+        self.residual.account.note(where.stop - where.start, known.updates, known.code.nbytes)
+        return known.code
 
     def _free(self) -> None:
         everywhere = min(self._least, default=FAR)

@@ -33,7 +33,7 @@ class Part(NamedTuple):
         images: in the shard.
         loss: sum over the shard's images.
         size: images in the whole mini-batch.
-        epoch: see `Batch`.
+        epoch, of_all: see `Batch`.
         lag: gradients of the slowest origin that the weights lack.
     """
 
@@ -43,6 +43,7 @@ class Part(NamedTuple):
     loss: float
     size: int
     epoch: float
+    of_all: int
     lag: int
 
 
@@ -50,8 +51,9 @@ class Compute(Gather):
     """Computes gradients of the network's loss (ako.txt, algorithm 1, lines 3 to 5).
 
     The parts are added in shard order. Each shard advances a copy of the step's snapshot of the statistics; the mean of
-    the copies, weighted by images, becomes the node's. The sample `staleness` is how many gradients of the slowest
-    origin, up to this node's own count, were missing from the weights that a gradient was computed on.
+    the copies, weighted by images, becomes the node's. The gradient of an empty mini-batch is 0, whatever the
+    optimizer, and its loss is not a number. The sample `staleness` is how many gradients of the slowest origin, up to
+    this node's own count, were missing from the weights that a gradient was computed on.
 
     Args:
         model: the network.
@@ -107,7 +109,7 @@ class Compute(Gather):
             seed=self._seed(batch, node) if model.random else 0,
         )
         workspaces.append(workspace)
-        return Part(gradient, advanced, len(batch.images), loss, batch.size, batch.epoch, clocks.lag())
+        return Part(gradient, advanced, len(batch.images), loss, batch.size, batch.epoch, batch.of_all, clocks.lag())
 
     def merge(
         self,
@@ -134,7 +136,10 @@ class Compute(Gather):
                 where=f"node {node.name}, operator compute",
                 fix="lower lr or momentum, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
             )
-        self.optimizer.direct(total, replica.current, velocity.values)
+        if size:
+            self.optimizer.direct(total, replica.current, velocity.values)
+        else:
+            loss = math.nan
         rate = self.schedule.at(number, node.size)
         if self.local:
             replica.descend(total, rate, scale=self.emits == "update")
@@ -142,9 +147,9 @@ class Compute(Gather):
             total *= np.float32(rate)
         yield Sample("staleness", float(parts[0].lag))
         clocks.made = number
-        clocks.images += size
+        clocks.images += parts[0].of_all
         yield self.gradients(Gradient(number, total))
-        yield self.progress(Progress(number, clocks.images * node.size, parts[0].epoch, loss))
+        yield self.progress(Progress(number, clocks.images, parts[0].epoch, loss))
 
     def _seed(self, batch: Batch, node: NodeContext) -> int:
         """The seed of a shard; not asked for in vain, since a generator takes long to make beside a small step."""

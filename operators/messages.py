@@ -23,12 +23,14 @@ class Batch(Sharded):
         labels: (images,) int64.
         size: images in the whole mini-batch, over all its shards.
         epoch: passes over its data that the node has made once this mini-batch is done, with fraction.
+        of_all: images in the mini-batches of this step of all nodes of the role.
     """
 
     images: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]
     size: int
     epoch: float
+    of_all: int
 
     def with_images(self, images: npt.NDArray[np.float32]) -> Self:
         """This shard with other images of the same number."""

@@ -33,7 +33,7 @@ class SendIntervals(Operator):
     window = Writes()
 
     def process(self, offer: Offer, window: WindowState, node: NodeContext) -> Emissions:
-        """The fragments of one offer, each at most a frame."""
+        """The fragments of one offer, each at most a frame, and what the window tells of them."""
         for start, stop in self.layout.frames(offer.start, offer.stop):
             for interval in window.take(offer.to, start, stop):
                 fragment = Fragment(
@@ -47,6 +47,7 @@ class SendIntervals(Operator):
                     values=interval.values,
                 )
                 yield self.fragments(fragment, to=offer.to)
+        yield from window.samples()
 
 
 class SendGradients(Operator):
@@ -90,14 +91,17 @@ class SendCoded(Operator):
     residual = Writes()
 
     def process(self, gradient: Gradient, residual: Residual, node: NodeContext) -> Emissions:
-        """The gradient's code in fragments of at most a frame."""
+        """The gradient's code in fragments of at most a frame, and what it cost."""
         residual.add(gradient.values)
         update = residual.quantise(self.schedule.at(gradient.number, node.size) if self.schedule else 1.0)
-        low, high = gradient.number - 1, gradient.number
+        low, high, nbytes = gradient.number - 1, gradient.number, 0
         for start, stop in self.layout.frames(0, self.layout.cells):
             where = self.layout.weights(start, stop)
             code = update.encode(where.start, where.stop)
+            nbytes += code.nbytes
             yield self.fragments(Fragment(node.index, start, stop, low, high, self.span, skips=False, values=code))
+        residual.account.note(update.n_weights, update.count(0, update.n_weights), nbytes)
+        yield from residual.samples()
 
 
 class SendWeights(Operator):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from dataflow.errors import ConfigError
 from dataflow.message import Tick
@@ -34,6 +34,8 @@ class _Share:
         batch: images of a mini-batch.
         per_epoch: mini-batches of an epoch.
         steps: mini-batches in all.
+        nodes: of the role.
+        warm_up_steps: mini-batches in which only nodes up to `warm_up_nodes` have images, `warm_up_batch` at most.
         order: the newest epoch that was read, and `rows` in its order.
     """
 
@@ -45,6 +47,10 @@ class _Share:
     batch: int
     per_epoch: int
     steps: float
+    nodes: int
+    warm_up_steps: int
+    warm_up_nodes: int
+    warm_up_batch: int
     order: tuple[int, Rows] = (-1, np.zeros(0, np.int64))
 
     def shard(self, tick: Tick, node: NodeContext) -> Batch:
@@ -56,7 +62,12 @@ class _Share:
             self.order = (epoch, order)
         first = position * self.batch
         seen = min(first + self.batch, self.size)
-        size = seen - first
+        size, readers = seen - first, self.nodes
+        if tick.step < self.warm_up_steps:
+            size, readers = min(size, self.warm_up_batch), self.warm_up_nodes
+        of_all = size * readers
+        if node.rank >= readers:
+            size = 0
         begin, end = (first + size * (tick.shard + more) // tick.shards for more in (0, 1))
         mine = order[begin:end]
         return Batch(
@@ -67,7 +78,24 @@ class _Share:
             labels=self.labels[mine],
             size=size,
             epoch=epoch + seen / self.size,
+            of_all=of_all,
         )
+
+
+class WarmUp(BaseModel):
+    """A first part of training with fewer nodes and smaller mini-batches (strom_sparse_sgd.txt 3.3).
+
+    Args:
+        nodes: of the role, the first so many, all if None; the mini-batches of the others are empty.
+        epochs: how long, to the nearest mini-batch. All nodes go through their data at the pace of later epochs, so
+            what is left out of mini-batches is not seen in these.
+        batch: images of a mini-batch, the first ones of what it will be later; all if None.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    nodes: int | None = Field(default=None, ge=1)
+    epochs: float = Field(gt=0)
+    batch: int | None = Field(default=None, ge=1)
 
 
 class Source(Operator):
@@ -82,6 +110,7 @@ class Source(Operator):
         epochs: passes over the data, to the nearest mini-batch, at least one; endless if None.
         holdout: fraction of the training images kept out, by seed, for validation.
         keep_last: whether an epoch's last, smaller mini-batch is used.
+        warm_up: how training begins, if not like the rest.
     """
 
     source = True
@@ -90,6 +119,7 @@ class Source(Operator):
     epochs: float | None = Field(default=None, gt=0)
     holdout: float = Field(default=0.0, ge=0, lt=1)
     keep_last: bool = True
+    warm_up: WarmUp | None = None
     batches = Out(Batch)
 
     _share: _Share = PrivateAttr()
@@ -99,9 +129,9 @@ class Source(Operator):
 
         Raises:
             DataError: the data set cannot be opened.
-            ConfigError: there are fewer training images than nodes, or `holdout` leaves a part empty.
+            ConfigError: there are fewer training images or nodes than are needed, or `holdout` leaves a part empty.
         """
-        data, train = open_data(self.data), self.training_rows(node.size, node.seed)
+        data, train, warm_up = open_data(self.data), self.training_rows(node.size, node.seed), self.warm_up
         per_epoch = steps_per_epoch(len(train), node.size, self.batch, keep_last=self.keep_last)
         self._share = _Share(
             images=np.ascontiguousarray(data.train_images),
@@ -112,6 +142,10 @@ class Source(Operator):
             batch=self.batch,
             per_epoch=per_epoch,
             steps=math.inf if self.epochs is None else max(1, math.floor(self.epochs * per_epoch + 0.5)),
+            nodes=node.size,
+            warm_up_steps=math.floor(warm_up.epochs * per_epoch + 0.5) if warm_up else 0,
+            warm_up_nodes=(warm_up.nodes if warm_up else None) or node.size,
+            warm_up_batch=(warm_up.batch if warm_up else None) or self.batch,
         )
         self._share.shard(Tick(0, 0, 1), node)  # compiles what it calls
 
@@ -120,12 +154,15 @@ class Source(Operator):
 
         Raises:
             DataError: the data set cannot be opened.
-            ConfigError: there are fewer training images than nodes, or `holdout` leaves a part empty.
+            ConfigError: there are fewer training images or nodes than are needed, or `holdout` leaves a part empty.
         """
         rows = training_rows(len(open_data(self.data).train_images), self.holdout, seed)
         if len(rows) < nodes:
             what = f"every node needs a training image, and {nodes} nodes share {len(rows)}"
             raise ConfigError(what, fix="use fewer nodes or a smaller holdout")
+        if self.warm_up and self.warm_up.nodes is not None and self.warm_up.nodes > nodes:
+            what = f"{self.warm_up.nodes} nodes cannot begin where there are {nodes}"
+            raise ConfigError(what, fix=f"use more nodes, or {nodes} at most in the warm-up")
         return rows
 
     def process(self, tick: Tick, node: NodeContext) -> Emissions:

@@ -71,18 +71,16 @@ class Validate(Operator):
             rows = split_validation(len(data.train_images), self.holdout, node.seed)[1]
             self._held_out = _Part(data.train_images[rows], data.train_labels[rows])
 
-    def process(
-        self, progress: Progress, replica: Vector, statistics: Vector, clocks: ClocksState, node: NodeContext
-    ) -> Emissions:
+    def process(self, progress: Progress, replica: Vector, statistics: Vector, clocks: ClocksState) -> Emissions:
         """The result of a validation, and what was predicted."""
         accuracy, loss, predicted = self._evaluate(self._test, replica, statistics)
         held_out = self._evaluate(self._held_out, replica, statistics)[:2] if self._held_out else (None, None)
-        images = clocks.images * node.size
+        images = clocks.images
         yield self.results(
             Validation(
                 step=clocks.made,
                 images=images,
-                epoch=progress.epoch * images / max(1, progress.images),
+                epoch=progress.epoch * clocks.made / max(1, progress.step),
                 accuracy=accuracy,
                 loss=loss,
                 validation_accuracy=held_out[0],

@@ -7,7 +7,7 @@ accumulation over the last p gradients of ako.txt 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataflow.node_context import NodeContext
+from dataflow.operators_api import Sample
 from dataflow.state import State, StateElement, StateKind
 from operators.clocks import FAR, everything
 from operators.layout import Layout, Sharding
@@ -126,6 +127,10 @@ class WindowState(State):
             self._least[row] = int(np.minimum.reduce(self._sent_to[row]))
             self._free()
         return intervals
+
+    def samples(self) -> Iterator[Sample]:
+        """What is told once something was taken: nothing, here."""
+        yield from ()
 
     def leave(self, receiver: int) -> None:
         """Send nothing to `receiver` any more."""

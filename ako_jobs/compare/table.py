@@ -51,6 +51,7 @@ class Figures:
         sent_nbytes: bytes that all nodes together sent, of an epoch if epochs were told.
         sending_rate: bytes per second that a node sent on average.
         staleness: mean staleness of a gradient; None if it is not known.
+        compression: how many times as large as codes what they stand for is; None without a codec.
     """
 
     accuracy: float | None
@@ -63,6 +64,7 @@ class Figures:
     sent_nbytes: float
     sending_rate: float
     staleness: float | None
+    compression: float | None
 
     @property
     def rest(self) -> float:
@@ -92,6 +94,7 @@ class Row:
         sent_nbytes: mean bytes that all nodes together sent, of an epoch if epochs were told.
         sending_rate: mean bytes per second of a node.
         staleness: mean staleness of a gradient.
+        compression: mean ratio of what codes stand for to their bytes; None without a codec.
     """
 
     variant: str
@@ -113,6 +116,7 @@ class Row:
     sent_nbytes: float | None
     sending_rate: float | None
     staleness: float | None
+    compression: float | None
 
 
 def figures(record: Record, target: float | None) -> Figures:
@@ -141,6 +145,7 @@ def figures(record: Record, target: float | None) -> Figures:
         sent_nbytes=sent_nbytes / (epochs or 1),
         sending_rate=sent_nbytes / (len(nodes) * run_s or math.inf),
         staleness=record["totals"]["staleness_mean"],
+        compression=record["totals"].get("compression_ratio"),
     )
 
 
@@ -188,6 +193,7 @@ def _row(case: Case, comparison: Comparison, outcomes: Sequence[Outcome], first:
         sent_nbytes=_mean(run.sent_nbytes for run in runs),
         sending_rate=_mean(run.sending_rate for run in runs),
         staleness=_mean(run.staleness for run in runs),
+        compression=_mean(run.compression for run in runs),
     )
 
 
@@ -215,15 +221,18 @@ def cells(comparison: Comparison, table: Sequence[Row]) -> tuple[tuple[str, ...]
     target = () if comparison.target is None else (f"s TO {comparison.target:.4g}", "EPOCHS TO IT")
     headings = ("VARIANT", *(key.upper() for key in comparison.sweep), "RUNS", "ACCURACY, %", "BEST, %", *target)
     headings += ("SPEED-UP", "s/EPOCH", "COMPUTE/WAIT/REST, %", "MB/EPOCH", "Mbit/s/NODE", "STALENESS")
-    return headings, [_cells(row, comparison.target is not None) for row in table]
+    coded = any(row.compression is not None for row in table)
+    headings += ("COMPRESSION",) if coded else ()
+    return headings, [_cells(row, comparison.target is not None, coded) for row in table]
 
 
-def _cells(row: Row, aimed: bool) -> tuple[str, ...]:
+def _cells(row: Row, aimed: bool, coded: bool) -> tuple[str, ...]:
     """How a row is shown; a cell is empty where nothing is known."""
     target: tuple[str, ...] = ()
     if aimed:
         missed = "" if row.reached == row.finished else f"; {row.reached} of {row.finished} reached it"
         target = (_shown(row.target_s, _number) + missed, _shown(row.target_epochs, _number))
+    compression = "" if row.compression is None else _number(row.compression)
     shares = (row.computing, row.waiting, row.rest)
     return (
         row.variant,
@@ -238,6 +247,7 @@ def _cells(row: Row, aimed: bool) -> tuple[str, ...]:
         "" if row.sent_nbytes is None else f"{row.sent_nbytes / 1e6:,.1f}",
         "" if row.sending_rate is None else f"{row.sending_rate * 8 / 1e6:,.1f}",
         "" if row.staleness is None else f"{row.staleness:.1f}",
+        *((compression,) if coded else ()),
     )
 
 

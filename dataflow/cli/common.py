@@ -20,7 +20,10 @@ from dataflow.runtime.client import Client
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
 
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="ako, parameter_server, all_to_all, a file my_job.py, or module:function.")
+    str,
+    typer.Argument(
+        metavar="JOB", help="ako, parameter_server, all_to_all, sparse, a file my_job.py, or module:function."
+    ),
 ]
 SettingsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings; `ako check JOB --settings` lists them.")

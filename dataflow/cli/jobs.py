@@ -151,6 +151,7 @@ def _show_conditions(states: list[Condition]) -> None:
         "P": [_known(each.p, "{:g}") for each in states],
         "EVERY": [_known(each.every, "{:g}") for each in states],
         "PREDICTED": [_rate(each.predicted_nbytes_s) for each in states],
+        "COMPRESSION": [_known(each.compression, "{:.3g}") for each in states],
         "SENT": [_rate(each.sent_nbytes_s) for each in states],
         "GOODPUT": [_rate(each.goodput_nbytes_s) for each in states],
     }

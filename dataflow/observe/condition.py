@@ -49,6 +49,7 @@ class Condition:
         p: partitions, as sampled by the operator that chooses them; None if none does.
         every: gradients of a round, likewise.
         predicted_nbytes_s: bytes per second that this choice is to send, likewise.
+        compression: how many times as large as codes what they stand for is, as their sender samples it.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Condition:
     p: float | None = None
     every: float | None = None
     predicted_nbytes_s: float | None = None
+    compression: float | None = None
 
 
 def group(statistics: Iterable[NodeStatistics]) -> dict[int, list[NodeStatistics]]:
@@ -102,6 +104,7 @@ def condition(name: str, before: NodeStatistics, after: NodeStatistics) -> Condi
         p=_newest(after, "p"),
         every=_newest(after, "every"),
         predicted_nbytes_s=_newest(after, "predicted_nbytes_s"),
+        compression=_newest(after, "compression_ratio"),
     )
 
 

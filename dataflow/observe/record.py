@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
+from statistics import fmean
 
 from pydantic import JsonValue
 
@@ -90,6 +91,9 @@ def installed_versions() -> dict[str, str]:
 
 def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str, JsonValue]]) -> JsonValue:
     staleness = _merged(statistics, "staleness")
+    ratios = [
+        each.last for told in statistics for name, each in told.samples.items() if name.endswith(".compression_ratio")
+    ]
     counts = [report.get("images") for report in reports]
     return {
         "images": max((count for count in counts if isinstance(count, int)), default=None),
@@ -99,6 +103,7 @@ def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str,
         "received_nbytes": sum(sum(each.received_nbytes.values()) for each in statistics),
         "staleness_max": _number(staleness.maximum) if staleness else None,
         "staleness_mean": _number(staleness.total / staleness.count) if staleness else None,
+        "compression_ratio": _number(fmean(ratios)) if ratios else None,
     }
 
 

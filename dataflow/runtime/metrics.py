@@ -22,7 +22,17 @@ from dataflow.reports import NodeStatistics, rates_between
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-SAMPLES = ("p", "every", "predicted_nbytes_s", "staleness")
+SAMPLES = (
+    "p",
+    "every",
+    "predicted_nbytes_s",
+    "staleness",
+    "compression_ratio",
+    "updates_per_message",
+    "bits_per_update",
+    "tau",
+    "residual_norm",
+)
 """Samples that are exported, by the end of their names."""
 
 _PATH = "/metrics"

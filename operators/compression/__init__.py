@@ -4,6 +4,7 @@ A `Residual` adds gradients up; `Residual.quantise` takes an `Update` out of it,
 `add` adds a code to such a range. docs/compression.md has each codec and every byte of a code.
 """
 
+from operators.compression.account import Account
 from operators.compression.codec import Codec, Half, Int8, OneBit, Threshold, TopK, parse_codec
 from operators.compression.codes import add, join
 from operators.compression.residual import Residual
@@ -12,6 +13,7 @@ from operators.compression.total import total
 from operators.compression.update import Update
 
 __all__ = [
+    "Account",
     "Codec",
     "Half",
     "Int8",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from dataflow.errors import OperatorError
+from dataflow.operators_api import Sample
 from dataflow.state import State
 from operators.compression import quantise
+from operators.compression.account import Account
 from operators.compression.codec import Codec, Half, Int8, OneBit, Threshold, TopK
 from operators.compression.codes import add
 from operators.compression.forms import MAX_WEIGHTS
@@ -21,6 +23,9 @@ from operators.messages import Vector
 
 CHUNK = 2048
 """Weights at most that share a step (`Int8`) or two means (`OneBit`)."""
+
+_NORM_EVERY = 64
+"""The norm, which takes a pass, is one of the samples once in so many times."""
 
 _SAMPLE = 1 << 16
 _GAIN = 0.1
@@ -43,6 +48,9 @@ class Residual(State):
     values: Vector
     """(weights,) float32, in gradient units."""
 
+    account: Account
+    """What codes of its updates have cost; whoever sends them notes it."""
+
     def __init__(self, codec: Codec, n_weights: int, layers: Sequence[int] = (0,)) -> None:
         bounds = [*layers, n_weights]
         if bounds[0] != 0 or any(before >= after for before, after in pairwise(bounds)) or n_weights > MAX_WEIGHTS:
@@ -50,6 +58,8 @@ class Residual(State):
             raise ValueError(what)
         self.codec = codec
         self.values = np.zeros(n_weights, np.float32)
+        self.account = Account()
+        self._told = 0
         self._layers = read_only(np.array(bounds, np.int64))
         if isinstance(codec, Threshold):
             self._groups = self._layers if codec.per_layer else read_only(self._layers[[0, -1]])
@@ -107,6 +117,16 @@ class Residual(State):
                 return self._bytes(factor)
             case OneBit():
                 return self._signs(factor)
+
+    def samples(self) -> Iterator[Sample]:
+        """What the sender of a message tells: the account's figures, the mean tau, and at times the residual's norm."""
+        self._told += 1
+        for name, value in self.account.figures():
+            yield Sample(name, value)
+        if isinstance(self.codec, Threshold):
+            yield Sample("tau", float(self._taus.mean()))
+        if self._told % _NORM_EVERY == 1:
+            yield Sample("residual_norm", float(np.linalg.norm(self.values)))
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Copies of `tensors`."""

@@ -35,6 +35,10 @@ class Update(ABC):
     def nbytes(self) -> int:
         """Memory held, in bytes."""
 
+    @abstractmethod
+    def count(self, start: int, stop: int) -> int:
+        """How many of weights `start` to `stop` are updated; one in several parts of a sum counts for each of them."""
+
     @final
     def encode(self, start: int, stop: int) -> Code:
         """Weights `start` to `stop` as bytes, which `operators.compression.add` decodes.
@@ -83,6 +87,11 @@ class Sparse(Update):
         """Four or, with values, eight for each weight that is updated, and four for each layer."""
         return self.words.nbytes + self.values.nbytes + self._quanta.nbytes
 
+    def count(self, start: int, stop: int) -> int:
+        """Those that have a word."""
+        first = self.words.searchsorted(np.uint32(2 * start))
+        return int(self.words.searchsorted(np.uint32(2 * stop - 1), side="right") - first)
+
     def _encode(self, start: int, stop: int) -> Code:
         return encode.sparse(self.words, self._bits, self._bounds, self._quanta, start, stop, self._packing)
 
@@ -103,6 +112,10 @@ class Sum(Update):
     def nbytes(self) -> int:
         """Those of the parts."""
         return sum(part.nbytes for part in self.parts)
+
+    def count(self, start: int, stop: int) -> int:
+        """Those of the parts."""
+        return sum(part.count(start, stop) for part in self.parts)
 
     def _encode(self, start: int, stop: int) -> Code:
         return join([part.encode(start, stop) for part in self.parts])
@@ -125,6 +138,10 @@ class Halves(Update):
     def nbytes(self) -> int:
         """Two for each weight."""
         return self._bytes.nbytes
+
+    def count(self, start: int, stop: int) -> int:
+        """All."""
+        return stop - start
 
     def _encode(self, start: int, stop: int) -> Code:
         return encode.halves(self._bytes[2 * start : 2 * stop], self._rate)
@@ -150,6 +167,10 @@ class Bytes(Update):
         """One for each weight, four for each chunk."""
         return self._bytes.nbytes + self._steps.nbytes
 
+    def count(self, start: int, stop: int) -> int:
+        """All."""
+        return stop - start
+
     def _encode(self, start: int, stop: int) -> Code:
         return encode.small(self._bytes, self._bounds, self._steps, start, stop)
 
@@ -173,6 +194,10 @@ class Signs(Update):
     def nbytes(self) -> int:
         """An eighth for each weight, eight for each chunk."""
         return self._bits.nbytes + self._means.nbytes
+
+    def count(self, start: int, stop: int) -> int:
+        """All."""
+        return stop - start
 
     def _encode(self, start: int, stop: int) -> Code:
         return encode.signs(self._bits, self._bounds, self._means, start, stop)

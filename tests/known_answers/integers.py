@@ -23,7 +23,7 @@ from operators.layout import Layout
 from operators.messages import Accumulated, Gradient
 from operators.partition import Partition, Rotation, RotationState
 from operators.vector_state import VectorState
-from operators.window import WindowState
+from operators.window import Window, WindowState
 
 
 def integer_gradient(node: int, number: int, n_weights: int) -> np.ndarray:
@@ -139,7 +139,9 @@ def integer_job(
         .with_state("clocks", Clocks(cells=layout.cells, origins="worker", span=p * every), role="worker")
         .with_operator("compute", IntegerCompute(n_weights=n_weights, rounds=rounds, slack=slack), role="worker")
     )
-    graph = add_exchange(graph, layout, Rotation(receivers="worker", cost=cost))
+    graph = add_exchange(
+        graph, layout, Rotation(receivers="worker", cost=cost), Window(layout=layout, receivers="worker")
+    )
     return graph.replace("partition", RestlessPartition(layout=layout)) if restless else graph
 
 
@@ -156,7 +158,9 @@ def live_graph(n_weights: int, rounds: int, **cost: Any) -> LogicalGraph:
         .with_operator("compute", IntegerGather(n_weights=n_weights), role="worker")
         .connect("beats", "compute")
     )
-    return add_exchange(graph, layout, Rotation(receivers="worker", cost=model))
+    return add_exchange(
+        graph, layout, Rotation(receivers="worker", cost=model), Window(layout=layout, receivers="worker")
+    )
 
 
 def expected(nodes: int, rounds: int, n_weights: int) -> np.ndarray:

@@ -46,6 +46,11 @@ def check_replay(plan: PhysicalPlan, run: InProcessRun) -> None:
         ("ako", {"p": 3}),
         ("all_to_all", {"consistency": "async"}),
         ("parameter_server", {"consistency": "async", "servers": 1}),
+        ("sparse", {}),
+        ("ako", {"codec": "topk", "p": 2}),
+        ("ako", {"codec": "threshold per_layer=true"}),
+        ("all_to_all", {"codec": "int8", "consistency": "async"}),
+        ("parameter_server", {"codec": "onebit", "servers": "all"}),
     ],
 )
 def test_replay_of_asynchronous_training_on_threads_gives_the_same_weights(

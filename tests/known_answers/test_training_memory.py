@@ -10,6 +10,7 @@ from pydantic import PrivateAttr
 
 from ako_jobs import ako
 from ako_jobs.worker import Setting
+from dataflow.engine.loading import LoadedNode, load_nodes
 from dataflow.engine.memory_driver import MemoryDriver, MemoryRun
 from dataflow.graph.logical import LogicalGraph
 from dataflow.node_context import NodeContext
@@ -21,11 +22,24 @@ from operators.dnn import Model
 from operators.messages import Fragment
 from operators.serve import PullsState, Serve, ServeMean
 from operators.vector_state import VectorState
-from tests.known_answers.training import BASE, checkpoints, job, plain_sgd, plain_steps, replica, union_job
+from tests.known_answers.training import (
+    BASE,
+    checkpoints,
+    job,
+    plain_sgd,
+    plain_sparse,
+    plain_steps,
+    replica,
+    union_job,
+)
 
 
 def run(graph: LogicalGraph, nodes: int) -> MemoryRun:
     return MemoryDriver(compile_graph(graph, nodes, seed=BASE["seed"])).execute()
+
+
+def compile_and_load(graph: LogicalGraph, nodes: int) -> list[LoadedNode]:
+    return load_nodes(compile_graph(graph, nodes, seed=BASE["seed"]))
 
 
 @pytest.mark.parametrize(
@@ -45,6 +59,52 @@ def run(graph: LogicalGraph, nodes: int) -> MemoryRun:
 def test_one_worker_in_memory_equals_plain_sgd_bit_for_bit(topology: str, settings: dict[str, Any], nodes: int) -> None:
     result = run(job(topology, **settings), nodes)
     np.testing.assert_array_equal(replica(result.nodes[0]), plain_sgd())
+
+
+@pytest.mark.parametrize("consistency", ["ssp", "async"])
+def test_one_sparse_worker_is_sgd_with_error_feedback_bit_for_bit(consistency: str) -> None:
+    result = run(job("sparse", codec="threshold tau=0.03", consistency=consistency), 1)
+    weights, (owed,) = plain_sparse(1, 0.03)
+    assert not np.array_equal(weights, plain_sgd())
+    np.testing.assert_array_equal(replica(result.nodes[0]), weights)
+    np.testing.assert_array_equal(result.nodes[0].states["residual"].tensors()["values"], owed)
+
+
+def test_synchronous_sparse_workers_compute_on_what_all_have_sent_before() -> None:
+    """Each worker adds the messages of a step up in another order, so weights and gradients differ by roundings."""
+    settings = {"codec": "threshold tau=0.03", "consistency": "ssp", "tau": 0}
+    result = run(job("sparse", **settings), 3)
+    weights, owed = plain_sparse(3, 0.03)
+    for node, residual in zip(result.nodes, owed, strict=True):
+        np.testing.assert_allclose(replica(node), weights, atol=1e-6)
+        np.testing.assert_allclose(node.states["residual"].tensors()["values"], residual, atol=1e-5)
+
+
+def test_checkpoint_of_a_coded_run_holds_what_is_owed_and_the_tau_and_restores_both() -> None:
+    result = run(job("sparse", checkpoint_every=64), 2)
+    kept = checkpoints(result.artifacts, node=1)
+    last = max(kept)
+    values, taus = kept[last]["owed.values"], kept[last]["owed.taus"]
+    assert values.any()
+    assert taus.all()
+    assert [step for step in kept if not np.array_equal(kept[step]["owed.taus"], taus)]  # adapted from step to step
+    residual = compile_and_load(job("sparse"), 2)[1].states["residual"]
+    residual.restore({"values": values, "taus": taus})
+    np.testing.assert_array_equal(residual.tensors()["values"], values)
+    np.testing.assert_array_equal(residual.tensors()["taus"], taus)
+
+
+@pytest.mark.parametrize("topology", ["ako", "parameter_server"])
+def test_checkpoint_of_a_coded_window_holds_what_is_owed_and_restores_it(topology: str) -> None:
+    result = run(job(topology, codec="threshold", checkpoint_every=64), 2)
+    kept = checkpoints(result.artifacts)
+    owed = {name.removeprefix("owed."): tensor for name, tensor in kept[max(kept)].items() if name.startswith("owed.")}
+    assert owed["residual.values"].any()
+    assert owed["residual.taus"].all()
+    window = compile_and_load(job(topology, codec="threshold"), 2)[0].states["window"]
+    window.restore(owed)
+    for name in ("residual.values", "residual.taus"):
+        np.testing.assert_array_equal(window.tensors()[name], owed[name])
 
 
 OPTIMIZERS: list[dict[str, Any]] = [

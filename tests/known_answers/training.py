@@ -9,7 +9,7 @@ import numpy as np
 import safetensors.numpy
 from pydantic import PrivateAttr
 
-from ako_jobs import ako, all_to_all, parameter_server
+from ako_jobs import ako, all_to_all, parameter_server, sparse
 from ako_jobs.worker import Setting
 from dataflow.engine.loading import LoadedNode
 from dataflow.graph.logical import LogicalGraph
@@ -22,7 +22,7 @@ from operators.messages import Batch
 from operators.source import Source
 from operators.vector_state import VectorState
 
-TOPOLOGIES = {"ako": ako, "all_to_all": all_to_all, "parameter_server": parameter_server}
+TOPOLOGIES = {"ako": ako, "all_to_all": all_to_all, "parameter_server": parameter_server, "sparse": sparse}
 BASE: dict[str, Any] = {"epochs": 0.25, "batch": 8, "lr": 0.02, "warm_start": 0, "holdout": 0.1, "seed": 3}
 
 
@@ -106,6 +106,34 @@ def batches(setting: Setting, node: NodeContext) -> Iterator[Batch]:
         step += 1
 
 
+def plain_sparse(workers: int, tau: float, **settings: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Synchronous SGD with error feedback, with plain NumPy: the weights, and what every worker owes in the end.
+
+    In each step every worker owes its gradient more, and sends plus or minus tau of every weight that is owed more than
+    that; the weights move by the learning rate times what all have sent (strom_sparse_sgd.txt 2.6).
+    """
+    setting = Setting.of(ako.Config.parse({**BASE, **settings}))
+    model = Model(setting.model)
+    weights = model.initial(np.random.default_rng(np.random.SeedSequence(setting.config.seed, spawn_key=(0,))))
+    members = {"worker": tuple(range(workers))}
+    nodes = [NodeContext(index=index, members=members, seed=setting.config.seed) for index in range(workers)]
+    threshold, residuals = np.float32(tau), [np.zeros_like(weights) for _ in nodes]
+    for number, step in enumerate(zip(*(batches(setting, node) for node in nodes), strict=True), start=1):
+        quantum, before = np.float32(setting.schedule.at(number, workers)) * threshold, weights.copy()
+        for batch, residual in zip(step, residuals, strict=True):
+            gradient, workspace = np.empty_like(weights), model.workspace(len(batch.images))
+            scale, statistics = 1.0 / len(batch.images), model.initial_statistics()
+            model.gradient(
+                before, batch.images, batch.labels, gradient, workspace, scale, statistics=statistics, seed=0
+            )
+            np.add(residual, gradient, out=residual)
+            for sign in (1, -1):
+                over = sign * residual > threshold
+                residual[over] -= sign * threshold
+                weights[over] -= sign * quantum
+    return weights, residuals
+
+
 class UnionSource(Source):
     """One node that reads, in each step, the mini-batches that `nodes` nodes would read."""
 
@@ -132,7 +160,7 @@ class UnionSource(Source):
             parts.append(effect.message)
         images = np.concatenate([part.images for part in parts])
         labels = np.concatenate([part.labels for part in parts])
-        yield self.batches(Batch(tick.step, 0, 1, images, labels, len(labels), parts[0].epoch))
+        yield self.batches(Batch(tick.step, 0, 1, images, labels, len(labels), parts[0].epoch, len(labels)))
 
 
 def union_job(nodes: int, **settings: Any) -> LogicalGraph:

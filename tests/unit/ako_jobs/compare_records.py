@@ -13,7 +13,11 @@ VALIDATIONS = ((2.0, 1.0, 0.5), (4.0, 2.0, 0.8), (10.0, 5.0, 0.75))
 
 
 def record(
-    validations: tuple[tuple[float, float, float], ...] = VALIDATIONS, *, run_s: float = 10.0, tasks: int = 1
+    validations: tuple[tuple[float, float, float], ...] = VALIDATIONS,
+    *,
+    run_s: float = 10.0,
+    tasks: int = 1,
+    compression: float | None = None,
 ) -> dict[str, Any]:
     """Two workers and a server; validations are (seconds, epochs, accuracy)."""
     return {
@@ -23,7 +27,7 @@ def record(
             *({"time_s": time_s, "epoch": epoch, "accuracy": share} for time_s, epoch, share in validations),
             {"time_s": run_s, "port": "other.numbers", "value": 1},
         ],
-        "totals": {"sent_nbytes": 6_000_000, "staleness_mean": 1.5},
+        "totals": {"sent_nbytes": 6_000_000, "staleness_mean": 1.5, "compression_ratio": compression},
         "nodes": [
             {"node": 0, "steps": 5, "computing_s": 4.0, "waiting_s": 1.0},
             {"node": 1, "steps": 5, "computing_s": 2.0, "waiting_s": 5.0},

@@ -25,6 +25,7 @@ def test_figures_of_a_record_are_those_of_its_validations_and_its_workers() -> N
         sent_nbytes=1_200_000,
         sending_rate=200_000,  # 6 MB from three nodes in 10 s
         staleness=1.5,
+        compression=None,
     )
     assert found.rest == pytest.approx(0.4)
 
@@ -119,6 +120,14 @@ def test_cells_of_a_sweep_have_a_column_for_its_key() -> None:
         ("a", "123", "1 of 1"),
         ("b", "123", "1 of 1"),
     ]
+
+
+def test_cells_of_coded_runs_have_a_column_for_what_codes_save() -> None:
+    compared = comparison(seeds=2)
+    coded = (record(compression=200.0), record(), record(compression=300.0), record())
+    headings, body = cells(compared, rows(compared, outcomes(compared, *coded)))
+    assert headings[-1] == "COMPRESSION"
+    assert [line[-1] for line in body] == ["250", ""]
 
 
 def test_document_what_was_never_reached_is_null() -> None:

@@ -3,7 +3,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ako_jobs import ako, all_to_all, parameter_server
+from ako_jobs import ako, all_to_all, parameter_server, sparse
+from ako_jobs.jobs import load_job, prepare
 from ako_jobs.models import network
 from ako_jobs.worker import Setting
 from dataflow.engine.memory_driver import MemoryDriver
@@ -11,6 +12,7 @@ from dataflow.errors import ConfigError
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.placement import place
 from dataflow.quantities import bytes_per_second
+from operators.clocks import FAR
 from operators.schedule import Cosine, Schedule, Step
 
 WORKER_EDGES = {
@@ -108,6 +110,30 @@ def test_all_to_all_graph_is_akos_without_accumulate_and_partition(consistency, 
     assert f'"slack":{slack}' in compute
     assert f'"local":{"false" if bsp else "true"}' in compute
     assert f'"emits":"{"gradient" if bsp else "update"}"' in compute
+
+
+@pytest.mark.parametrize(("settings", "span"), [({}, FAR), ({"consistency": "ssp", "tau": 3}, 3)])
+def test_sparse_graph_sends_codes_to_all_and_to_the_worker_itself(settings, span):
+    built = graph(sparse, **settings)
+    assert edges(built) == edges(graph(all_to_all))
+    assert crossing(built) == WORKER_CROSSING | {"send.fragments -> receive.arriving": ("one-to-all", True)}
+    assert state(built) == WORKER_STATE | {"residual"}
+    compute = built.operator("compute").params
+    assert all(part in compute for part in ('"local":false', '"emits":"gradient"', '"slack":0'))
+    assert f'"span":{span}' in built.operator("send").params
+    clocks = next(element for element in built.elements if element.name == "clocks")
+    assert f'"span":{span},"own":true' in clocks.params
+
+
+@pytest.mark.parametrize(
+    ("job", "element"), [(ako, "window"), (all_to_all, "residual"), (parameter_server, "window"), (sparse, "residual")]
+)
+def test_coded_jobs_keep_what_is_owed_in_checkpoints(job, element):
+    checkpoint = graph(job, codec="topk").operator("checkpoint")
+    assert checkpoint.kind == "operators.checkpoint:CheckpointOwed"
+    assert ("owed", element) in {(use.name, use.element) for use in checkpoint.uses}
+    if job is not sparse:
+        assert graph(job).operator("checkpoint").kind == "operators.checkpoint:Checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -237,6 +263,24 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
         (ako, {"lr": 0.1, "lr_min": 0.2, "schedule": "cosine"}, r"^lr_min=0.2 is above lr=0.1; use a smaller lr_min$"),
         (ako, {"bandwidth": "fast"}, r"^bandwidth: must be auto or a bandwidth, .* 100mbit or 1gbit \(got fast\)$"),
         (all_to_all, {"consistency": "strong"}, r"^consistency: must be bsp, ssp or async \(got strong\)$"),
+        (sparse, {"codec": "none"}, r"^codec: workers apply what a codec makes .* or run all_to_all \(got none\)$"),
+        (sparse, {"codec": "treshold"}, r"^codec: there is no such codec; did you mean 'threshold'"),
+        (sparse, {"codec": "threshold tua=3"}, r"^codec: codec threshold has no such parameter; did you mean 'tau'"),
+        (sparse, {"codec": "topk density=2"}, r"^codec: density of codec topk is not valid; .*less than or equal to 1"),
+        (sparse, {"phantom": True}, r"^a phantom has no gradients to code; leave out codec or phantom$"),
+        (sparse, {"warm_up_nodes": 2}, r"^warm_up_nodes and warm_up_batch are for .*; add warm_up_epochs=0.2$"),
+        (sparse, {"warm_up_batch": 2}, r"^warm_up_nodes and warm_up_batch are for .*; add warm_up_epochs=0.2$"),
+        (sparse, {"warm_up_epochs": 2}, r"^warm_up_epochs needs warm_up_nodes or warm_up_batch"),
+        (sparse, {"warm_up_epochs": 2, "warm_up_nodes": 0}, r"^warm_up_nodes: must be a positive integer \(got 0\)"),
+        (
+            sparse,
+            {"warm_up_epochs": 1, "warm_up_batch": 9, "batch": 8},
+            r"^warm_up_batch=9 is above batch=8; use a smaller warm_up_batch$",
+        ),
+        (sparse, {"consistency": "bsp"}, r"^consistency: must be ssp or async \(got bsp\)"),
+        (sparse, {"tau": -1}, r"^tau: must be an integer >= 0 \(got -1\)$"),
+        (ako, {"codec": "topk", "accumulate": False}, r"sent later, so it needs accumulate=true$"),
+        (ako, {"codec": "int8", "phantom": True}, r"^a phantom has no gradients to code; leave out codec or phantom$"),
         (parameter_server, {"n_push": 2, "n_fetch": 3}, r"n_fetch must be a multiple of n_push.*use n_fetch=2"),
         (parameter_server, {"n_fetch": 2, "consistency": "bsp"}, "consistency=bsp needs a push and a pull"),
         (parameter_server, {"n_fetch": 2, "consistency": "ssp"}, "consistency=ssp needs a push and a pull"),
@@ -270,6 +314,13 @@ def test_network_by_name_and_data_set(name, data, n_layers):
     assert len(network(name, data, "uniform").layers) == n_layers
 
 
+def test_prepare_warm_up_of_more_nodes_than_there_are_is_refused():
+    settings = {"warm_up_epochs": 1, "warm_up_nodes": 3}
+    assert prepare(load_job("sparse"), settings, 3).spec.nodes == 3
+    with pytest.raises(ConfigError, match=r"^3 nodes cannot begin where there are 2; use more nodes, or 2 at most"):
+        prepare(load_job("sparse"), settings, 2)
+
+
 # Runs
 
 
@@ -291,6 +342,8 @@ STEPS = 21  # mini-batches of 32, the last of 9
         (ako, {"p": 3, "every": 2, "tau": 0}),
         (all_to_all, {"consistency": "ssp"}),
         (all_to_all, {"consistency": "async"}),
+        (sparse, {"codec": "threshold tau=0.05"}),
+        (sparse, {"consistency": "ssp", "tau": 0}),
         (parameter_server, {"servers": "all", "consistency": "ssp", "tau": 0}),
         (parameter_server, {"servers": "all", "shard": "layer"}),
         (parameter_server, {"servers": "all", "n_push": 2, "n_fetch": 4}),
@@ -311,6 +364,16 @@ def test_run_one_epoch_on_two_nodes_ends_everywhere(job, settings):
         assert np.abs(first - second).max() < 1e-6  # the same updates in another order
     else:
         assert np.abs(first - second).max() > 1e-6  # some never came
+
+
+@pytest.mark.parametrize("consistency", ["ssp", "async"])
+def test_run_with_a_warm_up_of_one_worker_is_counted_as_that(consistency):
+    """Of 21 steps of an epoch, 11 are of 16 images of one worker, and 10 of what is left of both."""
+    settings = {"warm_up_epochs": 0.5, "warm_up_nodes": 1, "warm_up_batch": 16, "consistency": consistency, "tau": 1}
+    run = driver(sparse, 2, weight_decay=0.01, **settings).execute()
+    assert made(run) == [STEPS] * 2
+    _, last = run.reports[-1]
+    assert (last.fields["images"], last.fields["epoch"]) == (11 * 16 + 2 * (IMAGES - 11 * 32), 1.0)
 
 
 @pytest.mark.parametrize(("job", "nodes", "servers"), [(all_to_all, 2, None), (parameter_server, 2, "all")])

@@ -26,6 +26,7 @@ def test_conditions_are_of_the_time_between_the_oldest_and_the_newest_statistics
             "partition.every": SampleStatistics(3, 9.0, 4.0, 4.0),
             "partition.predicted_nbytes_s": SampleStatistics(3, 9.0, 4.0, 125.0),
             "compute.loss_p": SampleStatistics(1, 7.0, 7.0, 7.0),
+            "send.compression_ratio": SampleStatistics(2, 500.0, 300.0, 200.0),
         },
         running_s=14.0,
         compute_tasks=2,
@@ -47,6 +48,7 @@ def test_conditions_are_of_the_time_between_the_oldest_and_the_newest_statistics
             p=2.0,
             every=4.0,
             predicted_nbytes_s=125.0,
+            compression=200.0,
         )
     ]
 

@@ -52,6 +52,17 @@ STATISTICS = [
         running_s=4.0,
     ),
 ]
+CODED = [
+    NodeStatistics(0, samples={"send.compression_ratio": SampleStatistics(2, 500.0, 300.0, 200.0)}),
+    NodeStatistics(1, samples={"send.compression_ratio": SampleStatistics(1, 100.0, 100.0, 100.0)}),
+    NodeStatistics(2),
+]
+
+
+def test_record_totals_hold_the_mean_of_the_nodes_newest_compression_ratios() -> None:
+    totals = make_record(SPEC, EVENTS, CODED, {})["totals"]
+    assert isinstance(totals, dict)
+    assert totals["compression_ratio"] == 150.0
 
 
 def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
@@ -80,6 +91,7 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
             "received_nbytes": 50,
             "staleness_max": 5.0,
             "staleness_mean": 1.5,
+            "compression_ratio": None,
         },
         "nodes": [
             {

@@ -51,6 +51,14 @@ def test_apply_duplicate_changes_nothing_and_is_reported():
     assert replica(apply) == [9, 19, 29, 39]
 
 
+def test_apply_own_fragment_spans_nothing_whatever_it_says_to_others():
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(own=True))
+    for origin in (0, 1, 2):
+        apply.send(fragment(origin, 0, 1, 1, 1, 1, 1, span=5))
+    assert replica(apply) == [7, 17, 27, 37]
+    assert apply.states["clocks"].slowest() == 1  # its own; those of 1 and 2 are 1 + 5
+
+
 def test_apply_skipping_fragment_is_taken_after_a_gap():
     apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
     assert apply.send(fragment(1, 5, 6, 1, 1, 1, 1, skips=True)) == []

@@ -23,6 +23,15 @@ def test_advance_interval_that_follows_is_accepted():
     assert clocks.rejected == 0
 
 
+def test_clocks_over_all_workers_begin_with_a_span_of_others_and_none_of_their_own():
+    node = NodeContext(index=1, members={"worker": (0, 1, 2)})
+    clocks = Clocks(cells=4, origins="worker", span=FAR, own=True).create(node)
+    assert clocks.slowest() == 0
+    clocks.advance(1, ALL, 0, 1)
+    assert clocks.slowest() == 1
+    assert clocks.tensors()["span"].tolist() == [FAR, 0, FAR]
+
+
 @pytest.mark.parametrize(
     ("low", "high", "reason"), [(0, 3, "duplicate"), (1, 3, "overlap"), (3, 4, "gap"), (2, 2, "empty")]
 )

@@ -30,7 +30,14 @@ def shards(count, *, step=0, size=4):
     cuts = [size * shard // count for shard in range(count + 1)]
     return [
         Batch(
-            step, shard, count, IMAGES[cuts[shard] : cuts[shard + 1]], LABELS[cuts[shard] : cuts[shard + 1]], size, 0.5
+            step=step,
+            shard=shard,
+            shards=count,
+            images=IMAGES[cuts[shard] : cuts[shard + 1]],
+            labels=LABELS[cuts[shard] : cuts[shard + 1]],
+            size=size,
+            epoch=0.5,
+            of_all=3 * size,
         )
         for shard in range(count)
     ]
@@ -217,6 +224,22 @@ def test_staleness_is_what_the_weights_lacked_when_the_gradient_was_computed():
     assert Sample("staleness", 2.0) in effects
 
 
+def test_compute_empty_mini_batch_is_no_gradient_whatever_the_optimizer():
+    optimizer = Sgd(momentum=0.5, weight_decay=0.25)
+    compute = make(emits="gradient", optimizer=optimizer)
+    compute.send(*shards(1))
+    velocity = compute.states["velocity"].values.copy()
+    assert velocity.any()
+    before = weights(compute).copy()
+    compute.send(Batch(1, 0, 1, IMAGES[:0], LABELS[:0], 0, 0.75, 8))
+    empty, told = compute.emitted("gradients")[-1], compute.emitted("progress")[-1]
+    assert (empty.number, empty.values.tolist()) == (2, [0] * 6)
+    assert weights(compute).tolist() == before.tolist()
+    assert compute.states["velocity"].values.tolist() == velocity.tolist()
+    assert (told.step, told.images, told.epoch) == (2, 12 + 8, 0.75)
+    assert math.isnan(told.loss)
+
+
 def test_compute_part_under_threads_gives_each_its_own_workspace():
     operator = make().operator
     rng = np.random.default_rng(0)
@@ -224,7 +247,7 @@ def test_compute_part_under_threads_gives_each_its_own_workspace():
     for _ in range(64):
         size = int(rng.integers(0, 9))
         images = rng.random((size, 1, 1, 2), np.float32)
-        batches.append(Batch(0, 0, 1, images, rng.integers(0, 2, size), max(1, size), 0.0))
+        batches.append(Batch(0, 0, 1, images, rng.integers(0, 2, size), max(1, size), 0.0, 9))
     clocks = ClocksState(2, {})
     want = [operator.process(batch, IDENTITY, NONE, clocks, NodeContext()) for batch in batches]
     start = threading.Barrier(2)

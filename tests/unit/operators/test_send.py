@@ -5,10 +5,14 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import Sample
 from dataflow.testing.operator_harness import Harness
 from operators.accumulate import Accumulate
+from operators.coded_window import CodedWindow
+from operators.compression import Half, Threshold, TopK, add
 from operators.layout import MAX_CELL, Layout
 from operators.messages import Accumulated, Fragment, Gradient, Offer, Weights
+from operators.owed import Owed
 from operators.receive import ReceiveFragments, ReceiveWeights
-from operators.send import SendGradients, SendIntervals, SendWeights
+from operators.schedule import Schedule
+from operators.send import SendCoded, SendGradients, SendIntervals, SendWeights
 from operators.window import Window
 
 LAYOUT = Layout(bounds=(0, 1, 3, 4))
@@ -123,6 +127,65 @@ def test_send_gradients_sends_each_gradient_whole_without_copying():
     assert brief([effect]) == [(None, 0, 3, 2, 3, [1, 2, 3, 4])]
     assert (effect.message.origin, effect.message.span, effect.message.skips) == (1, 0, False)
     assert np.shares_memory(effect.message.values, message.values)
+
+
+def coded(codec, *, schedule=None, span=0):
+    states = {"residual": Owed(codec=codec, n_weights=4)}
+    return Harness(SendCoded(layout=LAYOUT, schedule=schedule, span=span), node=NODE, states=states)
+
+
+def samples(effects):
+    return {effect.name: effect.value for effect in effects if isinstance(effect, Sample)}
+
+
+def test_send_coded_sends_the_code_of_what_is_owed_times_the_rate_and_keeps_the_rest():
+    send = coded(Threshold(tau=1), schedule=Schedule(lr=0.5), span=7)
+    send.send(gradient(1, 3, 0, 0, -1.5))
+    (fragment,) = send.emitted("fragments")
+    assert (fragment.origin, fragment.low, fragment.high, fragment.span, fragment.skips) == (1, 0, 1, 7, False)
+    target = np.zeros(4, np.float32)
+    add(target, fragment.values)
+    assert target.tolist() == [0.5, 0, 0, -0.5]
+    assert send.states["residual"].values.tolist() == [2, 0, 0, -0.5]
+
+
+def test_send_coded_tells_what_codes_have_cost_since_the_start():
+    send = coded(Threshold(tau=1, packing="words"))
+    told = samples(send.send(gradient(1, 3, 0, 0, -1.5)))
+    # Head 2, number of updates 1, quantum 4, two words of 4: 15 bytes for 16 of float32. The norm is that of (2, -0.5).
+    assert told == {
+        "compression_ratio": 16 / 15,
+        "updates_per_message": 2.0,
+        "bits_per_update": 60.0,
+        "tau": 1.0,
+        "residual_norm": np.sqrt(np.float32(4.25)),
+    }
+    told = samples(send.send(gradient(2, 0, 0, 0, 0)))  # weight 0 only: 4 bytes less
+    assert told == {
+        "compression_ratio": 32 / 26,
+        "updates_per_message": 1.5,
+        "bits_per_update": 8 * 26 / 3,
+        "tau": 1.0,
+    }
+
+
+def test_send_coded_tells_the_norm_of_what_is_owed_once_in_64_messages():
+    send = coded(TopK(density=0.25))
+    norms = [samples(send.send(gradient(number, 1, 0, 0, 0))).get("residual_norm") for number in range(1, 130)]
+    assert [number for number, norm in enumerate(norms, 1) if norm is not None] == [1, 65, 129]
+
+
+def test_send_intervals_of_a_coded_window_tells_what_each_receivers_codes_have_cost():
+    states = {"window": CodedWindow(layout=LAYOUT, codec=Half(), receivers="worker")}
+    send = Harness(SendIntervals(layout=LAYOUT), node=NODE, states=states)
+    send.states["window"].append(1, np.ones(4, np.float32))
+    send.states["window"].close()
+    # Head 2, rate 4, and 2 for each of 3 weights: 12 bytes for 12. Then 1 weight: 8 bytes for 4.
+    told = samples(send.send(Offer(to=0, start=0, stop=2)))
+    assert (told["compression_ratio"], told["updates_per_message"], told["bits_per_update"]) == (1.0, 3.0, 32.0)
+    told = samples(send.send(Offer(to=2, start=2, stop=3)))
+    assert (told["compression_ratio"], told["updates_per_message"], told["bits_per_update"]) == (0.8, 2.0, 40.0)
+    assert "tau" not in told
 
 
 def test_send_and_receive_weights_pass_them_on_to_their_worker():

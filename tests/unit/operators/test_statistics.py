@@ -46,7 +46,7 @@ def compute():
 
 
 def shard(number, count, rows):
-    return Batch(0, number, count, IMAGES[rows], LABELS[rows], 4, 0.5)
+    return Batch(0, number, count, IMAGES[rows], LABELS[rows], 4, 0.5, 4)
 
 
 def kept(harness):

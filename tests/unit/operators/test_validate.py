@@ -35,7 +35,7 @@ def validate(*, index=0, seed=0, count=8, **fields):
 def send(harness, step, *, ahead=0, final=False):
     """Tell of `step` of two nodes' mini-batches of 8 images, when `ahead` steps more have been made."""
     clocks = harness.states["clocks"]
-    clocks.made, clocks.images = step + ahead, 8 * (step + ahead)
+    clocks.made, clocks.images = step + ahead, 16 * (step + ahead)
     harness.send(progress(step, final=final))
 
 
@@ -121,11 +121,11 @@ class Meeting:
 def test_validate_two_at_once_share_no_workspace():
     """A node with two compute tasks validates the end of an epoch and the end of the run at the same time."""
     harness = validate()
-    operator, node, states = harness.operator, harness.node, harness.states
+    operator, states = harness.operator, harness.states
     operator._model = meeting = Meeting(operator._model)
     given = states["replica"].snapshot(), states["statistics"].snapshot(), states["clocks"]
     with ThreadPoolExecutor(2) as threads:
-        runs = [threads.submit(lambda: list(operator.process(progress(7), *given, node))) for _ in range(2)]
+        runs = [threads.submit(lambda: list(operator.process(progress(7), *given))) for _ in range(2)]
     first, second = meeting.workspaces
     assert first is not second
     for run in runs:
