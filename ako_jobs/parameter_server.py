@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
-from ako_jobs.codec_settings import CodecConfig, window
+from ako_jobs.codec_settings import NONE, CodecConfig, require_codec, window
 from ako_jobs.worker import Setting, add_worker, finish_after
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
@@ -15,11 +15,15 @@ from operators.accumulate import Accumulate
 from operators.apply import Load
 from operators.barrier import Barrier
 from operators.clocks import Clocks
+from operators.compression import Codec, Threshold, parse_codec
 from operators.partition import PartitionByOwner
 from operators.receive import ReceiveFragments, ReceiveWeights
-from operators.send import SendIntervals, SendWeights
+from operators.send import SendChanges, SendIntervals, SendWeights
 from operators.serve import Pulls, Serve, ServeMean
-from operators.vector_state import Shard
+from operators.shadows import Shadows
+from operators.vector_state import Replica, Shard
+
+AUTO = "auto"
 
 
 class Config(CodecConfig):
@@ -32,6 +36,7 @@ class Config(CodecConfig):
         tau: with ssp, gradients that a worker may be ahead of the slowest.
         n_push: mini-batches between two pushes (Downpour).
         n_fetch: mini-batches between two pulls; above 1 the worker also updates its own replica.
+        pull_codec: what makes fewer bytes of the weights that servers answer with.
     """
 
     servers: PositiveInt | Literal["all"] = 1
@@ -40,6 +45,21 @@ class Config(CodecConfig):
     tau: int = Field(default=4, ge=0)
     n_push: int = Field(default=1, ge=1)
     n_fetch: int = Field(default=1, ge=1)
+    pull_codec: str = "auto"
+
+    @field_validator("pull_codec")
+    @classmethod
+    def _pulls_parse(cls, value: str) -> str:
+        if value not in (AUTO, NONE):
+            require_codec(value)
+        return value
+
+    @property
+    def parsed_pull_codec(self) -> Codec | None:
+        """The codec of answers; None without one."""
+        if self.pull_codec == AUTO:
+            return None if self.codec == NONE else Threshold()
+        return None if self.pull_codec == NONE else parse_codec(self.pull_codec)
 
 
 def build(config: Config) -> LogicalGraph:
@@ -48,6 +68,7 @@ def build(config: Config) -> LogicalGraph:
     setting = Setting.of(config)
     layout, schedule, bsp = setting.layout, setting.schedule, config.consistency == "bsp"
     sharding = setting.sharding(config.shard)
+    codec, pull_codec = config.parsed_codec, config.parsed_pull_codec
     colocated = config.servers == "all"
     graph = LogicalGraph(name="parameter_server").with_role("worker", "all" if colocated else "rest")
     graph = graph.with_role("server", config.servers)
@@ -64,23 +85,29 @@ def build(config: Config) -> LogicalGraph:
     )
     if bsp:
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="server")
-        serve: Serve | ServeMean = ServeMean(layout=layout, schedule=schedule)
+        serve: Serve | ServeMean = ServeMean(layout=layout, schedule=schedule, codec=codec)
     else:
         graph = graph.with_state("pulls", Pulls(workers="worker"), role="server")
         tau = config.tau if config.consistency == "ssp" else None
-        serve = Serve(layout=layout, schedule=schedule, tau=tau, fetch_every=config.n_fetch)
+        serve = Serve(layout=layout, schedule=schedule, tau=tau, fetch_every=config.n_fetch, codec=codec)
+    answer: SendWeights | SendChanges = SendWeights()
+    pulled = "replica"
+    if pull_codec:
+        shadows = Shadows(layout=layout, codec=pull_codec, layers=setting.layers)
+        graph, answer = graph.with_state("shadows", shadows, role="server"), SendChanges()
+        if config.n_fetch > 1:
+            pulled = "pulled"
+            graph = graph.with_state(pulled, Replica(model=setting.model, warm_start=setting.warm_start), role="worker")
     graph = (
-        graph.with_state(
-            "window", window(setting, config.parsed_codec, "server", updates=False, sharding=sharding), role="worker"
-        )
+        graph.with_state("window", window(setting, codec, "server", updates=False, sharding=sharding), role="worker")
         .with_operator("accumulate", Accumulate(), role="worker")
         .with_operator("partition", PartitionByOwner(sharding=sharding, every=config.n_push), role="worker")
         .with_operator("send", SendIntervals(layout=layout), role="worker")
         .with_operator("receive", ReceiveFragments(), role="server")
         .with_operator("serve", serve, role="server")
-        .with_operator("answer", SendWeights(), role="server")
+        .with_operator("answer", answer, role="server")
         .with_operator("pull", ReceiveWeights(), role="worker")
-        .with_operator("load", Load(layout=layout), role="worker")
+        .with_operator("load", Load(layout=layout, codec=pull_codec), role="worker", bind={"pulled": pulled})
         .connect("compute.gradients", "accumulate")
         .connect("accumulate", "partition")
         .connect("partition", "send")

@@ -12,6 +12,7 @@ from operators.compression import Residual
 from operators.layout import Layout
 from operators.messages import Fragment, Gradient, Offer, Weights
 from operators.schedule import Schedule
+from operators.shadows import ShadowsState
 from operators.window import WindowState
 
 
@@ -111,3 +112,22 @@ class SendWeights(Operator):
     def process(self, weights: Weights) -> Emissions:
         """The weights, as they are."""
         yield self.sent(weights, to=weights.to)
+
+
+class SendChanges(Operator):
+    """Sends workers what a codec makes of how a server's weights have changed since each was answered last."""
+
+    pool = "network"
+    sends = True
+    weights = In(Weights, key="to", capacity=1024)
+    sent = Out(Weights)
+    shadows = Writes()
+
+    def process(self, weights: Weights, shadows: ShadowsState) -> Emissions:
+        """The change as a code; the first answer to a worker as it is."""
+        yield self.sent(shadows.answer(weights), to=weights.to)
+
+    def on_end(self, shadows: ShadowsState) -> Emissions:
+        """The last weights as they are to every worker whose replica differs, so that all end with the same."""
+        for weights in shadows.rest():
+            yield self.sent(weights, to=weights.to)
