@@ -115,17 +115,25 @@ class SendWeights(Operator):
 
 
 class SendChanges(Operator):
-    """Sends workers what a codec makes of how a server's weights have changed since each was answered last."""
+    """Sends workers what a codec makes of how a server's weights have changed since each was answered last.
+
+    Args:
+        schedule: learning rate by which changes are divided, to be gradients to the codec.
+        workers: role of the workers.
+    """
 
     pool = "network"
     sends = True
+    schedule: Schedule
+    workers: str = "worker"
     weights = In(Weights, key="to", capacity=1024)
     sent = Out(Weights)
     shadows = Writes()
 
-    def process(self, weights: Weights, shadows: ShadowsState) -> Emissions:
+    def process(self, weights: Weights, shadows: ShadowsState, node: NodeContext) -> Emissions:
         """The change as a code; the first answer to a worker as it is."""
-        yield self.sent(shadows.answer(weights), to=weights.to)
+        rate = self.schedule.at(weights.clock, len(node.members[self.workers]))
+        yield self.sent(shadows.answer(weights, rate), to=weights.to)
 
     def on_end(self, shadows: ShadowsState) -> Emissions:
         """The last weights as they are to every worker whose replica differs, so that all end with the same."""

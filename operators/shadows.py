@@ -15,7 +15,7 @@ import numpy as np
 
 from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
-from operators.compression import Codec, Residual, add
+from operators.compression import Codec, Residual, add, denser
 from operators.layout import Layout
 from operators.messages import Code, Vector, Weights
 
@@ -39,6 +39,7 @@ class _Run:
     Args:
         residual: of the codec. What is owed is put in for each code; from code to code only its taus stay.
         newest: the last answer to anybody, before it was coded.
+        rate: the learning rate that the last code was made with.
         shadows: by worker, (weights of the cells,) what its replica is; never written again.
         clocks: by worker, the `clock` of its last answer.
         change: the last one made.
@@ -46,16 +47,19 @@ class _Run:
 
     residual: Residual
     newest: Weights
+    rate: float = 1.0
     shadows: dict[int, Vector] = field(default_factory=dict)
     clocks: dict[int, int] = field(default_factory=dict)
     change: _Change | None = None
 
-    def code(self, worker: int, weights: Vector) -> Code:
-        """The code that takes a worker's shadow towards weights, and that shadow there."""
+    def code(self, worker: int, weights: Vector, rate: float) -> Code:
+        """Take a worker's shadow towards weights; the code that did. Of a rate of 0 the one before is used."""
         before, change = self.shadows[worker], self.change
         if change is None or change.weights is not weights or change.before is not before:
+            self.rate = rate or self.rate
             np.subtract(weights, before, out=self.residual.values)
-            code, after = self.residual.quantise().encode(0, weights.size), before.copy()
+            self.residual.values /= np.float32(self.rate)
+            code, after = self.residual.quantise(self.rate).encode(0, weights.size), before.copy()
             add(after, code)
             change = self.change = _Change(weights, before, after, code)
         self.shadows[worker] = change.after
@@ -79,11 +83,12 @@ class ShadowsState(State):
         self._layout, self._codec, self._layers = layout, codec, layers
         self._runs: dict[Cells, _Run] = {}
 
-    def answer(self, weights: Weights) -> Weights:
+    def answer(self, weights: Weights, rate: float = 1.0) -> Weights:
         """What is sent in the place of an answer: its change as a code, or itself if it is the worker's first.
 
         Args:
             weights: float32, never written again. Its run of cells is that of earlier ones, or apart from them.
+            rate: the learning rate: what is owed is, for the codec, the change of weights divided by it.
 
         Raises:
             OperatorError: a weight is infinite or not a number.
@@ -94,7 +99,7 @@ class ShadowsState(State):
         values = cast("Vector", weights.values)
         run.newest, run.clocks[weights.to] = weights, weights.clock
         if weights.to in run.shadows:
-            return replace(weights, values=run.code(weights.to, values))
+            return replace(weights, values=run.code(weights.to, values, rate))
         run.shadows[weights.to] = values
         return weights
 
@@ -138,14 +143,20 @@ class Shadows(StateElement):
         layout: the model's cells.
         codec: what makes fewer bytes of answers.
         layers: offset at which each layer begins.
+        pushes: pushes of each worker between two answers to it, if the codec is theirs and the share of weights in a
+            push is to become that in all workers' pushes between two answers; None: the codec is used as it is.
+        workers: role of the workers.
     """
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
     layout: Layout
     codec: Codec
     layers: tuple[int, ...] = (0,)
+    pushes: int | None = None
+    workers: str = "worker"
 
-    def create(self, _node: NodeContext) -> ShadowsState:
+    def create(self, node: NodeContext) -> ShadowsState:
         """No worker is known yet."""
         Residual.compile(self.codec)
-        return ShadowsState(self.layout, self.codec, self.layers)
+        codec = self.codec if self.pushes is None else denser(self.codec, self.pushes * len(node.members[self.workers]))
+        return ShadowsState(self.layout, codec, self.layers)

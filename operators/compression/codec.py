@@ -90,6 +90,17 @@ _CODECS: dict[str, type[_Codec]] = {
 _ANY: TypeAdapter[Codec] = TypeAdapter(Codec)
 
 
+def denser(codec: Codec, times: int) -> Codec:
+    """A codec with so many times the `density`, at most the largest that it may be; others are as they were."""
+    match codec:
+        case Threshold(tau=None):
+            return codec.model_copy(update={"density": min(0.5, times * codec.density)})
+        case TopK():
+            return codec.model_copy(update={"density": min(1.0, times * codec.density)})
+        case _:
+            return codec
+
+
 def parse_codec(text: str) -> Codec:
     """A codec written as its kind and what differs from its defaults, such as ``threshold tau=0.1 packing=rice``.
 
