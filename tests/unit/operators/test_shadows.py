@@ -126,6 +126,16 @@ def test_restored_state_knows_nobody_and_answers_whole():
     assert list(shadows.rest()) == []
 
 
+def test_element_with_the_workers_codec_makes_room_for_all_that_they_push():
+    node = NodeContext(index=9, members={"worker": (0, 1), "server": (9,)})
+    element = Shadows(layout=EIGHT, codec=TopK(density=0.125), pushes=2)
+    for shadows, sent in ((element, 4), (element.model_copy(update={"pushes": None}), 1)):
+        state = shadows.create(node)
+        state.answer(weights(0, 1, vector(*[0] * 8)))
+        replica = load(np.zeros(8, np.float32), state.answer(weights(0, 2, vector(*range(1, 9)))))
+        assert np.count_nonzero(replica) == sent
+
+
 def test_element_makes_shadows_of_its_codec():
     shadows = Shadows(layout=EIGHT, codec=UNIT).create(NodeContext())
     shadows.answer(weights(0, 1, vector(*[0] * 8)))

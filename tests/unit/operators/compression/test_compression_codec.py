@@ -4,7 +4,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from dataflow.errors import ConfigError
-from operators.compression import Codec, Half, Int8, OneBit, Threshold, TopK, parse_codec
+from operators.compression import Codec, Half, Int8, OneBit, Threshold, TopK, denser, parse_codec
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,18 @@ def test_threshold_per_layer_with_a_fixed_tau_is_refused():
 )
 def test_topk_count_is_a_share_of_the_weights_and_at_least_one(density, n_weights, count):
     assert TopK(density=density).count(n_weights) == count
+
+
+@pytest.mark.parametrize(
+    ("codec", "denser_codec"),
+    [
+        (Threshold(density=0.01, most="fit"), Threshold(density=0.03, most="fit")),
+        (Threshold(density=0.4), Threshold(density=0.5)),
+        (Threshold(tau=0.1), Threshold(tau=0.1)),
+        (TopK(density=0.25), TopK(density=0.75)),
+        (TopK(density=0.5), TopK(density=1)),
+        (Half(), Half()),
+    ],
+)
+def test_denser_codec_multiplies_the_density_up_to_the_largest(codec, denser_codec):
+    assert denser(codec, 3) == denser_codec
