@@ -148,6 +148,7 @@ def add_servers(
     if copy:
         graph = graph.with_state(pulled, copy, role="worker")
     load = Load(layout=layout, codec=shadows.codec if shadows else None)
+    changes = SendChanges(schedule=serve.schedule, mean=isinstance(serve, ServeMean))
     return (
         graph.with_state("window", kept, role="worker")
         .with_operator("accumulate", Accumulate(), role="worker")
@@ -155,7 +156,7 @@ def add_servers(
         .with_operator("send", SendIntervals(layout=layout), role="worker")
         .with_operator("receive", ReceiveFragments(), role="server")
         .with_operator("serve", serve, role="server")
-        .with_operator("answer", SendChanges(schedule=serve.schedule) if shadows else SendWeights(), role="server")
+        .with_operator("answer", changes if shadows else SendWeights(), role="server")
         .with_operator("pull", ReceiveWeights(), role="worker")
         .with_operator("load", load, role="worker", bind={"pulled": pulled})
         .connect("compute.gradients", "accumulate")

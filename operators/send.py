@@ -117,14 +117,19 @@ class SendWeights(Operator):
 class SendChanges(Operator):
     """Sends workers what a codec makes of how a server's weights have changed since each was answered last.
 
+    Changes are divided by the rate at which a worker's gradient enters the weights, so that the codec has to do with
+    gradients here as it has where they are pushed.
+
     Args:
-        schedule: learning rate by which changes are divided, to be gradients to the codec.
+        schedule: learning rate of gradients, by the number of the worker's last one.
+        mean: whether the mean of all workers' gradients is applied, so that each enters at a share of the rate.
         workers: role of the workers.
     """
 
     pool = "network"
     sends = True
     schedule: Schedule
+    mean: bool = False
     workers: str = "worker"
     weights = In(Weights, key="to", capacity=1024)
     sent = Out(Weights)
@@ -132,7 +137,8 @@ class SendChanges(Operator):
 
     def process(self, weights: Weights, shadows: ShadowsState, node: NodeContext) -> Emissions:
         """The change as a code; the first answer to a worker as it is."""
-        rate = self.schedule.at(weights.clock, len(node.members[self.workers]))
+        workers = len(node.members[self.workers])
+        rate = self.schedule.at(weights.clock, workers) / (workers if self.mean else 1)
         yield self.sent(shadows.answer(weights, rate), to=weights.to)
 
     def on_end(self, shadows: ShadowsState) -> Emissions:

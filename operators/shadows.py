@@ -39,7 +39,7 @@ class _Run:
     Args:
         residual: of the codec. What is owed is put in for each code; from code to code only its taus stay.
         newest: the last answer to anybody, before it was coded.
-        rate: the learning rate that the last code was made with.
+        rate: what the last change was divided by.
         shadows: by worker, (weights of the cells,) what its replica is; never written again.
         clocks: by worker, the `clock` of its last answer.
         change: the last one made.
@@ -88,7 +88,7 @@ class ShadowsState(State):
 
         Args:
             weights: float32, never written again. Its run of cells is that of earlier ones, or apart from them.
-            rate: the learning rate: what is owed is, for the codec, the change of weights divided by it.
+            rate: what changes are divided by for the codec; 0 or more.
 
         Raises:
             OperatorError: a weight is infinite or not a number.

@@ -137,7 +137,7 @@ def pulls_job(
         colocated=servers == "all",
     )
     load = NotingLoad(layout=layout, codec=codec)
-    return graph.replace("answer", NotingChanges(schedule=schedule)).replace(
+    return graph.replace("answer", NotingChanges(schedule=schedule, mean=consistency == "bsp")).replace(
         "load", load, bind={"pulled": "pulled" if fetch > 1 else "replica"}
     )
 

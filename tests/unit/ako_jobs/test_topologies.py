@@ -360,7 +360,6 @@ def test_run_with_a_codec_both_ways_ends_with_the_servers_weights_everywhere(set
     first, second = replicas(run)
     assert np.array_equal(first, second)
     assert np.array_equal(first, sum(node.states["shard"].values for node in run.nodes))
-    assert run.reports[-1][1].fields["accuracy"] > 0.3
 
 
 def test_run_bulk_synchronous_with_a_codec_both_ways_is_the_same_co_located_and_in_any_order():

@@ -158,6 +158,18 @@ def test_send_changes_of_gradients_in_units_of_the_rate_and_at_last_what_is_owed
     assert (last.to, last.message.clock, last.message.values.tolist()) == (2, 2, [8, 8.5, 9, 6])
 
 
+def test_send_changes_of_means_counts_a_workers_share_of_the_rate():
+    states = {"shadows": Shadows(layout=LAYOUT, codec=Threshold(tau=2))}
+    answer = Harness(SendChanges(schedule=Schedule(lr=1.5), mean=True), node=NODE, states=states)
+    replica = np.zeros(4, np.float32)
+    answer.send(Weights(2, 1, 0, 3, 1, np.zeros(4, np.float32)))
+    ((effect),) = answer.send(
+        Weights(2, 1, 0, 3, 2, np.array([1, 1.25, -9, 0], np.float32))
+    )  # in gradients: twice that
+    add(replica, effect.message.values)
+    assert replica.tolist() == [0, 1, -1, 0]
+
+
 def test_send_changes_once_the_rate_is_zero_goes_on_with_the_last_one():
     states = {"shadows": Shadows(layout=LAYOUT, codec=Threshold(tau=2))}
     answer = Harness(SendChanges(schedule=Schedule(lr=0.5, decay=Cosine(steps=6))), node=NODE, states=states)
