@@ -39,8 +39,8 @@ class Config(CodecConfig):
         tau: with ssp, gradients that a worker may be ahead of the slowest.
         n_push: mini-batches between two pushes (Downpour).
         n_fetch: mini-batches between two pulls; above 1 the worker also updates its own replica.
-        pull_codec: what makes fewer bytes of servers' answers, written as codec is; or same, the codec with a share of
-            the weights that holds what all workers push between two pulls. See docs/compression.md.
+        pull_codec: what makes fewer bytes of servers' answers, written as codec is; or same, the codec with room for
+            what all workers push between two pulls. See docs/compression.md.
     """
 
     servers: PositiveInt | Literal["all"] = 1

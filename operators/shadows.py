@@ -15,7 +15,7 @@ import numpy as np
 
 from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
-from operators.compression import Codec, Residual, add, denser
+from operators.compression import Codec, Residual, add, pooled
 from operators.layout import Layout
 from operators.messages import Code, Vector, Weights
 
@@ -143,8 +143,8 @@ class Shadows(StateElement):
         layout: the model's cells.
         codec: what makes fewer bytes of answers.
         layers: offset at which each layer begins.
-        pushes: pushes of each worker between two answers to it, if the codec is theirs and the share of weights in a
-            push is to become that in all workers' pushes between two answers; None: the codec is used as it is.
+        pushes: pushes of each worker between two answers to it, if the codec is theirs and is to have room for all
+            workers' pushes between two answers; None: the codec is used as it is.
         workers: role of the workers.
     """
 
@@ -158,5 +158,5 @@ class Shadows(StateElement):
     def create(self, node: NodeContext) -> ShadowsState:
         """No worker is known yet."""
         Residual.compile(self.codec)
-        codec = self.codec if self.pushes is None else denser(self.codec, self.pushes * len(node.members[self.workers]))
+        codec = self.codec if self.pushes is None else pooled(self.codec, self.pushes * len(node.members[self.workers]))
         return ShadowsState(self.layout, codec, self.layers)

@@ -4,7 +4,7 @@ A `Residual` adds gradients up; `Residual.quantise` takes an `Update` out of it,
 `add` adds a code to such a range. docs/compression.md has each codec and every byte of a code.
 """
 
-from operators.compression.codec import Codec, Half, Int8, OneBit, Threshold, TopK, denser, parse_codec
+from operators.compression.codec import Codec, Half, Int8, OneBit, Threshold, TopK, parse_codec, pooled
 from operators.compression.codes import add, join
 from operators.compression.residual import Residual
 from operators.compression.sizes import expected_nbytes
@@ -21,9 +21,9 @@ __all__ = [
     "TopK",
     "Update",
     "add",
-    "denser",
     "expected_nbytes",
     "join",
     "parse_codec",
+    "pooled",
     "total",
 ]

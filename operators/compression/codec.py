@@ -90,11 +90,13 @@ _CODECS: dict[str, type[_Codec]] = {
 _ANY: TypeAdapter[Codec] = TypeAdapter(Codec)
 
 
-def denser(codec: Codec, times: int) -> Codec:
-    """A codec with so many times the `density`, at most the largest that it may be; others are as they were."""
+def pooled(codec: Codec, times: int) -> Codec:
+    """A codec with room for what so many updates of `codec` say: that many times its density, and its tau as often."""
     match codec:
         case Threshold(tau=None):
-            return codec.model_copy(update={"density": min(0.5, times * codec.density)})
+            return codec.model_copy(update={"density": min(0.5, times * codec.density), "most": "fit"})
+        case Threshold():
+            return codec.model_copy(update={"most": "fit"})
         case TopK():
             return codec.model_copy(update={"density": min(1.0, times * codec.density)})
         case _:
