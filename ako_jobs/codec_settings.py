@@ -34,12 +34,8 @@ class CodecConfig(TrainingConfig):
     @field_validator("codec")
     @classmethod
     def _parses(cls, value: str) -> str:
-        try:
-            if value != NONE:
-                parse_codec(value)
-        except ConfigError as error:
-            message = f"{error.what}; {error.fix}" if error.fix else error.what
-            raise ValueError(message) from None
+        if value != NONE:
+            require_codec(value)
         return value
 
     @model_validator(mode="after")
@@ -58,6 +54,19 @@ class CodecConfig(TrainingConfig):
     def emits(self) -> Literal["gradient", "update"]:
         """What leaves a worker's gradients, where peers exchange updates: codecs work on gradients."""
         return "update" if self.codec == NONE else "gradient"
+
+
+def require_codec(text: str) -> None:
+    """Nothing, if `text` is a codec; for validators of settings.
+
+    Raises:
+        ValueError: it is none; the message says what to do.
+    """
+    try:
+        parse_codec(text)
+    except ConfigError as error:
+        message = f"{error.what}; {error.fix}" if error.fix else error.what
+        raise ValueError(message) from None
 
 
 def send_whole(

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from ako_jobs.codec_settings import CodecConfig, keep_owed, window
+from ako_jobs.codec_settings import NONE, CodecConfig, keep_owed, require_codec, window
 from ako_jobs.worker import Setting, add_worker, finish_after
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
+from dataflow.state import StateElement
 from operators.accumulate import Accumulate
 from operators.apply import Load
 from operators.barrier import Barrier
 from operators.clocks import Clocks
+from operators.coded_window import CodedWindow
+from operators.compression import Codec, parse_codec
 from operators.partition import PartitionByOwner
 from operators.receive import ReceiveFragments, ReceiveWeights
-from operators.send import SendIntervals, SendWeights
+from operators.send import SendChanges, SendIntervals, SendWeights
 from operators.serve import Pulls, Serve, ServeMean
-from operators.vector_state import Shard
+from operators.shadows import Shadows
+from operators.vector_state import Replica, Shard
+from operators.window import Window
+
+SAME = "same"
 
 
 class Config(CodecConfig):
@@ -32,6 +39,8 @@ class Config(CodecConfig):
         tau: with ssp, gradients that a worker may be ahead of the slowest.
         n_push: mini-batches between two pushes (Downpour).
         n_fetch: mini-batches between two pulls; above 1 the worker also updates its own replica.
+        pull_codec: what makes fewer bytes of servers' answers, written as codec is; or same, the codec with room for
+            what all workers push between two pulls. See docs/compression.md.
     """
 
     servers: PositiveInt | Literal["all"] = 1
@@ -40,14 +49,36 @@ class Config(CodecConfig):
     tau: int = Field(default=4, ge=0)
     n_push: int = Field(default=1, ge=1)
     n_fetch: int = Field(default=1, ge=1)
+    pull_codec: str = SAME
+
+    @field_validator("pull_codec")
+    @classmethod
+    def _pulls_parse(cls, value: str) -> str:
+        if value not in (NONE, SAME):
+            require_codec(value)
+        return value
+
+    @model_validator(mode="after")
+    def _pulls_have_values(self) -> Self:
+        if self.phantom and self.pull_codec not in (NONE, SAME):
+            message = "a phantom has no weights to code; leave out pull_codec or phantom"
+            raise ValueError(message)
+        return self
+
+    @property
+    def parsed_pull_codec(self) -> Codec | None:
+        """The codec of answers; None without one."""
+        text = self.codec if self.pull_codec == SAME else self.pull_codec
+        return None if text == NONE else parse_codec(text)
 
 
 def build(config: Config) -> LogicalGraph:
     """The graph: Ako's worker with partitions by owner, and a server role that answers with weights."""
     _check(config)
     setting = Setting.of(config)
-    layout, schedule, bsp = setting.layout, setting.schedule, config.consistency == "bsp"
+    layout, schedule = setting.layout, setting.schedule
     sharding = setting.sharding(config.shard)
+    codec, pull_codec = config.parsed_codec, config.parsed_pull_codec
     colocated = config.servers == "all"
     graph = LogicalGraph(name="parameter_server").with_role("worker", "all" if colocated else "rest")
     graph = graph.with_role("server", config.servers)
@@ -62,25 +93,73 @@ def build(config: Config) -> LogicalGraph:
     graph = graph.with_state(
         "shard", Shard(model=setting.model, sharding=sharding, warm_start=setting.warm_start), role="server"
     )
-    if bsp:
+    serve: Serve | ServeMean
+    if config.consistency == "bsp":
+        serve = ServeMean(layout=layout, schedule=schedule, codec=codec)
+    else:
+        tau = config.tau if config.consistency == "ssp" else None
+        serve = Serve(layout=layout, schedule=schedule, tau=tau, fetch_every=config.n_fetch, codec=codec)
+    shadows = copy = None
+    if pull_codec:
+        pushes = config.n_fetch // config.n_push if config.pull_codec == SAME else None
+        shadows = Shadows(layout=layout, codec=pull_codec, layers=setting.layers, pushes=pushes)
+        copy = Replica(model=setting.model, warm_start=setting.warm_start) if config.n_fetch > 1 else None
+    graph = add_servers(
+        graph,
+        serve,
+        window(setting, codec, "server", updates=False, sharding=sharding),
+        PartitionByOwner(sharding=sharding, every=config.n_push),
+        shadows=shadows,
+        copy=copy,
+        colocated=colocated,
+    )
+    graph = finish_after(graph, "load")
+    return keep_owed(graph, setting, "window") if codec else graph
+
+
+def add_servers(
+    graph: LogicalGraph,
+    serve: Serve | ServeMean,
+    kept: Window | CodedWindow,
+    partition: PartitionByOwner,
+    *,
+    shadows: Shadows | None = None,
+    copy: StateElement | None = None,
+    colocated: bool = False,
+) -> LogicalGraph:
+    """`graph` with pushes of its workers' gradients to its servers, and pulls of weights.
+
+    Args:
+        graph: role ``worker`` has an operator ``compute`` that emits gradients, and state ``replica`` and ``clocks``;
+            role ``server`` has state ``shard``.
+        serve: what servers do.
+        kept: the window of the workers towards the servers.
+        partition: when pushes are due, and of what.
+        shadows: of the servers, for answers that are codes; None: answers are weights.
+        copy: with `shadows`, of the workers, for the weights as they were pulled, where compute updates the replica.
+        colocated: whether nodes have both roles.
+    """
+    layout, pulled = serve.layout, "pulled" if copy else "replica"
+    if isinstance(serve, ServeMean):
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="server")
-        serve: Serve | ServeMean = ServeMean(layout=layout, schedule=schedule)
     else:
         graph = graph.with_state("pulls", Pulls(workers="worker"), role="server")
-        tau = config.tau if config.consistency == "ssp" else None
-        serve = Serve(layout=layout, schedule=schedule, tau=tau, fetch_every=config.n_fetch)
-    graph = (
-        graph.with_state(
-            "window", window(setting, config.parsed_codec, "server", updates=False, sharding=sharding), role="worker"
-        )
+    if shadows:
+        graph = graph.with_state("shadows", shadows, role="server")
+    if copy:
+        graph = graph.with_state(pulled, copy, role="worker")
+    load = Load(layout=layout, codec=shadows.codec if shadows else None)
+    changes = SendChanges(schedule=serve.schedule, mean=isinstance(serve, ServeMean))
+    return (
+        graph.with_state("window", kept, role="worker")
         .with_operator("accumulate", Accumulate(), role="worker")
-        .with_operator("partition", PartitionByOwner(sharding=sharding, every=config.n_push), role="worker")
+        .with_operator("partition", partition, role="worker")
         .with_operator("send", SendIntervals(layout=layout), role="worker")
         .with_operator("receive", ReceiveFragments(), role="server")
         .with_operator("serve", serve, role="server")
-        .with_operator("answer", SendWeights(), role="server")
+        .with_operator("answer", changes if shadows else SendWeights(), role="server")
         .with_operator("pull", ReceiveWeights(), role="worker")
-        .with_operator("load", Load(layout=layout), role="worker")
+        .with_operator("load", load, role="worker", bind={"pulled": pulled})
         .connect("compute.gradients", "accumulate")
         .connect("accumulate", "partition")
         .connect("partition", "send")
@@ -90,8 +169,6 @@ def build(config: Config) -> LogicalGraph:
         .connect("answer", "pull", route=Route.BY_DESTINATION, loopback=colocated)
         .connect("pull", "load")
     )
-    graph = finish_after(graph, "load")
-    return keep_owed(graph, setting, "window") if config.parsed_codec else graph
 
 
 def _check(config: Config) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from dataflow.node_context import NodeContext
@@ -10,9 +12,10 @@ from dataflow.ports import In, Out
 from dataflow.state import Writes
 from operators.barrier import BarrierState, Mean
 from operators.clocks import ClocksState
+from operators.compression import Codec, Residual, add
 from operators.fragments import decoded, subtract
 from operators.layout import Layout
-from operators.messages import Fragment, Progress, Weights
+from operators.messages import Code, Fragment, Progress, Weights
 from operators.schedule import Schedule
 from operators.vector_state import VectorState
 
@@ -99,19 +102,36 @@ class ApplyMean(Operator):
 class Load(Operator):
     """Takes over the weights that parameter servers send.
 
+    A code says how they have changed since the servers sent some last: `pulled`. Bind it to the replica where nothing
+    else writes to that; a worker that updates its replica between two answers keeps a copy.
+
     Args:
         layout: the model's cells.
+        codec: what made codes of changes, to be compiled before any comes; None: weights come as they are.
     """
 
     pool = "network"
     layout: Layout
+    codec: Codec | None = None
     weights = In(Weights)
     finished = Out(Progress)
     replica = Writes()
+    pulled = Writes()
     clocks = Writes()
 
-    def process(self, weights: Weights, replica: VectorState, clocks: ClocksState) -> Emissions:
+    def open(self, node: NodeContext) -> None:
+        """Compile what decodes."""
+        if self.codec:
+            Residual.compile(self.codec)
+
+    def process(self, weights: Weights, replica: VectorState, pulled: VectorState, clocks: ClocksState) -> Emissions:
         """Overwrite the cells sent."""
-        replica.values[self.layout.weights(weights.start, weights.stop)] = weights.values
+        where = self.layout.weights(weights.start, weights.stop)
+        if weights.values.dtype == np.uint8:
+            add(pulled.values[where], cast("Code", weights.values))
+        else:
+            pulled.values[where] = weights.values
+        if pulled is not replica:
+            replica.values[where] = pulled.current[where]
         clocks.reach(weights.origin, slice(weights.start, weights.stop), weights.clock)
         yield from ()

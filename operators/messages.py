@@ -104,7 +104,7 @@ class Weights(Message):
         origin: number of the server's node.
         start, stop: cells of the model's `Layout`.
         clock: number of the last of the worker's gradients in these weights.
-        values: (weights of the cells,) float32.
+        values: (weights of the cells,) float32; or uint8, what a codec made of their change since the answer before.
     """
 
     to: int
@@ -112,7 +112,7 @@ class Weights(Message):
     start: int
     stop: int
     clock: int
-    values: Vector
+    values: Vector | Code
 
 
 @dataclass(frozen=True, slots=True)

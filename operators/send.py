@@ -12,6 +12,7 @@ from operators.compression import Residual
 from operators.layout import Layout
 from operators.messages import Fragment, Gradient, Offer, Weights
 from operators.schedule import Schedule
+from operators.shadows import ShadowsState
 from operators.window import WindowState
 
 
@@ -115,3 +116,36 @@ class SendWeights(Operator):
     def process(self, weights: Weights) -> Emissions:
         """The weights, as they are."""
         yield self.sent(weights, to=weights.to)
+
+
+class SendChanges(Operator):
+    """Sends workers what a codec makes of how a server's weights have changed since each was answered last.
+
+    Changes are divided by the rate at which a worker's gradient enters the weights, so that the codec has to do with
+    gradients here as it has where they are pushed.
+
+    Args:
+        schedule: learning rate of gradients, by the number of the worker's last one.
+        mean: whether the mean of all workers' gradients is applied, so that each enters at a share of the rate.
+        workers: role of the workers.
+    """
+
+    pool = "network"
+    sends = True
+    schedule: Schedule
+    mean: bool = False
+    workers: str = "worker"
+    weights = In(Weights, key="to", capacity=1024)
+    sent = Out(Weights)
+    shadows = Writes()
+
+    def process(self, weights: Weights, shadows: ShadowsState, node: NodeContext) -> Emissions:
+        """The change as a code; the first answer to a worker as it is."""
+        workers = len(node.members[self.workers])
+        rate = self.schedule.at(weights.clock, workers) / (workers if self.mean else 1)
+        yield self.sent(shadows.answer(weights, rate), to=weights.to)
+
+    def on_end(self, shadows: ShadowsState) -> Emissions:
+        """The last weights as they are to every worker whose replica differs, so that all end with the same."""
+        for weights in shadows.rest():
+            yield self.sent(weights, to=weights.to)

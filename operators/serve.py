@@ -15,6 +15,7 @@ from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
 from dataflow.state import State, StateElement, StateKind, Writes
 from operators.barrier import BarrierState, Mean
+from operators.compression import Codec, Residual
 from operators.fragments import decoded, subtract
 from operators.layout import Layout
 from operators.messages import Fragment, Weights
@@ -97,6 +98,7 @@ class Serve(Operator):
         workers: role of the workers.
         tau: staleness bound; None for asynchronous.
         fetch_every: answer every so many gradients (Downpour's n_fetch).
+        codec: what made fragments of gradients, to be compiled before any comes; None: they are float32.
     """
 
     pool = "network"
@@ -105,10 +107,16 @@ class Serve(Operator):
     workers: str = "worker"
     tau: int | None = None
     fetch_every: int = Field(default=1, ge=1)
+    codec: Codec | None = None
     fragments = In(Fragment)
     weights = Out(Weights)
     shard = Writes()
     pulls = Writes()
+
+    def open(self, node: NodeContext) -> None:
+        """Compile what decodes."""
+        if self.codec:
+            Residual.compile(self.codec)
 
     def process(self, fragment: Fragment, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
         """Apply a gradient fragment; answer everybody who need not wait."""
@@ -145,16 +153,23 @@ class ServeMean(Operator):
         layout: the model's cells.
         schedule: learning rate of the mean gradient, by the step's number.
         workers: role of the workers.
+        codec: see `Serve`.
     """
 
     pool = "network"
     layout: Layout
     schedule: Schedule
     workers: str = "worker"
+    codec: Codec | None = None
     fragments = In(Fragment)
     weights = Out(Weights)
     shard = Writes()
     barrier = Writes()
+
+    def open(self, node: NodeContext) -> None:
+        """Compile what decodes."""
+        if self.codec:
+            Residual.compile(self.codec)
 
     def process(self, fragment: Fragment, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
         """Take in a contribution; apply the mean and answer if it was the last."""

@@ -5,7 +5,7 @@ A `Residual` adds gradients up; `Residual.quantise` takes an `Update` out of it,
 """
 
 from operators.compression.account import Account
-from operators.compression.codec import Codec, Half, Int8, OneBit, Threshold, TopK, parse_codec
+from operators.compression.codec import Codec, Half, Int8, OneBit, Threshold, TopK, parse_codec, pooled
 from operators.compression.codes import add, join
 from operators.compression.residual import Residual
 from operators.compression.sizes import expected_nbytes
@@ -26,5 +26,6 @@ __all__ = [
     "expected_nbytes",
     "join",
     "parse_codec",
+    "pooled",
     "total",
 ]

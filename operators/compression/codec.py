@@ -90,6 +90,19 @@ _CODECS: dict[str, type[_Codec]] = {
 _ANY: TypeAdapter[Codec] = TypeAdapter(Codec)
 
 
+def pooled(codec: Codec, times: int) -> Codec:
+    """A codec with room for what so many updates of `codec` say: that many times its density, and its tau as often."""
+    match codec:
+        case Threshold(tau=None):
+            return codec.model_copy(update={"density": min(0.5, times * codec.density), "most": "fit"})
+        case Threshold():
+            return codec.model_copy(update={"most": "fit"})
+        case TopK():
+            return codec.model_copy(update={"density": min(1.0, times * codec.density)})
+        case _:
+            return codec
+
+
 def parse_codec(text: str) -> Codec:
     """A codec written as its kind and what differs from its defaults, such as ``threshold tau=0.1 packing=rice``.
 

@@ -42,12 +42,13 @@ class Zeros(StateElement):
 
 
 class IntegerCompute(Operator):
-    """Makes `rounds` integer updates and applies each to its own replica, within the staleness bound."""
+    """Makes `rounds` integer updates and, if `local`, applies each to its replica, within the staleness bound."""
 
     source = True
     n_weights: int
     rounds: int
     slack: int | None = None
+    local: bool = True
     gradients = Out(Gradient)
     replica = Writes()
     clocks = Writes()
@@ -63,7 +64,8 @@ class IntegerCompute(Operator):
             assert clocks.made <= clocks.slowest() + self.slack
         clocks.made += 1
         update = integer_gradient(node.index, clocks.made, self.n_weights)
-        replica.values -= update
+        if self.local:
+            replica.values -= update
         yield self.gradients(Gradient(clocks.made, update))
 
 

@@ -183,6 +183,26 @@ def test_parameter_server_by_layer_shards_whole_layers():
     assert '"by":"layer","layers":[0,6500]' in shard.params  # 64 x 100 weights and 100 biases, then the output layer
 
 
+@pytest.mark.parametrize(
+    ("settings", "answer", "codec"),
+    [
+        ({}, "SendWeights", None),
+        ({"codec": "int8"}, "SendChanges", '"codec":{"kind":"int8"}'),
+        ({"codec": "topk", "n_push": 2, "n_fetch": 4}, "SendChanges", '"pushes":2'),
+        ({"codec": "int8", "pull_codec": "none"}, "SendWeights", None),
+        ({"codec": "topk", "pull_codec": "fp16"}, "SendChanges", '"pushes":null'),
+        ({"pull_codec": "onebit"}, "SendChanges", '"codec":{"kind":"onebit"}'),
+    ],
+)
+def test_parameter_server_answers_through_the_codec_of_pushes_or_its_own(settings, answer, codec):
+    built = graph(parameter_server, **settings)
+    assert built.operator("answer").kind == f"operators.send:{answer}"
+    assert state(built, "server") == {"shard", "pulls"} | ({"shadows"} if codec else set())
+    assert ("pulled" in state(built)) == (settings.get("n_fetch", 1) > 1)
+    if codec:
+        assert codec in next(element for element in built.elements if element.name == "shadows").params
+
+
 def test_worker_without_normalisation_has_no_normalise():
     assert "source.batches -> compute.batches" in edges(graph(ako, normalise=False))
 
@@ -281,6 +301,16 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
         (sparse, {"tau": -1}, r"^tau: must be an integer >= 0 \(got -1\)$"),
         (ako, {"codec": "topk", "accumulate": False}, r"sent later, so it needs accumulate=true$"),
         (ako, {"codec": "int8", "phantom": True}, r"^a phantom has no gradients to code; leave out codec or phantom$"),
+        (
+            parameter_server,
+            {"pull_codec": "thresold"},
+            r"^pull_codec: there is no such codec; did you mean 'threshold'",
+        ),
+        (
+            parameter_server,
+            {"pull_codec": "topk", "phantom": True},
+            r"^a phantom has no weights to code; leave out pull",
+        ),
         (parameter_server, {"n_push": 2, "n_fetch": 3}, r"n_fetch must be a multiple of n_push.*use n_fetch=2"),
         (parameter_server, {"n_fetch": 2, "consistency": "bsp"}, "consistency=bsp needs a push and a pull"),
         (parameter_server, {"n_fetch": 2, "consistency": "ssp"}, "consistency=ssp needs a push and a pull"),
@@ -374,6 +404,33 @@ def test_run_with_a_warm_up_of_one_worker_is_counted_as_that(consistency):
     assert made(run) == [STEPS] * 2
     _, last = run.reports[-1]
     assert (last.fields["images"], last.fields["epoch"]) == (11 * 16 + 2 * (IMAGES - 11 * 32), 1.0)
+
+
+@pytest.mark.parametrize("codec", ["threshold tau=0.05", "topk", "int8", "threshold density=0.01 per_layer=true"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"consistency": "bsp"},
+        {"consistency": "ssp", "tau": 0},
+        {"shard": "layer"},
+        {"n_push": 2, "n_fetch": 4},
+    ],
+    ids=str,
+)
+def test_run_with_a_codec_both_ways_ends_with_the_servers_weights_everywhere(settings, codec):
+    run = driver(parameter_server, 2, servers="all", codec=codec, **settings).execute()
+    assert made(run) == [STEPS] * 2
+    first, second = replicas(run)
+    assert np.array_equal(first, second)
+    assert np.array_equal(first, sum(node.states["shard"].values for node in run.nodes))
+
+
+def test_run_bulk_synchronous_with_a_codec_both_ways_is_the_same_co_located_and_in_any_order():
+    coded = {"consistency": "bsp", "codec": "threshold tau=0.05"}
+    together = driver(parameter_server, 2, servers="all", **coded).execute()
+    for nodes, servers, order in ((4, 2, None), (2, "all", 3)):
+        other = driver(parameter_server, nodes, servers=servers, order=order, **coded).execute()
+        assert np.array_equal(replicas(together)[0], replicas(other)[0])
 
 
 @pytest.mark.parametrize(("job", "nodes", "servers"), [(all_to_all, 2, None), (parameter_server, 2, "all")])

@@ -6,6 +6,7 @@ from dataflow.testing.operator_harness import Harness
 from operators.apply import Apply, ApplyMean, Load
 from operators.barrier import Barrier
 from operators.clocks import Clocks
+from operators.compression import Residual, Threshold
 from operators.layout import Layout
 from operators.messages import Fragment, Weights
 from operators.schedule import Schedule
@@ -111,8 +112,43 @@ def test_apply_mean_contribution_of_a_node_that_has_left_still_counts():
 def test_load_weights_replaces_the_cells_and_ticks_their_server():
     node = NodeContext(index=0, members={"worker": (0,), "server": (1, 2)})
     clocks = Clocks(cells=3, origins="server")
-    load = Harness(Load(layout=LAYOUT), node=node, states=states() | {"clocks": clocks})
+    own = states()
+    load = Harness(Load(layout=LAYOUT), node=node, states=own | {"clocks": clocks, "pulled": own["replica"]})
     load.send(Weights(to=0, origin=2, start=1, stop=2, clock=5, values=read_only(7, 8)))
     assert replica(load) == [10, 7, 8, 40]
     assert load.states["clocks"].applied(2).tolist() == [0, 5, 0]
     assert load.states["clocks"].applied(1).tolist() == [0, 0, 0]
+
+
+def coded():
+    """The answer with the code of a change of cell 1, by one tau of 4 for each of its two weights."""
+    residual = Residual(Threshold(tau=4), 2)
+    residual.add(np.array([5, -6], np.float32))
+    code = residual.quantise().encode(0, 2)
+    return Weights(to=0, origin=2, start=1, stop=2, clock=6, values=code)
+
+
+def test_load_code_is_added_to_the_replica_that_nothing_else_changes():
+    node = NodeContext(index=0, members={"worker": (0,), "server": (2,)})
+    own = states()
+    own |= {"clocks": Clocks(cells=3, origins="server"), "pulled": own["replica"]}
+    load = Harness(Load(layout=LAYOUT, codec=Threshold(tau=4)), node=node, states=own)
+    load.send(coded())
+    assert replica(load) == [10, 24, 26, 40]
+    assert load.states["clocks"].applied(2).tolist() == [0, 6, 0]
+
+
+def test_load_code_is_added_to_what_was_pulled_and_overwrites_the_workers_own_updates():
+    node = NodeContext(index=0, members={"worker": (0,), "server": (2,)})
+    pulled = VectorState(np.array([1, 2, 3, 4], np.float32))
+    own = states() | {"clocks": Clocks(cells=3, origins="server"), "pulled": pulled}
+    load = Harness(Load(layout=LAYOUT, codec=Threshold(tau=4)), node=node, states=own)
+    load.send(coded())
+    assert pulled.values.tolist() == [1, 6, -1, 4]
+    assert replica(load) == [10, 6, -1, 40]
+    load.states["replica"].values -= np.float32(1)  # the worker's own
+    load.send(coded())
+    assert replica(load) == [9, 10, -5, 39]
+    load.send(Weights(to=0, origin=2, start=0, stop=2, clock=7, values=read_only(7, 8, 9)))
+    assert pulled.values.tolist() == [7, 8, 9, 4]
+    assert replica(load) == [7, 8, 9, 39]

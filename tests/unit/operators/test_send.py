@@ -11,8 +11,9 @@ from operators.layout import MAX_CELL, Layout
 from operators.messages import Accumulated, Fragment, Gradient, Offer, Weights
 from operators.owed import Owed
 from operators.receive import ReceiveFragments, ReceiveWeights
-from operators.schedule import Schedule
-from operators.send import SendCoded, SendGradients, SendIntervals, SendWeights
+from operators.schedule import Cosine, Schedule, Step
+from operators.send import SendChanges, SendCoded, SendGradients, SendIntervals, SendWeights
+from operators.shadows import Shadows
 from operators.window import Window
 
 LAYOUT = Layout(bounds=(0, 1, 3, 4))
@@ -194,6 +195,51 @@ def test_send_and_receive_weights_pass_them_on_to_their_worker():
     assert effect.message is weights
     assert effect.to == 2
     assert Harness(ReceiveWeights(), node=NODE).send(weights)[0].message is weights
+
+
+def test_send_changes_of_gradients_in_units_of_the_rate_and_at_last_what_is_owed():
+    states = {"shadows": Shadows(layout=LAYOUT, codec=Threshold(tau=2))}
+    schedule = Schedule(lr=1, decay=Step(milestones=(3,), gamma=0.25))  # of three workers' gradients: from number 2 on
+    answer = Harness(SendChanges(schedule=schedule), node=NODE, states=states)
+
+    def send(clock, *values):
+        ((effect),) = answer.send(Weights(2, 1, 0, 3, clock, np.array(values, np.float32)))
+        return effect
+
+    assert send(1, 8, 8, 8, 8).to == 2
+    replica = np.full(4, 8, np.float32)
+    add(replica, send(2, 8, 8.5, 9, 6).message.values)
+    assert replica.tolist() == [
+        8,
+        8,
+        8.5,
+        7.5,
+    ]  # 0, 2, 4 and -8 were owed; what is sent is a quarter of plus or minus 2
+    (last,) = answer.end()
+    assert (last.to, last.message.clock, last.message.values.tolist()) == (2, 2, [8, 8.5, 9, 6])
+
+
+def test_send_changes_of_means_counts_a_workers_share_of_the_rate():
+    states = {"shadows": Shadows(layout=LAYOUT, codec=Threshold(tau=2))}
+    answer = Harness(SendChanges(schedule=Schedule(lr=1.5), mean=True), node=NODE, states=states)
+    replica = np.zeros(4, np.float32)
+    answer.send(Weights(2, 1, 0, 3, 1, np.zeros(4, np.float32)))
+    ((effect),) = answer.send(
+        Weights(2, 1, 0, 3, 2, np.array([1, 1.25, -9, 0], np.float32))
+    )  # in gradients: twice that
+    add(replica, effect.message.values)
+    assert replica.tolist() == [0, 1, -1, 0]
+
+
+def test_send_changes_once_the_rate_is_zero_goes_on_with_the_last_one():
+    states = {"shadows": Shadows(layout=LAYOUT, codec=Threshold(tau=2))}
+    answer = Harness(SendChanges(schedule=Schedule(lr=0.5, decay=Cosine(steps=6))), node=NODE, states=states)
+    replica = np.zeros(4, np.float32)
+    answer.send(Weights(2, 1, 0, 3, 1, np.zeros(4, np.float32)))
+    for clock in (2, 3, 4):  # 0.25, and 0 after six gradients of three workers
+        ((effect),) = answer.send(Weights(2, 1, 0, 3, clock, np.full(4, 4, np.float32)))
+        add(replica, effect.message.values)
+    assert replica.tolist() == [1.5] * 4
 
 
 def test_receive_fragments_passes_them_on():

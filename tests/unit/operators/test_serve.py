@@ -4,6 +4,7 @@ import pytest
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
 from operators.barrier import Barrier
+from operators.compression import Residual, TopK
 from operators.layout import Layout
 from operators.messages import Fragment
 from operators.schedule import Schedule
@@ -176,6 +177,16 @@ def test_serve_mean_end_sends_nothing_to_workers_that_have_it():
     server.send(push(0, 1))
     server.send(push(1, 1))
     assert server.end() == []
+
+
+@pytest.mark.parametrize("kind", [Serve, ServeMean])
+def test_serve_compiles_the_codec_before_fragments_come(kind, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(Residual, "compile", compiled.append)
+    kind(layout=LAYOUT, schedule=HALF).open(SERVER)
+    assert compiled == []
+    kind(layout=LAYOUT, schedule=HALF, codec=TopK()).open(SERVER)
+    assert compiled == [TopK()]
 
 
 @pytest.mark.parametrize("fields", [{"fetch_every": 0}, {"tau": "soon"}])

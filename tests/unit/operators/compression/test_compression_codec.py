@@ -4,7 +4,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from dataflow.errors import ConfigError
-from operators.compression import Codec, Half, Int8, OneBit, Threshold, TopK, parse_codec
+from operators.compression import Codec, Half, Int8, OneBit, Threshold, TopK, parse_codec, pooled
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,18 @@ def test_threshold_per_layer_with_a_fixed_tau_is_refused():
 )
 def test_topk_count_is_a_share_of_the_weights_and_at_least_one(density, n_weights, count):
     assert TopK(density=density).count(n_weights) == count
+
+
+@pytest.mark.parametrize(
+    ("codec", "pooled_codec"),
+    [
+        (Threshold(density=0.01, most="fit"), Threshold(density=0.03, most="fit")),
+        (Threshold(density=0.4), Threshold(density=0.5, most="fit")),
+        (Threshold(tau=0.1), Threshold(tau=0.1, most="fit")),
+        (TopK(density=0.25), TopK(density=0.75)),
+        (TopK(density=0.5), TopK(density=1)),
+        (Half(), Half()),
+    ],
+)
+def test_pooled_codec_multiplies_the_density_up_to_the_largest(codec, pooled_codec):
+    assert pooled(codec, 3) == pooled_codec
