@@ -26,7 +26,7 @@ class CodecConfig(TrainingConfig):
 
     Args:
         codec: what makes fewer bytes of gradients: none, threshold, topk, fp16, int8 or onebit, with its parameters
-            behind it, if they are to differ from their defaults: codec="threshold tau=0.1". See docs/compression.md.
+            behind it, if they are to differ from their defaults: codec=threshold:tau=0.1. See docs/compression.md.
     """
 
     codec: str = NONE

@@ -21,7 +21,7 @@ class Config(CodecConfig):
 
     Args:
         codec: what makes messages of gradients: threshold, topk, fp16, int8 or onebit, with its parameters behind it,
-            if they are to differ from their defaults: codec="threshold tau=0.1". See docs/compression.md.
+            if they are to differ from their defaults: codec=threshold:tau=0.1. See docs/compression.md.
         consistency: ssp (bounded staleness; synchronous if tau is 0) or async.
         tau: with ssp, gradients of any other worker that a worker's weights may lack.
         warm_up_epochs: epochs, or a part of one, at the beginning in which only `warm_up_nodes` workers have images.

@@ -104,12 +104,12 @@ def pooled(codec: Codec, times: int) -> Codec:
 
 
 def parse_codec(text: str) -> Codec:
-    """A codec written as its kind and what differs from its defaults, such as ``threshold tau=0.1 packing=rice``.
+    """A codec written as its kind and what differs from its defaults, such as ``threshold:tau=0.1:packing=rice``.
 
     Raises:
         ConfigError: there is no such codec, or it has no such parameter or value.
     """
-    kind, *settings = text.replace(":", " ").split() or [""]
+    kind, *settings = text.split(":")
     if kind not in _CODECS:
         what = "there is no such codec"
         raise ConfigError(what, got=kind, fix=suggest(kind, _CODECS))

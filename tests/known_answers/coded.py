@@ -36,7 +36,7 @@ STEPS = 11
 WEIGHTS = 7510
 """64 x 100 and 100 x 10 weights, and 110 biases."""
 
-CODECS = ("threshold tau=0.5", "threshold tau=0.25 most=fit", "topk density=0.01", "fp16")
+CODECS = ("threshold:tau=0.5", "threshold:tau=0.25:most=fit", "topk:density=0.01", "fp16")
 
 JOBS: dict[str, tuple[Any, dict[str, Any]]] = {
     "ako p=1 every=1": (ako, {"p": 1, "every": 1}),

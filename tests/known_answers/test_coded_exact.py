@@ -28,7 +28,7 @@ def test_sent_and_owed_in_memory_in_any_order_are_the_sum_of_all_gradients(job: 
         assert all(owed(node).any() for node in run.nodes)
 
 
-@pytest.mark.parametrize("codec", ["threshold tau=0.5", "topk density=0.01", "fp16"])
+@pytest.mark.parametrize("codec", ["threshold:tau=0.5", "topk:density=0.01", "fp16"])
 @pytest.mark.parametrize("job", JOBS)
 def test_sent_and_owed_in_the_simulator_are_the_sum_of_all_gradients(job: str, codec: str) -> None:
     faults = ("cut:0-1@0.03+0.05", "pause:2@0.02+0.04", "slow:3@0+1x5")
@@ -38,8 +38,8 @@ def test_sent_and_owed_in_the_simulator_are_the_sum_of_all_gradients(job: str, c
 
 @pytest.mark.parametrize(
     ("job", "codec"),
-    [(job, "threshold tau=0.5") for job in JOBS]
-    + [("ako p=3 every=1", "topk density=0.01"), ("sparse async", "topk density=0.01"), ("sparse ssp", "fp16")],
+    [(job, "threshold:tau=0.5") for job in JOBS]
+    + [("ako p=3 every=1", "topk:density=0.01"), ("sparse async", "topk:density=0.01"), ("sparse ssp", "fp16")],
 )
 def test_sent_and_owed_over_grpc_are_the_sum_of_all_gradients(job: str, codec: str) -> None:
     plan = compile_graph(coded_job(job, codec), NODES)
@@ -49,7 +49,7 @@ def test_sent_and_owed_over_grpc_are_the_sum_of_all_gradients(job: str, codec: s
 @pytest.mark.parametrize("job", ["ako p=3 every=1", "all_to_all async", "parameter_server async", "sparse async"])
 def test_sent_and_owed_over_connections_that_break_are_the_sum_of_all_gradients(job: str) -> None:
     network = FaultyNetwork(MemoryNetwork(), (CutAfter(frames=4, times=30),), np.random.default_rng(0))
-    plan = compile_graph(coded_job(job, "threshold tau=0.5"), NODES)
+    plan = compile_graph(coded_job(job, "threshold:tau=0.5"), NODES)
     assert_sum_is_exact(job, run_in_process(plan, network.at).nodes)
 
 

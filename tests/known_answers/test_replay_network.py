@@ -48,7 +48,7 @@ def check_replay(plan: PhysicalPlan, run: InProcessRun) -> None:
         ("parameter_server", {"consistency": "async", "servers": 1}),
         ("sparse", {}),
         ("ako", {"codec": "topk", "p": 2}),
-        ("ako", {"codec": "threshold per_layer=true"}),
+        ("ako", {"codec": "threshold:per_layer=true"}),
         ("all_to_all", {"codec": "int8", "consistency": "async"}),
         ("parameter_server", {"codec": "onebit", "servers": "all"}),
     ],

@@ -63,7 +63,7 @@ def test_one_worker_in_memory_equals_plain_sgd_bit_for_bit(topology: str, settin
 
 @pytest.mark.parametrize("consistency", ["ssp", "async"])
 def test_one_sparse_worker_is_sgd_with_error_feedback_bit_for_bit(consistency: str) -> None:
-    result = run(job("sparse", codec="threshold tau=0.03", consistency=consistency), 1)
+    result = run(job("sparse", codec="threshold:tau=0.03", consistency=consistency), 1)
     weights, (owed,) = plain_sparse(1, 0.03)
     assert not np.array_equal(weights, plain_sgd())
     np.testing.assert_array_equal(replica(result.nodes[0]), weights)
@@ -72,7 +72,7 @@ def test_one_sparse_worker_is_sgd_with_error_feedback_bit_for_bit(consistency: s
 
 def test_synchronous_sparse_workers_compute_on_what_all_have_sent_before() -> None:
     """Each worker adds the messages of a step up in another order, so weights and gradients differ by roundings."""
-    settings = {"codec": "threshold tau=0.03", "consistency": "ssp", "tau": 0}
+    settings = {"codec": "threshold:tau=0.03", "consistency": "ssp", "tau": 0}
     result = run(job("sparse", **settings), 3)
     weights, owed = plain_sparse(3, 0.03)
     for node, residual in zip(result.nodes, owed, strict=True):

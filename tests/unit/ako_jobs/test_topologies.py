@@ -285,8 +285,8 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
         (all_to_all, {"consistency": "strong"}, r"^consistency: must be bsp, ssp or async \(got strong\)$"),
         (sparse, {"codec": "none"}, r"^codec: workers apply what a codec makes .* or run all_to_all \(got none\)$"),
         (sparse, {"codec": "treshold"}, r"^codec: there is no such codec; did you mean 'threshold'"),
-        (sparse, {"codec": "threshold tua=3"}, r"^codec: codec threshold has no such parameter; did you mean 'tau'"),
-        (sparse, {"codec": "topk density=2"}, r"^codec: density of codec topk is not valid; .*less than or equal to 1"),
+        (sparse, {"codec": "threshold:tua=3"}, r"^codec: codec threshold has no such parameter; did you mean 'tau'"),
+        (sparse, {"codec": "topk:density=2"}, r"^codec: density of codec topk is not valid; .*less than or equal to 1"),
         (sparse, {"phantom": True}, r"^a phantom has no gradients to code; leave out codec or phantom$"),
         (sparse, {"warm_up_nodes": 2}, r"^warm_up_nodes and warm_up_batch are for .*; add warm_up_epochs=0.2$"),
         (sparse, {"warm_up_batch": 2}, r"^warm_up_nodes and warm_up_batch are for .*; add warm_up_epochs=0.2$"),
@@ -372,7 +372,7 @@ STEPS = 21  # mini-batches of 32, the last of 9
         (ako, {"p": 3, "every": 2, "tau": 0}),
         (all_to_all, {"consistency": "ssp"}),
         (all_to_all, {"consistency": "async"}),
-        (sparse, {"codec": "threshold tau=0.05"}),
+        (sparse, {"codec": "threshold:tau=0.05"}),
         (sparse, {"consistency": "ssp", "tau": 0}),
         (parameter_server, {"servers": "all", "consistency": "ssp", "tau": 0}),
         (parameter_server, {"servers": "all", "shard": "layer"}),
@@ -406,7 +406,7 @@ def test_run_with_a_warm_up_of_one_worker_is_counted_as_that(consistency):
     assert (last.fields["images"], last.fields["epoch"]) == (11 * 16 + 2 * (IMAGES - 11 * 32), 1.0)
 
 
-@pytest.mark.parametrize("codec", ["threshold tau=0.05", "topk", "int8", "threshold density=0.01 per_layer=true"])
+@pytest.mark.parametrize("codec", ["threshold:tau=0.05", "topk", "int8", "threshold:density=0.01:per_layer=true"])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -426,7 +426,7 @@ def test_run_with_a_codec_both_ways_ends_with_the_servers_weights_everywhere(set
 
 
 def test_run_bulk_synchronous_with_a_codec_both_ways_is_the_same_co_located_and_in_any_order():
-    coded = {"consistency": "bsp", "codec": "threshold tau=0.05"}
+    coded = {"consistency": "bsp", "codec": "threshold:tau=0.05"}
     together = driver(parameter_server, 2, servers="all", **coded).execute()
     for nodes, servers, order in ((4, 2, None), (2, "all", 3)):
         other = driver(parameter_server, nodes, servers=servers, order=order, **coded).execute()
