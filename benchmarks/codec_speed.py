@@ -201,7 +201,9 @@ def measure(*, quick: bool) -> dict[str, list[object]]:
             f"{row.bits / row.entropy:8.3f}"
         )
     print(f"\nstep{'codec':>12}{'weights':>9}{'density':>9}{'add':>7}{'quantise':>10}{'encode':>8}{'decode':>8} us")
-    for codec in (Threshold(), Threshold(per_layer=True), Threshold(most="fit"), TopK(), Half(), Int8(), OneBit()):
+    one = Threshold(density=0.003)
+    thresholds = one, one.model_copy(update={"per_layer": True}), one.model_copy(update={"most": "fit"})
+    for codec in (*thresholds, TopK(), Half(), Int8(), OneBit()):
         cost = step(codec, SIZES[0], 40 if quick else 400)
         steps.append(cost)
         print(

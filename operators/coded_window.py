@@ -6,7 +6,7 @@ next round is made of, so nothing is lost: what was sent and the residual are th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -33,6 +33,11 @@ class _Coded(NamedTuple):
 
     code: Code
     updates: int
+
+
+def _coded(updates: Sequence[Update], where: slice) -> _Coded:
+    code = join([update.encode(where.start, where.stop) for update in updates])
+    return _Coded(code, sum(update.count(where.start, where.stop) for update in updates))
 
 
 @dataclass(slots=True)
@@ -71,6 +76,7 @@ class CodedWindowState(WindowState):
         self.residual = residual
         self._schedule, self._workers, self._cap_nbytes = schedule, workers, cap_nbytes
         self._rounds: list[_Round] = []
+        self._merged_nbytes = 0
         self._codes: dict[tuple[int, int, int], _Coded] = {}
 
     @property
@@ -88,7 +94,7 @@ class CodedWindowState(WindowState):
         self._codes.clear()
         self._free()
         self._merge()
-        while len(self._rounds) > 1 and self.nbytes > self._cap_nbytes:
+        while len(self._rounds) > 2 and self.nbytes > self._cap_nbytes and self._is_late(self._rounds[0].high):
             self.skips = True
             self._skip_to(self._rounds[0].high)
             self._free()
@@ -112,26 +118,34 @@ class CodedWindowState(WindowState):
         self.residual.add(values)
 
     def _sum(self, start: int, stop: int, low: int) -> Code:
-        """Gradients (low, closed] over cells, round by round; receivers with the same interval share one."""
+        """Gradients (low, closed] over cells, round by round; receivers with the same interval share one.
+
+        Several rounds that take more bytes than float32 are added up.
+        """
         key = (start, stop, low)
         where = self._layout.weights(start, stop)
         known = self._codes.get(key)
         if known is None:
             updates = [each.update for each in self._rounds if each.high > low]
-            known = self._codes[key] = _Coded(
-                join([update.encode(where.start, where.stop) for update in updates]),
-                sum(update.count(where.start, where.stop) for update in updates),
-            )
+            known = _coded(updates, where)
+            if len(updates) > 1 and known.code.nbytes > 4 * (where.stop - where.start):
+                known = _coded([total(updates)], where)
+            self._codes[key] = known
         self.residual.account.note(where.stop - where.start, known.updates, known.code.nbytes)
         return known.code
 
     def _free(self) -> None:
         everywhere = min(self._least, default=FAR)
         self._rounds = [each for each in self._rounds if each.high > everywhere]
+        if not self._rounds:
+            self._merged_nbytes = 0
 
     def _merge(self) -> None:
-        """Add up neighbouring rounds that no receiver's place lies between, once all hold more than one sum would."""
-        if self.nbytes <= _DENSE_NBYTES * self._layout.n_weights:
+        """Add up neighbouring rounds that no receiver's place lies between.
+
+        Once all hold more than one sum would, and again when they hold twice what was left then.
+        """
+        if self.nbytes <= max(_DENSE_NBYTES * self._layout.n_weights, 2 * self._merged_nbytes):
             return
         places = set(np.unique(self._sent_to).tolist())
         merged: list[_Round] = []
@@ -142,6 +156,7 @@ class CodedWindowState(WindowState):
             else:
                 merged.append(each)
         self._rounds = merged
+        self._merged_nbytes = self.nbytes
 
 
 class CodedWindow(StateElement):

@@ -135,13 +135,13 @@ class CostModel(BaseModel):
     """Chooses partitions and rounds.
 
     Args:
-        model_nbytes: m, bytes that all of the model takes when it is sent.
+        model_nbytes: m, bytes that all of the model takes when it is sent; in turn, the code of a round.
         cells: cells of the model's layout, and partitions at most that are chosen.
         partitions: p, if it is fixed.
         every: r, if it is fixed.
         bandwidth: B, bytes that one worker can send in a second; None if it is to be measured.
-        in_turn: receivers take turns, and each is sent the whole model in its own: p is as many as there are, at least.
-            For models that take so few bytes that it is messages which cost, not what is in them.
+        in_turn: receivers take turns, and each is sent the codes of all rounds since its last one: p is as many as
+            there are, but 16 at most. For codes of so few bytes that it is messages which cost, not what is in them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -179,7 +179,7 @@ class CostModel(BaseModel):
         load = self.load(pace, peers, HEADROOM * known.bandwidth)
         if self.fits(choice, load, known.every, peers):
             return replace(known, unfit=0), choice
-        unfit = known.unfit + (2 if load > _FAR_OFF * choice.span and self.partitions is None else 1)
+        unfit = known.unfit + (2 if load > _FAR_OFF * self._relief(choice) and self.partitions is None else 1)
         if unfit < _PERSISTS:
             return replace(known, unfit=unfit), choice
         return replace(known, unfit=0), self.best(load, known.every, peers)
@@ -188,14 +188,19 @@ class CostModel(BaseModel):
         """The fewest gradients in a round that the processor bears, and the fewest partitions that the link bears then.
 
         A span beyond `LONGEST` is for links that ask for it, and rounds make it a quarter longer than those do at most.
+        In turn, p is no matter of the link, which bears longer rounds.
 
         Args:
             load: see `load`.
             work: gradients in a round that the processor asks for.
             peers: n - 1.
         """
-        span = max(LONGEST, _MORE_SPAN * load)
         wanted = self.every or min(MOST_EVERY, max(1, math.ceil(work - 1e-9)))
+        if self.in_turn:
+            partitions = self._partitions(load, wanted, peers)
+            borne = min(wanted, max(1, LONGEST // partitions))
+            return Choice(partitions, self.every or max(borne, math.ceil(load - 1e-9)))
+        span = max(LONGEST, _MORE_SPAN * load)
         for every in range(wanted, 0, -1):
             choice = Choice(self._partitions(load, every, peers), every)
             if self.every or every == 1 or choice.span <= span:
@@ -212,8 +217,8 @@ class CostModel(BaseModel):
         return least <= choice.partitions <= most
 
     def nbytes_s(self, known: Known, choice: Choice, peers: int) -> float:
-        """Bytes that a node sends in a second at its own pace: gamma / r m (n - 1) / p."""
-        return known.gradients_per_s * self.model_nbytes * peers / choice.span
+        """Bytes that a node sends in a second at its own pace: gamma / r m (n - 1) / p; in turn, without the p."""
+        return known.gradients_per_s * self.model_nbytes * peers / self._relief(choice)
 
     def learn(self, known: Known, choice: Choice, rates: Rates, peers: int) -> Known:
         """What is known with one more measurement; see `decide`."""
@@ -245,10 +250,13 @@ class CostModel(BaseModel):
         """P, for rounds of so many gradients."""
         if self.partitions:
             return self.partitions
-        asked = math.ceil(load / every - 1e-9)
         if self.in_turn:
-            return max(1, min(peers, LONGEST), asked)
-        return min(self.cells, max(LEAST_PARTITIONS if every > 1 else 1, asked))
+            return max(1, min(peers, LONGEST))
+        return min(self.cells, max(LEAST_PARTITIONS if every > 1 else 1, math.ceil(load / every - 1e-9)))
+
+    def _relief(self, choice: Choice) -> int:
+        """What a choice divides a node's traffic by. In turn, a receiver is sent the codes of p rounds, not a p-th."""
+        return choice.every if self.in_turn else choice.span
 
 
 def _full(known: Known, rates: Rates) -> Known:

@@ -58,7 +58,8 @@ class WindowState(State):
         Args:
             layout: the model's cells.
             wanted: by receiver, the cells it is sent.
-            cap_nbytes: memory for gradients at most; beyond it the oldest are dropped.
+            cap_nbytes: memory for gradients at most; beyond it the oldest are dropped, where a receiver has missed its
+                turn.
             newest_only: keep no gradient but the newest: no accumulation.
         """
         self.newest = self.closed = 0
@@ -100,7 +101,7 @@ class WindowState(State):
         self._free()
         if len(self._blocks) > self._cap:
             self._merge()
-        while len(self._blocks) > self._cap:
+        while len(self._blocks) > self._cap and self._is_late(self._blocks[0].high):
             self.skips = True
             self._skip_to(self._blocks[0].high)
             self._free()
@@ -179,6 +180,10 @@ class WindowState(State):
         """Let go of gradients that everybody has been sent."""
         everywhere = min(self._least, default=FAR)
         self._blocks = [block for block in self._blocks if block.high > everywhere]
+
+    def _is_late(self, number: int) -> bool:
+        """Whether who has not been sent gradient `number` has missed a turn: others keep as many however large."""
+        return number <= self.newest - 2 * self.span
 
     def _merge(self) -> None:
         """Add up neighbouring gradients that no receiver's place lies between."""

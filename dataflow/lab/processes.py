@@ -86,6 +86,8 @@ def kill_all(namespaces: Sequence[str], clock: Clock) -> int:
     """
     deadline_s, killed = clock.now() + _GONE_S, set[int]()
     while left := {each for namespace in namespaces for each in processes(namespace)}:
+        if clock.now() > deadline_s:
+            raise LabError(what="processes of the lab do not end", got=sorted(left))
         with ExitStack() as opened:
             handles = [handle for each in left if (handle := _kill(each, opened)) is not None]
             for handle in handles:

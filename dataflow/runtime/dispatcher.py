@@ -229,7 +229,7 @@ class Dispatcher:
         told = run.recent.get(statistics.node)
         before = told[-1].received_nbytes if told else {}
         for peer, nbytes in statistics.received_nbytes.items():
-            if nbytes > before.get(peer, 0):
+            if nbytes > before.get(peer, 0) and peer < len(run.sessions):
                 run.sessions[peer].seen_s = self._clock.now()
 
     def _log_lines(self, session: AgentSession, message: pb.LogLines) -> None:

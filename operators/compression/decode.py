@@ -234,7 +234,7 @@ def _halves(code: Code, at: int, part: Vector, scale: Any, write: bool) -> int:
         return -_TRUNCATED
     rate = _float(code, at)
     factor = scale * rate
-    if not (np.isfinite(factor) and np.isfinite(rate) and rate >= 0):
+    if not (np.isfinite(factor * np.float32(65504)) and np.isfinite(rate) and rate >= 0):
         return -_NUMBER
     at += 4
     halves = code[at : at + 2 * part.size]

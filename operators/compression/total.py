@@ -8,6 +8,7 @@ import numpy as np
 
 from operators.compression.codes import add
 from operators.compression.update import Sparse, Update
+from operators.dnn.arrays import read_only
 
 
 def total(updates: Sequence[Update]) -> Update:
@@ -20,6 +21,6 @@ def total(updates: Sequence[Update]) -> Update:
     values = np.zeros(n_weights, np.float32)
     for update in updates:
         add(values, update.encode(0, n_weights))
-    places = np.flatnonzero(values)
+    places, bounds = np.flatnonzero(values), read_only(np.array([0, n_weights], np.int64))
     words = (2 * places).astype(np.uint32)
-    return Sparse(words, values[places], np.array([0, n_weights], np.int64), np.zeros(1, np.float32))
+    return Sparse(words, values[places], bounds, np.zeros(1, np.float32))

@@ -95,20 +95,41 @@ def test_rounds_between_which_nobody_stands_become_one_sum_that_takes_less_memor
         window.append(number, vector(*range(8)))
         window.close()
         window.take(1, 0, 4)
-        assert window.nbytes <= 8 * 8 + 2 * 8
+        assert window.nbytes <= 2 * (8 * 8 + 4) + 2 * 8
     assert receive(late, window.take(2, 0, 4)) == [(0, 4, 0, 29)]
     assert late.tolist() == [29 * value for value in range(8)]
 
 
-def test_oldest_rounds_are_dropped_and_counted_beyond_the_cap():
+def test_oldest_rounds_are_dropped_and_counted_beyond_the_cap_once_a_receiver_has_missed_its_turn():
     window = make(Half(), receivers=(1, 2, 3), cap_nbytes=40)
     for number in range(1, 6):
         window.append(number, vector(*[1] * 8))
         window.close()
         window.take(1 if number % 2 else 2, 0, 4)
-    assert window.nbytes <= 40
     assert window.skips
     assert window.dropped > 0
+
+
+def test_no_round_is_dropped_while_nobody_has_missed_a_turn_however_large_the_model():
+    window = make(Half(), receivers=(1, 2, 3), cap_nbytes=1)
+    window.span = 3
+    for number in range(1, 30):
+        window.append(number, vector(*[1] * 8))
+        window.close()
+        window.take(1 + number % 3, 0, 4)
+    assert (window.dropped, window.skips) == (0, False)
+
+
+def test_rounds_that_take_more_than_float32_are_sent_as_their_sum():
+    window, target = make(Half()), np.zeros(8, np.float32)
+    for number in range(1, 5):
+        window.append(number, vector(*range(8)))
+        window.close()
+        window.take(1, 0, 4)
+    (interval,) = window.take(2, 0, 4)
+    assert interval.values.nbytes <= 4 * 8 + 16
+    receive(target, [interval])
+    assert target.tolist() == [4 * value for value in range(8)]
 
 
 @pytest.mark.parametrize("codec", [Threshold(tau=0.5), Threshold(tau=0.5, most="fit"), TopK(density=0.25), Half()])

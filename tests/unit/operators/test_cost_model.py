@@ -261,7 +261,14 @@ def test_receivers_in_turn_have_the_longest_round_that_keeps_the_turn_short(peer
     assert choice == Choice(*chosen)
 
 
-def test_receivers_in_turn_are_sent_less_often_if_the_link_asks_for_it():
-    cost = CostModel(model_nbytes=M, in_turn=True, every=1)
-    _, choices = run(cost, Known(), cost.first(PEERS), [10_000_000] * 20)
-    assert choices[-1] == Choice(34, 1)  # 100 x 1 MB x 3 / (0.9 x 10 MB/s) = 33.3
+def test_receivers_in_turn_have_longer_rounds_if_the_link_asks_for_it():
+    cost, carried = CostModel(model_nbytes=M, in_turn=True), 10_000_000
+    known, choice = Known(), cost.first(PEERS)
+    for _ in range(20):
+        share = min(1.0, carried * choice.every / (GAMMA * M * PEERS))
+        passed, busy = (carried, 1.0) if share < 1 else (GAMMA * M * PEERS / choice.every, 0.9)
+        measured = rates(passed, busy, steps=round(50 * share), blocked=1 - share)
+        known, choice = cost.decide(known, choice, measured, PEERS)
+    assert choice.partitions == PEERS
+    assert 34 <= choice.every <= 37  # 100 x 1 MB x 3 / (0.9 x 10 MB/s) = 33.3, and a tenth more than fits
+    assert cost.nbytes_s(known, choice, PEERS) == pytest.approx(GAMMA * M * PEERS / choice.every, rel=0.02)

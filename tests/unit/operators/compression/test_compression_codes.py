@@ -380,3 +380,12 @@ def test_huge_declared_counts_allocate_nothing(form):
         assert tracemalloc.get_traced_memory()[1] < 20_000
     finally:
         tracemalloc.stop()
+
+
+def test_code_of_float16_whose_rate_makes_an_infinity_is_refused():
+    rate = np.array([3e38], "<f4").tobytes()
+    code = np.frombuffer(bytes([0x88, 0x01]) + rate + b"\xff\x7b", np.uint8)
+    target = np.zeros(1, np.float32)
+    with pytest.raises(WireError, match="infinite"):
+        add(target, code)
+    assert target[0] == 0
