@@ -83,7 +83,7 @@ def build(config: Config) -> LogicalGraph:
         setting,
         clocks=Clocks(cells=setting.layout.cells, origins="worker", span=cost.first(0).span),
         local=True,
-        emits=config.emits,
+        emits="update",
         slack=config.tau,
     )
     rotation = Rotation(receivers="worker", cost=cost)

@@ -37,13 +37,13 @@ def build(config: Config) -> LogicalGraph:
         setting,
         clocks=Clocks(cells=layout.cells, origins="worker", own=bsp),
         local=not bsp,
-        emits="gradient" if bsp else config.emits,
+        emits="gradient" if bsp else "update",
         slack={"bsp": 0, "ssp": config.tau, "async": None}[config.consistency],
     )
     if bsp:
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="worker")
     graph = (
-        send_whole(graph, setting, config.parsed_codec, updates=not bsp)
+        send_whole(graph, setting, config.parsed_codec, emits="gradient" if bsp else "update", rated=not bsp)
         .with_operator("receive", ReceiveFragments(), role="worker")
         .with_operator(
             "apply",

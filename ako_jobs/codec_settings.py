@@ -20,6 +20,8 @@ from operators.window import Window
 
 NONE = "none"
 
+Emits = Literal["gradient", "update"]
+
 
 class CodecConfig(TrainingConfig):
     """Settings of a job with a codec.
@@ -50,11 +52,6 @@ class CodecConfig(TrainingConfig):
         """The codec; None without one."""
         return None if self.codec == NONE else parse_codec(self.codec)
 
-    @property
-    def emits(self) -> Literal["gradient", "update"]:
-        """What leaves a worker's gradients, where peers exchange updates: codecs work on gradients."""
-        return "update" if self.codec == NONE else "gradient"
-
 
 def require_codec(text: str) -> None:
     """Nothing, if `text` is a codec; for validators of settings.
@@ -70,7 +67,7 @@ def require_codec(text: str) -> None:
 
 
 def send_whole(
-    graph: LogicalGraph, setting: Setting, codec: Codec | None, *, updates: bool, span: int = 0
+    graph: LogicalGraph, setting: Setting, codec: Codec | None, *, emits: Emits, rated: bool, span: int = 0
 ) -> LogicalGraph:
     """`graph` with an operator ``send`` in role ``worker`` that sends every gradient whole.
 
@@ -78,15 +75,16 @@ def send_whole(
         graph: has the role.
         setting: of the job.
         codec: its codec.
-        updates: whether what leaves is multiplied by the learning rate, where a codec takes gradients in.
+        emits: what comes of a worker's gradients.
+        rated: whether what leaves has the learning rate in it.
         span: gradients of a worker that others may lack.
     """
-    layout, rate = setting.layout, setting.schedule if updates else None
+    layout, rate = setting.layout, setting.schedule if rated else None
     if codec is None:
         return graph.with_operator("send", SendGradients(layout=layout), role="worker")
     residual = Owed(codec=codec, n_weights=layout.n_weights, layers=setting.layers)
     graph = graph.with_state("residual", residual, role="worker").with_operator(
-        "send", SendCoded(layout=layout, schedule=rate, span=span), role="worker"
+        "send", SendCoded(layout=layout, schedule=rate, updates=emits == "update", span=span), role="worker"
     )
     return keep_owed(graph, setting, "residual")
 
@@ -111,7 +109,7 @@ def window(
         setting: of the job.
         codec: its codec.
         receivers: role whose nodes are sent to.
-        updates: whether what leaves is multiplied by the learning rate.
+        updates: whether updates come and leave, and not gradients.
         sharding: the cells that each receiver is sent; all if None.
         newest_only: no accumulation.
     """

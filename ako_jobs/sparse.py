@@ -75,7 +75,7 @@ def build(config: Config) -> LogicalGraph:
         warm_up = WarmUp(nodes=config.warm_up_nodes, epochs=config.warm_up_epochs, batch=config.warm_up_batch)
         graph = graph.replace("source", source.model_copy(update={"warm_up": warm_up}))
     graph = (
-        send_whole(graph, setting, config.parsed_codec, updates=True, span=span)
+        send_whole(graph, setting, config.parsed_codec, emits="gradient", rated=True, span=span)
         .with_operator("receive", ReceiveFragments(), role="worker")
         .with_operator("apply", Apply(layout=layout), role="worker")
         .connect("compute.gradients", "send")

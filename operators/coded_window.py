@@ -68,7 +68,7 @@ class CodedWindowState(WindowState):
             layout: see `WindowState`.
             wanted: see `WindowState`.
             residual: what is owed.
-            schedule: learning rate by which what leaves is multiplied; None: gradients leave.
+            schedule: learning rate that updates have in them; None: gradients come.
             workers: how many nodes the rate is for.
             cap_nbytes: see `WindowState`.
         """
@@ -76,7 +76,7 @@ class CodedWindowState(WindowState):
         self.residual = residual
         self._schedule, self._workers, self._cap_nbytes = schedule, workers, cap_nbytes
         self._rounds: list[_Round] = []
-        self._merged_nbytes = 0
+        self._merged_nbytes, self._unit = 0, 1.0
         self._codes: dict[tuple[int, int, int], _Coded] = {}
 
     @property
@@ -88,8 +88,9 @@ class CodedWindowState(WindowState):
         """Code what was appended since the last time, and what is owed of before."""
         if self.closed == self.newest:
             return
-        rate = self._schedule.at(self.newest, self._workers) if self._schedule else 1.0
-        self._rounds.append(_Round(self.closed, self.newest, self.residual.quantise(rate)))
+        if self._schedule:
+            self._unit = self._schedule.at(self.newest, self._workers) or self._unit
+        self._rounds.append(_Round(self.closed, self.newest, self.residual.quantise(unit=self._unit)))
         self.closed = self.newest
         self._codes.clear()
         self._free()
@@ -168,7 +169,7 @@ class CodedWindow(StateElement):
         layers: offset at which each layer begins.
         receivers: role whose nodes are sent to.
         sharding: the cells that each receiver is sent; if None, every other node is sent all cells.
-        schedule: learning rate by which what leaves is multiplied; None: gradients leave.
+        schedule: learning rate that updates have in them; None: gradients come.
         cap_nbytes: see `Window`.
     """
 

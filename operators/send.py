@@ -78,7 +78,8 @@ class SendCoded(Operator):
 
     Args:
         layout: the model's cells.
-        schedule: learning rate by which what leaves is multiplied; None: gradients leave.
+        schedule: learning rate of gradients; None: they leave without.
+        updates: whether what comes are updates, which have the rate in them.
         span: gradients of this node that others may lack.
     """
 
@@ -86,6 +87,7 @@ class SendCoded(Operator):
     sends = True
     layout: Layout
     schedule: Schedule | None = None
+    updates: bool = False
     span: int = Field(default=0, ge=0)
     gradients = In(Gradient)
     fragments = Out(Fragment)
@@ -94,7 +96,8 @@ class SendCoded(Operator):
     def process(self, gradient: Gradient, residual: Residual, node: NodeContext) -> Emissions:
         """The gradient's code in fragments of at most a frame, and what it cost."""
         residual.add(gradient.values)
-        update = residual.quantise(self.schedule.at(gradient.number, node.size) if self.schedule else 1.0)
+        rate = self.schedule.at(gradient.number, node.size) if self.schedule else 1.0
+        update = residual.quantise(unit=rate or 1.0) if self.updates else residual.quantise(rate)
         low, high, nbytes = gradient.number - 1, gradient.number, 0
         for start, stop in self.layout.frames(0, self.layout.cells):
             where = self.layout.weights(start, stop)

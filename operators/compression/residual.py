@@ -46,7 +46,7 @@ class Residual(State):
     """
 
     values: Vector
-    """(weights,) float32, in gradient units."""
+    """(weights,) float32, in the units of what is added: gradients, or updates."""
 
     account: Account
     """What codes of its updates have cost; whoever sends them notes it."""
@@ -92,11 +92,12 @@ class Residual(State):
             raise ValueError(what)
         self.values += gradient
 
-    def quantise(self, rate: float = 1.0) -> Update:
+    def quantise(self, rate: float = 1.0, *, unit: float = 1.0) -> Update:
         """Take an update out of the residual.
 
         Args:
-            rate: the update is in units of `rate` times gradient, the residual in gradient units; rounded to float32.
+            rate: the update is in units of `rate` times what the residual is in; rounded to float32.
+            unit: how many units of the residual a gradient's unit is, which a tau that was given is in; above 0.
 
         Raises:
             OperatorError: a weight is owed what is infinite or not a number; the residual is as it was.
@@ -108,7 +109,7 @@ class Residual(State):
         factor = np.float32(rate)
         match self.codec:
             case Threshold():
-                return self._threshold(self.codec, factor)
+                return self._threshold(self.codec, factor, np.float32(unit))
             case TopK():
                 return self._largest(self.codec, factor)
             case Half():
@@ -154,13 +155,14 @@ class Residual(State):
     def _bits(self) -> npt.NDArray[np.uint32]:
         return read_only(self.values.view(np.uint32))
 
-    def _threshold(self, codec: Threshold, rate: np.float32) -> Update:
+    def _threshold(self, codec: Threshold, rate: np.float32, unit: np.float32) -> Update:
         if codec.tau is None and not self._taus.all():
             self._begin(codec)
         largest = 1 if codec.most == "one" else _MOST
-        self._require(float(self._taus.max()) * float(rate) * largest)
-        quanta = rate * (self._taus if codec.per_layer else np.full(self._layers.size - 1, self._taus[0]))
-        taus, scratch = read_only(self._taus), np.empty(self.values.size, np.uint32)
+        taus = read_only(self._taus if codec.tau is None else unit * self._taus)
+        self._require(float(taus.max()) * float(rate) * largest)
+        quanta = rate * (taus if codec.per_layer else np.full(self._layers.size - 1, taus[0]))
+        scratch = np.empty(self.values.size, np.uint32)
         words, counts = quantise.over(self._bits(), self._groups, taus.view(np.uint32), scratch)
         clip = np.float32(np.inf if codec.clip is None else codec.clip)
         bad, multiples = quantise.take(self.values, words, counts, taus, largest, clip)

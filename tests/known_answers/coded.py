@@ -38,15 +38,19 @@ WEIGHTS = 7510
 
 CODECS = ("threshold:tau=0.5", "threshold:tau=0.25:most=fit", "topk:density=0.01", "fp16")
 
+FALLING = {"schedule": "step", "milestones": "0.5", "gamma": 0.5}
+
 JOBS: dict[str, tuple[Any, dict[str, Any]]] = {
     "ako p=1 every=1": (ako, {"p": 1, "every": 1}),
     "ako p=3 every=1": (ako, {"p": 3, "every": 1}),
     "ako p=1 every=4": (ako, {"p": 1, "every": 4}),
     "ako p=3 every=4": (ako, {"p": 3, "every": 4, "tau": 0}),
     "ako live": (ako, {}),
+    "ako, falling rate": (ako, {"p": 3, "every": 2, **FALLING}),
     "all_to_all bsp": (all_to_all, {"consistency": "bsp"}),
     "all_to_all ssp": (all_to_all, {"consistency": "ssp", "tau": 1}),
     "all_to_all async": (all_to_all, {"consistency": "async"}),
+    "all_to_all async, falling rate": (all_to_all, {"consistency": "async", **FALLING}),
     "parameter_server bsp": (parameter_server, {"consistency": "bsp", "servers": "all"}),
     "parameter_server async": (parameter_server, {"consistency": "async", "servers": "all", "n_push": 2, "n_fetch": 4}),
     "sparse synchronous": (sparse, {"consistency": "ssp", "tau": 0}),
@@ -94,7 +98,7 @@ _FIELDS = tuple(Compute.model_fields)
 
 
 def owed(node: LoadedNode) -> np.ndarray:
-    """What a worker owes, in gradient units."""
+    """What a worker owes: of updates if it has applied its own, else of gradients."""
     for state in node.states.values():
         if isinstance(state, Residual):
             return state.values
@@ -105,21 +109,25 @@ def owed(node: LoadedNode) -> np.ndarray:
 
 def assert_sum_is_exact(job: str, nodes: Sequence[LoadedNode], steps: int = STEPS) -> None:
     """Every replica and what workers owe are the sum of all gradients, to the last bit."""
-    gradients = [sum(known_gradient(node, number) for number in range(1, steps + 1)) for node in range(NODES)]
-    sent = [gradient - owed(node) for gradient, node in zip(gradients, nodes, strict=True)]
+    whole = job.startswith(("ako", "all_to_all")) and "bsp" not in job  # own gradients are applied whole
+    rates = [_rate(job, number) if whole else 1.0 for number in range(1, steps + 1)]
+    made = [
+        sum(rate * known_gradient(node, number) for number, rate in enumerate(rates, start=1)) for node in range(NODES)
+    ]
+    sent = [each - owed(node) for each, node in zip(made, nodes, strict=True)]
     everything = np.sum(sent, axis=0)
     assert everything.any()
     for index, node in enumerate(nodes):
         clocks = node.states["clocks"]
         assert isinstance(clocks, ClocksState)
         assert (clocks.made, clocks.rejected) == (steps, 0)
-        if "bsp" in job:
-            want = everything / NODES
-        elif job.startswith(("ako", "all_to_all")):
-            want = everything + owed(node)  # its own gradients are applied whole
-        else:
-            want = everything
-        np.testing.assert_array_equal(_values(node.states), -np.float32(RATE) * want, err_msg=f"node {index}")
+        want = everything + owed(node) if whole else RATE / (NODES if "bsp" in job else 1) * everything
+        np.testing.assert_array_equal(_values(node.states), -want.astype(np.float32), err_msg=f"node {index}")
+
+
+def _rate(job: str, number: int) -> float:
+    """The rate of a worker's gradient: half an epoch are the first 6 of 11 of each."""
+    return RATE if "falling" not in job or number <= 6 else RATE / 2
 
 
 def _values(states: Mapping[str, object]) -> np.ndarray:

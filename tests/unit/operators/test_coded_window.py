@@ -13,7 +13,7 @@ from dataflow.node_context import NodeContext
 from operators.coded_window import CodedWindow, CodedWindowState
 from operators.compression import Codec, Half, Residual, Threshold, TopK, add
 from operators.layout import Layout
-from operators.schedule import Schedule
+from operators.schedule import Schedule, Step
 
 EIGHT = Layout(bounds=(0, 2, 4, 6, 8))
 
@@ -79,13 +79,15 @@ def test_closing_again_without_a_gradient_changes_nothing():
     assert window.closed == 1
 
 
-def test_update_is_scaled_by_the_rate_of_the_rounds_last_gradient():
-    window = make(Threshold(tau=2), schedule=Schedule(lr=0.5))
-    window.append(1, vector(0, 0, 0, 3, 0, 0, 0, 0))
-    window.close()
+def test_tau_of_updates_is_multiplied_by_the_rate_of_the_rounds_last_gradient_or_the_last_that_was_not_zero():
+    window = make(Threshold(tau=2), schedule=Schedule(lr=0.5, decay=Step(milestones=(2,), gamma=0.5)))
     target = np.zeros(8, np.float32)
-    receive(target, window.take(1, 0, 4))
-    assert (target[3], window.residual.values[3]) == (1, 1)
+    for number, tau, owed in ((1, 1.0, 2.0), (2, 0.5, 4.5)):  # two workers: gradient 2 is after 2 of all
+        window.append(number, vector(0, 0, 0, 3, 0, 0, 0, 0))
+        window.close()
+        before = target[3]
+        receive(target, window.take(1, 0, 4))
+        assert (target[3] - before, window.residual.values[3]) == (tau, owed)
 
 
 def test_rounds_between_which_nobody_stands_become_one_sum_that_takes_less_memory():
