@@ -16,12 +16,12 @@ import numpy.typing as npt
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Sample
 from dataflow.state import StateElement, StateKind
-from operators.clocks import FAR, everything
+from operators.clocks import FAR
 from operators.compression import Codec, Residual, Update, join, total
 from operators.layout import Layout, Sharding
 from operators.messages import Code, Vector
 from operators.schedule import Schedule
-from operators.window import WindowState
+from operators.window import WindowState, wanted
 
 _OWED = "residual."
 _DENSE_NBYTES = 8
@@ -76,7 +76,7 @@ class CodedWindowState(WindowState):
         self.residual = residual
         self._schedule, self._workers, self._cap_nbytes = schedule, workers, cap_nbytes
         self._rounds: list[_Round] = []
-        self._merged_nbytes, self._unit = 0, 1.0
+        self._merged_nbytes = 0
         self._codes: dict[tuple[int, int, int], _Coded] = {}
 
     @property
@@ -88,9 +88,8 @@ class CodedWindowState(WindowState):
         """Code what was appended since the last time, and what is owed of before."""
         if self.closed == self.newest:
             return
-        if self._schedule:
-            self._unit = self._schedule.at(self.newest, self._workers) or self._unit
-        self._rounds.append(_Round(self.closed, self.newest, self.residual.quantise(unit=self._unit)))
+        unit = self._schedule.at(self.newest, self._workers) if self._schedule else 1.0
+        self._rounds.append(_Round(self.closed, self.newest, self.residual.quantise(unit=unit)))
         self.closed = self.newest
         self._codes.clear()
         self._free()
@@ -185,14 +184,9 @@ class CodedWindow(StateElement):
     def create(self, node: NodeContext) -> CodedWindowState:
         """An empty window."""
         Residual.compile(self.codec)
-        members = node.members[self.receivers]
-        if self.sharding:
-            wanted = self.sharding.owned(members)
-        else:
-            wanted = everything(members, self.layout.cells, without=node.index)
         return CodedWindowState(
             self.layout,
-            wanted,
+            wanted(node, self.receivers, self.layout, self.sharding),
             residual=Residual(self.codec, self.layout.n_weights, self.layers),
             schedule=self.schedule,
             workers=node.size,

@@ -97,7 +97,7 @@ class SendCoded(Operator):
         """The gradient's code in fragments of at most a frame, and what it cost."""
         residual.add(gradient.values)
         rate = self.schedule.at(gradient.number, node.size) if self.schedule else 1.0
-        update = residual.quantise(unit=rate or 1.0) if self.updates else residual.quantise(rate)
+        update = residual.quantise(unit=rate) if self.updates else residual.quantise(rate)
         low, high, nbytes = gradient.number - 1, gradient.number, 0
         for start, stop in self.layout.frames(0, self.layout.cells):
             where = self.layout.weights(start, stop)

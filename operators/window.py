@@ -229,9 +229,15 @@ class Window(StateElement):
 
     def create(self, node: NodeContext) -> WindowState:
         """An empty window."""
-        members = node.members[self.receivers]
-        if self.sharding:
-            wanted = self.sharding.owned(members)
-        else:
-            wanted = everything(members, self.layout.cells, without=node.index)
-        return WindowState(self.layout, wanted, cap_nbytes=self.cap_nbytes, newest_only=self.newest_only)
+        receivers = wanted(node, self.receivers, self.layout, self.sharding)
+        return WindowState(self.layout, receivers, cap_nbytes=self.cap_nbytes, newest_only=self.newest_only)
+
+
+def wanted(
+    node: NodeContext, receivers: str, layout: Layout, sharding: Sharding | None
+) -> dict[int, npt.NDArray[np.bool_]]:
+    """By receiver, the cells that a node sends it: those it owns, or all to every other node if nothing is sharded."""
+    members = node.members[receivers]
+    if sharding:
+        return sharding.owned(members)
+    return everything(members, layout.cells, without=node.index)

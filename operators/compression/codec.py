@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -111,7 +112,9 @@ def parse_codec(text: str) -> Codec:
     """
     kind, *settings = text.split(":")
     if kind not in _CODECS:
-        what = "there is no such codec"
+        what, begun = "there is no such codec", re.match(r"\w+", kind)
+        if begun and begun[0] in _CODECS:
+            raise ConfigError(what, got=text, fix="write parameters behind colons, as in threshold:tau=0.1")
         raise ConfigError(what, got=kind, fix=suggest(kind, _CODECS))
     values: dict[str, Any] = {"kind": kind}
     for setting in settings:

@@ -64,6 +64,7 @@ class Residual(State):
         if isinstance(codec, Threshold):
             self._groups = self._layers if codec.per_layer else read_only(self._layers[[0, -1]])
             self._taus = np.full(self._groups.size - 1, codec.tau or 0, np.float32)
+            self._unit = np.float32(1)
             self._wanted = codec.density * np.diff(self._groups)
         elif isinstance(codec, Int8 | OneBit):
             cuts = [range(start, stop, CHUNK) for start, stop in pairwise(bounds)]
@@ -97,7 +98,7 @@ class Residual(State):
 
         Args:
             rate: the update is in units of `rate` times what the residual is in; rounded to float32.
-            unit: how many units of the residual a gradient's unit is, which a tau that was given is in; above 0.
+            unit: of the residual's units, how many a gradient's unit is, in which a tau is given; if 0, as many as before.
 
         Raises:
             OperatorError: a weight is owed what is infinite or not a number; the residual is as it was.
@@ -109,7 +110,8 @@ class Residual(State):
         factor = np.float32(rate)
         match self.codec:
             case Threshold():
-                return self._threshold(self.codec, factor, np.float32(unit))
+                self._unit = np.float32(unit) or self._unit
+                return self._threshold(self.codec, factor, self._unit)
             case TopK():
                 return self._largest(self.codec, factor)
             case Half():

@@ -39,6 +39,8 @@ def test_parse_codec_of_a_kind_and_parameters_is_the_codec(text, codec):
         ("topk:density", "density of codec topk must be given once"),
         ("topk:density=1:density=1", "density of codec topk must be given once"),
         ("topk:density=2", r"density of codec topk is not valid \(got 2\)"),
+        ("threshold tau=0.1", r"no such codec \(got threshold tau=0.1\); write parameters behind colons"),
+        ("threshold,tau=0.1", "write parameters behind colons"),
         ("threshold:tau=0", "tau of codec threshold is not valid"),
         ("threshold:tau=nan", "tau of codec threshold is not valid"),
         ("threshold:tau=1:density=0.1", "codec threshold is not valid .*leave out tau"),

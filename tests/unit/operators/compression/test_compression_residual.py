@@ -319,3 +319,11 @@ def test_memory_of_updates_is_as_documented():
     over = int(np.count_nonzero(np.abs(values) > 2))
     expected = {"threshold": 4 * over + 4, "topk": 8 * 1024 + 4, "fp16": 16384, "int8": 8192 + 16, "onebit": 1024 + 32}
     assert held == expected
+
+
+def test_tau_in_units_of_which_there_are_none_is_what_it_was_before():
+    residual = Residual(Threshold(tau=2.0), 1)
+    residual.add(vector(3.0))
+    assert decoded(residual.quantise(unit=0.5)).tolist() == [1.0]
+    assert decoded(residual.quantise(unit=0.0)).tolist() == [1.0]
+    assert residual.values.tolist() == [1.0]
