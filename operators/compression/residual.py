@@ -98,7 +98,7 @@ class Residual(State):
 
         Args:
             rate: the update is in units of `rate` times what the residual is in; rounded to float32.
-            unit: of the residual's units, how many a gradient's unit is, in which a tau is given; if 0, as many as before.
+            unit: how many of the residual's units a gradient's is, in which a tau is given; if 0, as many as before.
 
         Raises:
             OperatorError: a weight is owed what is infinite or not a number; the residual is as it was.
