@@ -19,6 +19,13 @@ from dataflow.lab.lab import find, status
 from dataflow.lab.plan import Host, LabPlan, lab_name
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker of pytest-xdist runs all tests of this folder: labs share the machine's network and its cores."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.xdist_group("lab"))
+
+
 class Lab:
     """The lab of a test: runs `ako lab`, here or as a process of its own."""
 
