@@ -84,12 +84,14 @@ Effect = Emission | Sample | Artifact | EndOfData
 Emissions = Iterator[Effect]
 
 
-HOOKS = {"process": 1, "merge": 1, "ready": 0, "on_end": 0, "on_left": 1, "on_rates": 1}
+HOOKS = {"process": 1, "merge": 1, "ready": 0, "on_end": 0, "on_left": 1, "on_joined": 1, "on_rates": 1}
 """Methods that may ask for state by parameter name, with the number of positional arguments each is given.
 
 `ready(**state) -> bool` holds an operator back while false; `on_end(**state)` runs once after the last message;
-`on_left(node, **state)` when a node whose messages this operator receives has ended or died; `on_rates(rates, **state)`
-when the node has measured how fast it is (`dataflow.reports.Rates`). Only `process` is required.
+`on_left(node, **state)` behind the last message of a node that has ended or died, or, if this operator receives none of
+it, when it has died; `on_joined(node, **state)` when one that had died is a member again, ahead of its first message;
+`on_rates(rates, **state)` when the node has measured how fast it is (`dataflow.reports.Rates`). Only `process` is
+required.
 """
 
 

@@ -185,6 +185,7 @@ class Chain:
         self.gated = bool(self._gates)
         self.gate_uses = _together(member.uses("ready") for member in self._gates)
         self.minds_leaving = any(member.has("on_left") for member in self.members)
+        self.minds_joining = any(member.has("on_joined") for member in self.members)
         self.minds_rates = any(member.has("on_rates") for member in self.members)
         self.uses = _together(member.uses(hook) for member in self.members for hook in HOOKS)
         self.writes = self.uses.writes
@@ -199,7 +200,7 @@ class Chain:
             and not any(port.latest for port in self.head.inputs)
         )
         self.left_needs, self.end_needs = self._hook_needs("on_left"), self._hook_needs("on_end")
-        self.rates_needs = self._hook_needs("on_rates")
+        self.joined_needs, self.rates_needs = self._hook_needs("on_joined"), self._hook_needs("on_rates")
 
     def ready(self, given: Given) -> bool:
         """Whether every `ready` predicate of the chain holds for what `gate_uses` asks for.
@@ -241,6 +242,10 @@ class Chain:
     def left(self, node: int, given: Given, step: int) -> Outcome:
         """What the operators give after the last message of a node, in chain order."""
         return self._hook("on_left", (node,), given, step)
+
+    def joined(self, node: int, given: Given, step: int) -> Outcome:
+        """What the operators give ahead of the first message of a node that has joined, in chain order."""
+        return self._hook("on_joined", (node,), given, step)
 
     def rates(self, rates: Rates, given: Given, step: int) -> Outcome:
         """What the operators give when their node has measured how fast it is, in chain order."""

@@ -13,6 +13,7 @@ from dataflow.engine.events import Outcome, Task
 from dataflow.engine.flow import Crossing
 from dataflow.engine.inbox import Delivery, Inbox
 from dataflow.engine.inputs import Inputs, Source
+from dataflow.engine.news import News
 from dataflow.message import Sharded
 from dataflow.reports import Rates
 
@@ -71,8 +72,8 @@ class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
     `feeders` are the sources on this node whose messages come to it. `rates` are the newest that its operators have not
-    been given. `alone` says that no other chain that has not ended writes what this one's merge writes. `turn` and
-    `awake` are for `dataflow.engine.turns`.
+    been given. `telling` is the node of which they are being told the first of the `news`. `alone` says that no other
+    chain that has not ended writes what this one's merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
     """
 
     def __init__(self, chain: Chain, inputs: Inputs) -> None:
@@ -85,6 +86,8 @@ class ChainState:
         self.chain, self.open_inputs = chain, inputs
         self.name, self.pool, self.source = chain.plan.head, chain.plan.pool, chain.head.source
         self.inbox = Inbox(chain.head.inputs, by_step=chain.gather)
+        self.news = News(chain, inputs, self.inbox)
+        self.telling: int | None = None
         self.running: deque[Running] = deque()
         self.step: Step | None = None
         self.rates: Rates | None = None
@@ -119,13 +122,13 @@ class ChainState:
         """
         if self.step is not None:
             return self.step.merging
-        if self.rates is not None:
+        if self.rates is not None or (self.news and not self.ending):
             return False
         if self.source:
             waits = bool(self.running) or self.gate_shut or not self.has_room()
             return waits and not (self.exhausted or self.stopping)
         if self.inbox.size:
-            return self.gate_shut and not self.inbox.anybody_left
+            return self.gate_shut
         return bool(self.open_inputs) or self.ending
 
     def has_room(self, messages: int = 1) -> bool:
@@ -143,9 +146,20 @@ class ChainState:
         if isinstance(delivery.message, Sharded):
             self._steps[source] = max(self._steps.get(source, 0), delivery.message.step)
 
+    def forget(self, node: int) -> None:
+        """Owe a node that has left no credit for its messages, nor expect any step of it that it was in."""
+        for delivery in (*self.inbox.of_node(node), *self.news.held(node)):
+            delivery.nbytes = 0
+        for run in self.running:
+            if run.delivery is not None and run.delivery.stream is not None and run.delivery.stream.source == node:
+                run.delivery.nbytes = 0
+        self._steps = {source: step for source, step in self._steps.items() if source[1] != node}
+
     def through(self) -> bool:
         """Whether nothing will come any more and nothing is under way."""
-        if self.ending or self.running or self.step is not None or self.rates is not None or self.inbox.size:
+        if self.ending or self.running or self.step is not None or self.rates is not None:
+            return False
+        if self.inbox.size or self.news:
             return False
         if self.source:
             return self.exhausted or (self.stopping and not self.next_shard)

@@ -136,6 +136,14 @@ class NodeLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeJoined:
+    """Node `node`, which had left, is a member again as another incarnation, which knows nothing of the one before."""
+
+    node: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """The node has measured how fast it was since the last time; only operators with an `on_rates` mind."""
 
@@ -152,7 +160,18 @@ class GoOn:
     """There is more to start that nobody waits for; as a command, it asks to be handed back as an event."""
 
 
-Event = Started | MessageArrived | StreamEnded | TaskFinished | CreditGranted | NodeLeft | Measured | StopAsked | GoOn
+Event = (
+    Started
+    | MessageArrived
+    | StreamEnded
+    | TaskFinished
+    | CreditGranted
+    | NodeLeft
+    | NodeJoined
+    | Measured
+    | StopAsked
+    | GoOn
+)
 
 
 @dataclass(init=False, slots=True)

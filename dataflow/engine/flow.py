@@ -200,6 +200,15 @@ class Crossing:
         self._shut.discard(member)
         self._streams.pop(member, None)
 
+    def join(self, member: int) -> list[Sending]:
+        """Send to a node that had left, from the beginning of its streams; commands that end them, if that is due."""
+        if member not in self._left:
+            return []
+        self._left.remove(member)
+        self._limits.pop(member, None)
+        self._not_ended += 1
+        return [self._end(member)] if self._closing else []
+
     def _give(self, member: int, out: Outgoing, nbytes: int) -> list[Sending]:
         """Commands that send what waited for this credit; it is taken away if negative."""
         out.credit += nbytes

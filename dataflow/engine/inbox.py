@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ class Delivery:
 class Inbox:
     """Bounded by each port's capacity, or by the credit of streams; see `dataflow.ports.In` for `key` and `latest`.
 
-    `size` counts messages that wait and notes of nodes that have left.
+    `size` counts the messages that wait.
     """
 
     def __init__(self, ports: Iterable[InputSpec], *, by_step: bool = False) -> None:
@@ -44,7 +44,6 @@ class Inbox:
         self._queues: dict[Any, dict[object, Delivery]] = {}
         self._waiting: dict[str, int] = dict.fromkeys(self._ports, 0)
         self._senders: defaultdict[int, int] = defaultdict(int)
-        self._left: deque[int] = deque()
         self._arrivals = self.size = 0
 
     def room(self, port: str, messages: int = 1) -> bool:
@@ -99,24 +98,16 @@ class Inbox:
             self._queues[key] = queue
         self._count(delivery, -1)
 
-    @property
-    def anybody_left(self) -> bool:
-        """Whether a node has left of which a note waits."""
-        return bool(self._left)
+    def holds(self, node: int) -> bool:
+        """Whether any message of a node waits."""
+        return self._senders[node] > 0
 
-    def leave(self, node: int) -> None:
-        """Note that nothing more comes from a node."""
-        self._left.append(node)
-        self.size += 1
-
-    def first_left(self) -> int | None:
-        """The first node to have left of which no message waits any more."""
-        return next((node for node in self._left if not self._senders[node]), None) if self._left else None
-
-    def take_left(self, node: int) -> None:
-        """Remove the note that a node has left."""
-        self._left.remove(node)
-        self.size -= 1
+    def of_node(self, node: int) -> Iterator[Delivery]:
+        """The deliveries that a node has sent."""
+        for queue in self._queues.values():
+            for delivery in queue.values():
+                if delivery.stream is not None and delivery.stream.source == node:
+                    yield delivery
 
     def _key(self, delivery: Delivery) -> Any:
         if self._by_step:

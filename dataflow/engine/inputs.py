@@ -27,7 +27,7 @@ class Inputs:
         self._open = sum(len(nodes) for nodes in senders.values())
 
     @classmethod
-    def of(cls, graph: LogicalGraph, members: Members, operator: OperatorSpec, node: int) -> Inputs:
+    def feeding(cls, graph: LogicalGraph, members: Members, operator: OperatorSpec, node: int) -> Inputs:
         """Everything that feeds an operator on a node; nothing of it has ended but what the node would send itself."""
         senders: dict[int, Collection[int | None]] = {}
         alone: set[int] = set()
@@ -62,6 +62,17 @@ class Inputs:
         self._ended[number].add(node)
         self._open -= 1
         return True
+
+    def reopen(self, node: int) -> None:
+        """Note that a node has come back: what it sends is expected again."""
+        for number, ended in self._ended.items():
+            if node in ended and node in self._senders[number]:
+                ended.remove(node)
+                self._open += 1
+
+    def of(self, node: int) -> list[Source]:
+        """The sources that a node has, open or ended."""
+        return [(number, node) for number, nodes in self._senders.items() if node in nodes]
 
     def brings(self, node: int) -> bool:
         """Whether anything may still come from a node."""

@@ -20,6 +20,8 @@ from dataflow.engine.events import (
     GoOn,
     GrantCredit,
     MessageArrived,
+    NodeJoined,
+    NodeLeft,
     Offer,
     Outcome,
     Report,
@@ -32,7 +34,7 @@ from dataflow.engine.events import (
     Task,
     TaskFinished,
 )
-from dataflow.engine.loading import LoadedNode, load_nodes
+from dataflow.engine.loading import LoadedNode, load_node, load_nodes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.errors import AkoError, JobFailedError
 from dataflow.operators_api import Artifact
@@ -45,10 +47,11 @@ class MemoryRun:
     """A run in memory, finished or stuck.
 
     Args:
-        nodes: the loaded nodes, with their live state.
+        nodes: the loaded nodes, with their live state; of one that joined again, its last incarnation.
         reports: (node, report) in the order they came.
         artifacts: files of the job's results by name.
         ended: nodes that have ended.
+        buried: nodes that have died and not joined again.
         deliveries: events handled.
     """
 
@@ -56,6 +59,7 @@ class MemoryRun:
     reports: list[tuple[int, OperatorReport]] = field(default_factory=list)
     artifacts: dict[str, bytes] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
+    buried: set[int] = field(default_factory=set)
     deliveries: int = 0
 
 
@@ -65,7 +69,7 @@ class MemoryDriver:
     Args:
         plan: the physical plan.
         order: picks which stream's, node's or task's event comes next; first in, first out if left out.
-        on_report: called with (driver, node, report) as reports come; it may call `stop`.
+        on_report: called with (driver, node, report) as reports come; it may call `stop`, `bury` and `join`.
     """
 
     def __init__(
@@ -78,14 +82,18 @@ class MemoryDriver:
         self.plan = plan
         self.run = MemoryRun(load_nodes(plan))
         self.engines = [NodeEngine(plan, node.index, self.run.nodes[node.index]) for node in plan.nodes]
+        self.incarnations = [0] * len(self.engines)
         self._order, self._on_report = order, on_report
         self._events: dict[object, deque[tuple[int, Event]]] = {}
         self._offers: dict[Task, Offer] = {}
         self._first: dict[Task, Task] = {}
         self._compute: list[tuple[int, Task]] = []
+        nodes = range(len(self.engines))
+        self._open = {(node, other) for node in nodes for other in nodes}
+        self._unmet: dict[int, set[int]] = {}
 
     def execute(self) -> MemoryRun:
-        """Open every operator, run until every node has ended, and return what came out.
+        """Open every operator, run until every node that is not buried has ended, and return what came out.
 
         Raises:
             AkoError: an operator raised.
@@ -97,7 +105,7 @@ class MemoryDriver:
             self._put(("control", node), node, Started())
         while self._step():
             pass
-        waiting = sorted(set(range(len(self.engines))) - self.run.ended)
+        waiting = sorted(set(range(len(self.engines))) - self.run.ended - self.run.buried)
         if waiting:
             raise JobFailedError(what="nodes wait for each other for ever", got=waiting)
         return self.run
@@ -106,6 +114,56 @@ class MemoryDriver:
         """Ask every node's sources to end."""
         for node in range(len(self.engines)):
             self._put(("control", node), node, StopAsked())
+
+    def bury(self, node: int) -> None:
+        """Let a node die: what is under way from it or to it is lost, and the others are told that it has left."""
+        self.run.buried.add(node)
+        self.run.ended.discard(node)
+        self._compute = [(at, task) for at, task in self._compute if at != node]
+        for queue, events in list(self._events.items()):
+            kept = deque((at, event) for at, event in events if at != node and _sender(event) != node)
+            self._events[queue] = kept
+            if not kept:
+                del self._events[queue]
+        self._open = {link for link in self._open if node not in link}
+        for unmet in self._unmet.values():
+            unmet.discard(node)
+        for other in self._alive():
+            self._put(("control", other), other, NodeLeft(node))
+        self._start_joined()
+
+    def join(self, node: int) -> None:
+        """Have a node that was buried join again, with fresh state, as its next incarnation.
+
+        It starts once the others have been told; those that are buried or have ended have left as it sees it.
+
+        Raises:
+            AkoError: an operator cannot be made or opened.
+        """
+        self.incarnations[node] += 1
+        self.run.nodes[node] = loaded = load_node(self.plan, node, incarnation=self.incarnations[node])
+        loaded.open()
+        self.engines[node] = NodeEngine(self.plan, node, loaded)
+        self._unmet[node] = self._alive()
+        self.run.buried.discard(node)
+        for other in self._unmet[node]:
+            self._open.add((node, other))
+            self._put(("control", other), other, NodeJoined(node, self.incarnations[node]))
+        self._start_joined()
+
+    def _start_joined(self) -> None:
+        """Start nodes that have joined and that everybody knows of."""
+        for node in [node for node, unmet in self._unmet.items() if not unmet]:
+            del self._unmet[node]
+            if node in self.run.buried:
+                continue
+            self._put(("control", node), node, Started())
+            for other in range(len(self.engines)):
+                if other != node and (node, other) not in self._open:
+                    self._put(("control", node), node, NodeLeft(other))
+
+    def _alive(self) -> set[int]:
+        return set(range(len(self.engines))) - self.run.ended - self.run.buried
 
     def _put(self, queue: object, node: int, event: Event) -> None:
         self._events.setdefault(queue if self._order else None, deque()).append((node, event))
@@ -142,17 +200,25 @@ class MemoryDriver:
 
     def _handle(self, node: int, event: Event) -> None:
         self.run.deliveries += 1
-        for command in self.engines[node].handle(event, 0.0):
+        engine = self.engines[node]
+        commands = engine.handle(event, 0.0)
+        if isinstance(event, NodeJoined):
+            self._open.add((node, event.node))
+            self._unmet[event.node].discard(node)
+            self._start_joined()
+        for command in commands:
+            if node in self.run.buried or engine is not self.engines[node]:  # it died as it reported
+                return
             match command:
                 case RunTask(task):
                     self._start_task(node, task)
                 case Offer(behind):
                     self._offers[behind] = command
-                case SendMessage(stream, message, size):
+                case SendMessage(stream, message, size) if (node, stream.target) in self._open:
                     self._put(stream, stream.target, MessageArrived(stream, message, size))
-                case SendEnd(stream):
+                case SendEnd(stream) if (node, stream.target) in self._open:
                     self._put(stream, stream.target, StreamEnded(stream))
-                case GrantCredit(stream, size):
+                case GrantCredit(stream, size) if (node, stream.source) in self._open:
                     self._put(("credit", stream), stream.source, CreditGranted(stream, size))
                 case Report(what):
                     self._report(node, what)
@@ -188,3 +254,10 @@ class MemoryDriver:
         except AkoError as error:
             event = TaskFinished(task, Outcome(), error=error)
         self._put(queue, node, event)
+
+
+def _sender(event: Event) -> int | None:
+    """The node that an event has come from; None if that is no other one."""
+    if isinstance(event, MessageArrived | StreamEnded):
+        return event.stream.source
+    return event.stream.target if isinstance(event, CreditGranted) else None

@@ -27,6 +27,7 @@ from dataflow.engine.events import (
     GrantCredit,
     Measured,
     MessageArrived,
+    NodeJoined,
     NodeLeft,
     Offer,
     Outcome,
@@ -44,6 +45,7 @@ from dataflow.engine.flow import Crossing, UnderWay
 from dataflow.engine.inbox import Delivery
 from dataflow.engine.inputs import Inputs, Source
 from dataflow.engine.loading import LoadedNode, Members
+from dataflow.engine.news import Change, Happening
 from dataflow.engine.tally import Tally
 from dataflow.engine.turns import Turns
 from dataflow.errors import AkoError
@@ -87,7 +89,8 @@ class NodeEngine:
         """Look up, once, where every edge comes from and goes to."""
         graph = plan.graph
         self._chains = {
-            chain.plan.head: ChainState(chain, Inputs.of(graph, members, chain.head, self._node)) for chain in chains
+            chain.plan.head: ChainState(chain, Inputs.feeding(graph, members, chain.head, self._node))
+            for chain in chains
         }
         # Those that chains wait for come before sources, whose work can always wait.
         self._turns = sorted(self._chains.values(), key=lambda state: state.source)
@@ -226,11 +229,10 @@ class NodeEngine:
             return self._continue_step(state, state.step)
         if state.rates is not None and self._start_rates(state, state.rates):
             return True
+        if state.news and (news := state.news.next()) is not None:
+            return self._start_telling(state, *news)
         if state.source:
             return self._start_source(state)
-        left = state.inbox.first_left()
-        if left is not None:
-            return self._start_left(state, left)
         gather = state.chain.gather
         delivery = state.inbox.lowest_step() if gather else state.inbox.first(state.is_open)
         if delivery is None or (gather and not state.is_open(None)) or not self._may_run(state):
@@ -253,13 +255,20 @@ class NodeEngine:
         state.next_step, state.next_shard = (number, shard + 1) if shard + 1 < shards else (number + 1, 0)
         return True
 
-    def _start_left(self, state: ChainState, node: int) -> bool:
-        """Run `on_left` behind the last message of a node, with nothing else of the chain under way."""
-        if state.running or not state.has_room() or not self._free(state.chain.left_needs):
+    def _start_telling(self, state: ChainState, node: int, change: Change) -> bool:
+        """Run `on_left` or `on_joined` behind the last message of a node, with nothing else of the chain under way."""
+        if state.running:
             return False
-        state.inbox.take_left(node)
-        chain, step, given = state.chain, state.next_step, self._given(state.chain.left_needs)
-        self._run(state, "message", given, lambda: chain.left(node, given, step))
+        chain, step, joined = state.chain, state.next_step, change is Change.JOINED
+        if joined and not chain.minds_joining:
+            self._told(state, node)
+            return True
+        needs = chain.joined_needs if joined else chain.left_needs
+        if not state.has_room() or not self._free(needs):
+            return False
+        state.telling, given = node, self._given(needs)
+        tell = chain.joined if joined else chain.left
+        self._run(state, "message", given, lambda: tell(node, given, step))
         return True
 
     def _start_rates(self, state: ChainState, rates: Rates) -> bool:
@@ -313,7 +322,7 @@ class NodeEngine:
         # What follows a task is committed with it: nothing else of the chain may be under way.
         if state.rates is not None or len(state.running) > 1:
             return
-        delivery = state.inbox.lowest_step() if state.inbox.first_left() is None else None
+        delivery = None if state.news and state.news.next() else state.inbox.lowest_step()
         if delivery is None or not state.has_room(2) or not state.is_open(None) or self._others_wait(state):
             return
         chain, message = state.chain, delivery.message
@@ -473,6 +482,8 @@ class NodeEngine:
         if run.delivery is not None:
             self._consumed(run.delivery)
         state.exhausted |= outcome.end_of_data
+        if state.telling is not None:  # with nothing else of the chain under way, so this was it
+            self._told(state, state.telling)
         role = run.task.role
         if role == "shard" and state.step is not None:
             state.step.finished += 1
@@ -525,8 +536,12 @@ class NodeEngine:
             return
         if source != self._node:
             self._tally.received_nbytes[source] += size
-        port = self._entries[stream.edge][1]
-        self._deliver((stream.edge, source), Delivery(port, event.message, stream, size))
+        state, port = self._entries[stream.edge]
+        delivery = Delivery(port, event.message, stream, size)
+        if state.news or state.ending:
+            self._hear(state, source, delivery)
+        else:
+            self._deliver((stream.edge, source), delivery)
 
     def _deliver(self, source: Source, delivery: Delivery) -> None:
         state, _ = self._entries[source[0]]
@@ -540,7 +555,7 @@ class NodeEngine:
     def _consumed(self, delivery: Delivery) -> None:
         """Return the credit that a message held."""
         stream = delivery.stream
-        if stream is None or stream.source in self._gone:
+        if stream is None or not delivery.nbytes:
             return
         if stream.source == self._node:
             self._to_self.append(CreditGranted(stream, delivery.nbytes))
@@ -565,24 +580,47 @@ class NodeEngine:
     # Ending
 
     def _stream_ended(self, event: StreamEnded) -> None:
-        self._input_ended((event.stream.edge, event.stream.source))
+        edge, node, _ = event.stream
+        self._hear(self._entries[edge][0], node, (edge, node))
 
-    def _input_ended(self, source: Source) -> None:
-        """Nothing more comes from `source`; operators that mind are told once no other edge brings from its node."""
-        state, _ = self._entries[source[0]]
-        if not state.open_inputs.end(source):
-            return
-        node = source[1]
-        if node is not None and state.chain.minds_leaving and not state.open_inputs.brings(node):
-            state.inbox.leave(node)
+    def _hear(self, state: ChainState, node: int, what: Happening) -> None:
+        """Have a chain take in what has happened of a node; whoever sends to one that is ending comes too late."""
+        if not state.ending:
+            self._deliver_all(state, state.news.hear(node, what))
+        elif isinstance(what, Delivery):
+            self._consumed(what)
+
+    def _told(self, state: ChainState, node: int) -> None:
+        """A chain's operators have been told that a node has left or joined."""
+        state.telling = None
+        self._deliver_all(state, state.news.told(node))
+
+    def _deliver_all(self, state: ChainState, deliveries: Iterable[Delivery]) -> None:
+        for delivery in deliveries:
+            assert delivery.stream is not None
+            self._deliver((delivery.stream.edge, delivery.stream.source), delivery)
         self._awake.wake(state)
 
     def _node_left(self, event: NodeLeft) -> None:
+        if event.node in self._gone:
+            return
         self._gone.add(event.node)
         for crossing in self._crossings.values():
             crossing.drop(event.node)
-        for number in self._entries:
-            self._input_ended((number, event.node))
+        for state in self._turns:
+            state.forget(event.node)
+            self._hear(state, event.node, Change.BURIED)
+
+    def _node_joined(self, event: NodeJoined) -> None:
+        """A node that is a member from the start, as another incarnation than its first, makes no difference."""
+        if event.node not in self._gone:
+            return
+        self._gone.remove(event.node)
+        for crossing in self._crossings.values():
+            self._send(crossing.join(event.node))
+        for state in self._turns:
+            if state.chain.minds_joining or state.open_inputs.of(event.node):
+                self._hear(state, event.node, Change.JOINED)
 
     def _close(self, state: ChainState) -> None:
         """Tell everybody downstream that a chain has ended."""
@@ -596,7 +634,9 @@ class NodeEngine:
             if number in self._crossings:
                 self._send(self._crossings[number].close())
             else:
-                self._input_ended((number, None))
+                state = self._entries[number][0]
+                state.open_inputs.end((number, None))
+                self._awake.wake(state)
 
 
 _NOTHING = Given({}, {})
@@ -607,6 +647,7 @@ _TAKE: Final[Mapping[type, Callable[[NodeEngine, Any], None]]] = {
     CreditGranted: NodeEngine._credit_granted,
     StreamEnded: NodeEngine._stream_ended,
     NodeLeft: NodeEngine._node_left,
+    NodeJoined: NodeEngine._node_joined,
     Measured: NodeEngine._measured,
     GoOn: NodeEngine._go_on,
     StopAsked: NodeEngine._stop,

@@ -27,6 +27,7 @@ from dataflow.engine.events import (
     GoOn,
     Measured,
     MessageArrived,
+    NodeJoined,
     NodeLeft,
     Offer,
     Report,
@@ -51,7 +52,7 @@ PLAN_FILE = f"{RECORD_FOLDER}/plan.json"
 MAX_PLAN_NBYTES = 64 << 20
 """Most bytes of a plan that is read: five times those of `MAX_NODES` nodes."""
 
-VERSION = 3
+VERSION = 4
 """Version of the layout of chunks."""
 
 CHUNK_EVENTS = 16_384
@@ -61,7 +62,7 @@ CHUNK_S = 0.5
 """Seconds of events in a chunk, after which it leaves the engine: what the record of a killed node lacks."""
 
 _MAGIC = b"akoevent"
-_HEADER = struct.Struct("<8sHHIQIII32s")
+_HEADER = struct.Struct("<8sHHIIQIII32s")
 _EVENT = struct.Struct("<BBBxIIIQdd")
 _RATES = struct.Struct("<dQddddI")
 _LINK = struct.Struct("<IQdd")
@@ -92,6 +93,7 @@ class Kind(IntEnum):
     STOP_ASKED = 7
     GO_ON = 8
     MEASURED = 9
+    NODE_JOINED = 10
 
 
 # To pack a plain number takes a third of the time that a member of an enumeration takes.
@@ -114,9 +116,9 @@ class Noted(NamedTuple):
         failed: whether the task failed.
         followed: whether the task that was offered behind it was started.
         edge: number of the stream's edge.
-        node: number of the node at the other end of the stream, or of the node that left.
+        node: number of the node at the other end of the stream, or of the node that left or joined.
         checksum: of the message; see `checksum`.
-        amount: bytes of the message or of the credit; number of the task.
+        amount: bytes of the message or of the credit; number of the task; incarnation of the node that joined.
         now_s: the engine's clock.
         busy_s: seconds that the task took.
     """
@@ -168,6 +170,7 @@ class Chunk:
         last: nothing more was given to the engine.
         packed: the events, each as `pack` gives it.
         rates: what was measured, for each `MEASURED` event as `pack_rates` gives it.
+        incarnation: how often the node had been started before.
     """
 
     plan: str
@@ -176,6 +179,7 @@ class Chunk:
     last: bool
     packed: bytes
     rates: bytes = b""
+    incarnation: int = 0
 
     def __len__(self) -> int:
         return len(self.packed) // EVENT_NBYTES
@@ -207,7 +211,7 @@ class Chunk:
         """The chunk as bytes: a header, then the events, then the rates."""
         flags, plan, body = _LAST if self.last else 0, bytes.fromhex(self.plan), self.packed + self.rates
         sizes = len(self), len(self.rates), zlib.crc32(body)
-        return _HEADER.pack(_MAGIC, VERSION, flags, self.node, self.first, *sizes, plan) + body
+        return _HEADER.pack(_MAGIC, VERSION, flags, self.node, self.incarnation, self.first, *sizes, plan) + body
 
     @classmethod
     def decode(cls, data: bytes, where: str = "") -> Chunk:
@@ -222,7 +226,7 @@ class Chunk:
         """
         if len(data) < _HEADER.size or not data.startswith(_MAGIC):
             raise DataError(what="this is no record of events", where=where)
-        _, version, flags, node, first, count, rates, crc, plan = _HEADER.unpack_from(data)
+        _, version, flags, node, incarnation, first, count, rates, crc, plan = _HEADER.unpack_from(data)
         if version != VERSION:
             what = f"the record has version {version}, this program reads version {VERSION}"
             raise DataError(what, where=where, fix="replay it with the version of ako that recorded it")
@@ -237,12 +241,13 @@ class Chunk:
             raise DataError(what, got=len(body), where=where)
         if zlib.crc32(body) != crc:
             raise DataError(what="a chunk of a record is damaged: its checksum is wrong", where=where)
-        return cls(plan.hex(), node, first, bool(flags & _LAST), body[:nbytes], body[nbytes:])
+        return cls(plan.hex(), node, first, bool(flags & _LAST), body[:nbytes], body[nbytes:], incarnation)
 
 
-def chunk_name(node: int, number: int) -> str:
-    """Name of the artifact with chunk `number`, from 0, of a node."""
-    return f"{RECORD_FOLDER}/node-{node}-{number:06}.bin"
+def chunk_name(node: int, number: int, incarnation: int = 0) -> str:
+    """Name of the artifact with chunk `number`, from 0, of an incarnation of a node."""
+    again = f".{incarnation}" if incarnation else ""
+    return f"{RECORD_FOLDER}/node-{node}{again}-{number:06}.bin"
 
 
 class RecordedEngine(NodeEngine):
@@ -252,7 +257,14 @@ class RecordedEngine(NodeEngine):
     """
 
     def __init__(
-        self, plan: PhysicalPlan, node: int, loaded: LoadedNode, *, digest: str, chunk_s: float = CHUNK_S
+        self,
+        plan: PhysicalPlan,
+        node: int,
+        loaded: LoadedNode,
+        *,
+        digest: str,
+        chunk_s: float = CHUNK_S,
+        incarnation: int = 0,
     ) -> None:
         """Take over a loaded node; nothing runs before `Started`.
 
@@ -262,12 +274,13 @@ class RecordedEngine(NodeEngine):
             loaded: its operators and state elements.
             digest: the plan's, which takes long to make for many nodes.
             chunk_s: seconds of events in a chunk at most, on the driver's clock.
+            incarnation: how often the node had been started before.
 
         Raises:
             OperatorError: an operator cannot work as it is declared.
         """
         super().__init__(plan, node, loaded)
-        self._notebook = _Notebook(plan, node, digest, chunk_s)
+        self._notebook = _Notebook(plan, node, incarnation, digest, chunk_s)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """As `NodeEngine.handle`."""
@@ -282,7 +295,7 @@ class RecordedEngine(NodeEngine):
             commands[-1:-1] = [Report(notebook.chunk(last=True))]
         elif notebook.full(now):
             commands.append(Report(notebook.chunk()))
-        if isinstance(event, Started) and notebook.node == 0:
+        if isinstance(event, Started) and notebook.node == notebook.incarnation == 0:
             commands.insert(0, Report(notebook.plan_file()))
         return commands
 
@@ -294,8 +307,8 @@ class RecordedEngine(NodeEngine):
 class _Notebook:
     """What is noted of one engine and has not left it."""
 
-    def __init__(self, plan: PhysicalPlan, node: int, digest: str, chunk_s: float) -> None:
-        self.node, self.closed = node, False
+    def __init__(self, plan: PhysicalPlan, node: int, incarnation: int, digest: str, chunk_s: float) -> None:
+        self.node, self.incarnation, self.closed = node, incarnation, False
         self._plan, self._digest, self._chunk_s = plan, digest, chunk_s
         self._tasks: dict[Task, int] = {}
         self._offered: dict[Task, Task] = {}
@@ -326,8 +339,9 @@ class _Notebook:
 
     def chunk(self, *, last: bool = False) -> Artifact:
         """What has been noted since the chunk before, as an artifact."""
-        chunk = Chunk(self._digest, self.node, self._first, last, bytes(self._packed), bytes(self._rates))
-        artifact = Artifact(chunk_name(self.node, self._chunks), chunk.encode())
+        packed, rates = bytes(self._packed), bytes(self._rates)
+        chunk = Chunk(self._digest, self.node, self._first, last, packed, rates, self.incarnation)
+        artifact = Artifact(chunk_name(self.node, self._chunks, self.incarnation), chunk.encode())
         self._first += len(chunk)
         self._packed.clear()
         self._rates.clear()
@@ -362,6 +376,8 @@ class _Notebook:
             return pack(Noted(Kind.STREAM_ENDED, edge=event.stream.edge, node=event.stream.source, now_s=now))
         if isinstance(event, NodeLeft):
             return pack(Noted(Kind.NODE_LEFT, node=event.node, now_s=now))
+        if isinstance(event, NodeJoined):
+            return pack(Noted(Kind.NODE_JOINED, node=event.node, amount=event.incarnation, now_s=now))
         if isinstance(event, Measured):
             self._rates += pack_rates(event.rates)
         return _EVENT.pack(_KINDS[type(event)], 0, 0, 0, 0, 0, 0, now, 0.0)

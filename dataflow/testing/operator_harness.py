@@ -113,6 +113,10 @@ class Harness:
         """Tell the operator that node number `node` has ended or died; what it yields."""
         return self._run("on_left", (node,), self._given("on_left"), self._count)
 
+    def joined(self, node: int) -> list[Effect]:
+        """Tell the operator that node number `node` is a member again; what it yields."""
+        return self._run("on_joined", (node,), self._given("on_joined"), self._count)
+
     def rates(self, rates: Rates) -> list[Effect]:
         """Tell the operator how fast its node is; what it yields."""
         return self._run("on_rates", (rates,), self._given("on_rates"), self._count)

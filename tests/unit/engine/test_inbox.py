@@ -1,4 +1,4 @@
-"""Inboxes: order, keys, latest, room, who has left."""
+"""Inboxes: order, keys, latest, room, whose messages wait."""
 
 from collections import defaultdict
 
@@ -72,25 +72,23 @@ def test_latest_takes_the_place_of_the_one_it_replaces() -> None:
     assert [_pop(inbox) for _ in range(4)] == [2, 1, 3, None]
 
 
-def test_node_has_left_only_once_none_of_its_messages_waits() -> None:
+def test_messages_of_a_node_are_held_until_they_are_taken() -> None:
     inbox = _inbox(key="to")
     inbox.push(_num(0, to=1, source=7))
     inbox.push(_num(1, to=2, source=8))
-    inbox.leave(7)
-    assert inbox.first_left() is None
+    assert inbox.holds(7)
+    assert [delivery.message for delivery in inbox.of_node(8)] == [Num(1, to=2)]
     assert _pop(inbox) == 0
-    assert inbox.first_left() == 7
-    inbox.take_left(7)
-    assert inbox.first_left() is None
-    assert inbox.size == 1
+    assert not inbox.holds(7)
+    assert inbox.holds(8)
 
 
-def test_replaced_message_does_not_hold_up_the_leave_of_its_node() -> None:
+def test_replaced_message_is_not_held() -> None:
     inbox = _inbox(latest=("to",))
     inbox.push(_num(0, source=7))
-    inbox.leave(7)
     inbox.push(_num(1, source=8))
-    assert inbox.first_left() == 7
+    assert not inbox.holds(7)
+    assert inbox.holds(8)
 
 
 def test_inbox_by_step_gives_the_lowest_step_first_in_order_of_arrival() -> None:

@@ -13,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow.engine import recording
-from dataflow.engine.events import CreditGranted, Ended, Failed, Measured, NodeLeft, Report, StopAsked, StreamEnded
+from dataflow.engine.events import (
+    CreditGranted,
+    Ended,
+    Failed,
+    Measured,
+    NodeJoined,
+    NodeLeft,
+    Report,
+    StopAsked,
+    StreamEnded,
+)
 from dataflow.engine.recording import (
     EVENT_NBYTES,
     MAX_CHUNK_NBYTES,
@@ -34,7 +44,7 @@ from dataflow.reports import LinkRates, Rates
 from dataflow.transport.codec import Assembler, encode
 from dataflow.transport.frames import split
 
-HEADER_NBYTES = 68
+HEADER_NBYTES = 72
 
 seconds = st.floats(allow_nan=False)
 numbers = st.integers(0, 2**32 - 1)
@@ -81,7 +91,7 @@ def chunks(rig: Rig) -> list[Chunk]:
 
 @given(st.lists(events, max_size=30), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.booleans())
 def test_chunk_of_any_events_comes_back_equal(noted: list[Noted], node: int, first: int, last: bool) -> None:
-    chunk = replace(chunk_of(*noted, last=last), node=node, first=first)
+    chunk = replace(chunk_of(*noted, last=last), node=node, first=first, incarnation=node)
     data = chunk.encode()
     assert len(data) == HEADER_NBYTES + 40 * len(noted)
     assert Chunk.decode(data) == chunk
@@ -111,7 +121,7 @@ def test_chunk_cut_off_is_refused(cut: int) -> None:
 
 def test_chunk_of_another_version_is_refused() -> None:
     data = chunk_of().encode()
-    with pytest.raises(DataError, match="version 9, this program reads version 3"):
+    with pytest.raises(DataError, match="version 9, this program reads version 4"):
         Chunk.decode(data[:8] + struct.pack("<H", 9) + data[10:])
 
 
@@ -151,7 +161,7 @@ def test_checksum_of_big_endian_arrays_is_that_of_the_message_that_arrives() -> 
 def test_chunk_of_as_many_events_as_it_may_have_is_as_large_as_is_read() -> None:
     most = (1 << 20) + 52 + 100_000 * 28  # the last rates may be those of the largest plan
     data = replace(chunk_of(), packed=bytes(16384 * EVENT_NBYTES), rates=bytes(most)).encode()
-    assert len(data) == MAX_CHUNK_NBYTES == 68 + 16384 * 40 + most
+    assert len(data) == MAX_CHUNK_NBYTES == 72 + 16384 * 40 + most
     assert len(Chunk.decode(data)) == 16384
 
 
@@ -239,6 +249,7 @@ def test_record_refers_to_streams_and_holds_no_payload() -> None:
     rig.give(CreditGranted(StreamId(0, 0, 2), 99))
     rig.give(StreamEnded(StreamId(0, 1, 0)))
     rig.give(NodeLeft(2))
+    rig.give(NodeJoined(2, 3))
     rig.give(StopAsked())
     assert [event for chunk in chunks(rig) for event in chunk.events()] == [
         Noted(Kind.STARTED),
@@ -246,6 +257,7 @@ def test_record_refers_to_streams_and_holds_no_payload() -> None:
         Noted(Kind.CREDIT_GRANTED, edge=0, node=2, amount=99),
         Noted(Kind.STREAM_ENDED, edge=0, node=1),
         Noted(Kind.NODE_LEFT, node=2),
+        Noted(Kind.NODE_JOINED, node=2, amount=3),
         Noted(Kind.STOP_ASKED),
     ]
 
@@ -270,6 +282,15 @@ def test_record_of_a_failed_engine_ends_before_its_failure() -> None:
     assert [(event.kind, event.failed) for event in chunk.events()] == [(Kind.STARTED, 0), (Kind.TASK_FINISHED, 1)]
     assert isinstance(rig.engine, RecordedEngine)
     assert rig.engine.rest() is None
+
+
+def test_record_of_a_later_incarnation_stands_beside_that_of_the_first_and_has_no_plan() -> None:
+    rig = Rig(nodes_of(received(), 1))
+    rig.engine = RecordedEngine(rig.plan, 0, rig.loaded, digest=rig.plan.digest(), chunk_s=0.0, incarnation=2)
+    rig.start()
+    (name,) = artifacts(rig)
+    assert name == "events/node-0.2-000000.bin"
+    assert Chunk.decode(artifacts(rig)[name]).incarnation == 2
 
 
 def test_rest_of_a_record_says_that_nothing_is_missing() -> None:

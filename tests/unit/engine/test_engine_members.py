@@ -1,0 +1,252 @@
+"""Nodes that leave and come back, as the engine of another node sees them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_rig import Count, LogState, NetNote, Note, Num, Receive, Rig, Send, graph_of, nodes_of, unchained
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataflow.engine.events import CreditGranted, Ended, NodeJoined, NodeLeft, SendMessage, StopAsked, StreamEnded
+from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.routes import Route
+from dataflow.message import HEADER_NBYTES, Tick
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions
+from dataflow.plan.physical import StreamId
+from dataflow.ports import Out
+from dataflow.reports import OperatorReport
+from dataflow.state import Writes
+
+
+class Minds(NetNote):
+    """Notes who has left and who has joined."""
+
+    def on_joined(self, node: int, log: LogState) -> Emissions:
+        log.items.append(f"joined {node}")
+        yield from ()
+
+
+class MindsElsewhere(Note):
+    """Receives of no other node."""
+
+    def on_left(self, node: int, log: LogState) -> Emissions:
+        log.items.append(f"left {node}")
+        yield from ()
+
+    def on_joined(self, node: int, log: LogState) -> Emissions:
+        log.items.append(f"joined {node}")
+        yield from ()
+
+
+class MindingCount(Count):
+    """A source that notes who has left and who has joined."""
+
+    log = Writes()
+
+    def process(self, tick: Tick, node: NodeContext, log: LogState) -> Emissions:
+        log.items.append(tick.step)
+        yield from super().process(tick, node)
+
+    def on_left(self, node: int, log: LogState) -> Emissions:
+        log.items.append(f"left {node}")
+        yield from ()
+
+    def on_joined(self, node: int, log: LogState) -> Emissions:
+        log.items.append(f"joined {node}")
+        yield from ()
+
+
+class Told(Minds):
+    """Reports what it is given."""
+
+    told = Out(Num, reported=True)
+
+    def process(self, num: Num, log: LogState) -> Emissions:
+        log.items.append((num.origin, num.n))
+        yield self.told(num)
+
+
+STREAM = StreamId(0, 1, 0)
+
+
+def graph(note: Note | None = None, count: Count | None = None) -> LogicalGraph:
+    """count -> send ==> receive -> note(log)."""
+    return graph_of(
+        {"count": count or Count(), "send": Send(), "receive": Receive(), "note": note or Minds()},
+        [("send", "receive", Route.ONE_TO_ALL), ("count", "send"), ("receive", "note")],
+        ["log"],
+    )
+
+
+def stopped(nodes: int = 3, note: Note | None = None) -> Rig:
+    """A started node whose own source has ended."""
+    rig = Rig(nodes_of(graph(note), nodes))
+    rig.start()
+    rig.give(StopAsked())
+    rig.finish_all()
+    return rig
+
+
+def test_joined_node_is_heard_of_behind_its_leaving_and_ahead_of_its_first_message() -> None:
+    rig = stopped()
+    rig.arrive(Num(0, origin=1))
+    rig.give(NodeLeft(1))
+    rig.give(NodeJoined(1, 1))
+    rig.arrive(Num(7, origin=1))
+    rig.arrive(Num(5, origin=2), source=2)
+    rig.finish_all()
+    assert rig.log() == [(1, 0), "left 1", "joined 1", (2, 5), (1, 7)]
+
+
+def test_message_of_a_buried_node_is_refused_and_of_the_next_incarnation_taken() -> None:
+    rig = stopped()
+    rig.give(NodeLeft(1))
+    rig.arrive(Num(1, origin=1))
+    rig.give(NodeJoined(1, 1))
+    rig.arrive(Num(2, origin=1))
+    rig.finish_all()
+    assert rig.log() == ["left 1", "joined 1", (1, 2)]
+    assert rig.granted() == [(1, HEADER_NBYTES)]
+
+
+def test_messages_of_the_incarnation_before_return_no_credit_to_the_next_one() -> None:
+    rig = stopped()
+    rig.arrive(Num(0, origin=1))  # under way
+    rig.arrive(Num(1, origin=1))  # waits
+    rig.give(NodeLeft(1))
+    rig.give(NodeJoined(1, 1))
+    rig.finish_all()
+    assert rig.log() == [(1, 0), (1, 1), "left 1", "joined 1"]
+    assert rig.granted() == []
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_joined_node_is_waited_for_again_until_it_ends(ends_first: bool) -> None:
+    rig = stopped(2)
+    if not ends_first:
+        rig.arrive(Num(0, origin=1))
+    rig.give(NodeLeft(1))
+    rig.give(NodeJoined(1, 1))
+    if ends_first:  # while its joining is still to be told
+        rig.give(StreamEnded(STREAM))
+        rig.finish_all()
+        assert rig.log() == ["left 1", "joined 1", "left 1", "end"]
+    else:
+        rig.finish_all()
+        assert not any(isinstance(command, Ended) for command in rig.commands)
+        rig.give(StreamEnded(STREAM))
+        rig.finish_all()
+        assert rig.log() == [(1, 0), "left 1", "joined 1", "left 1", "end"]
+    assert isinstance(rig.commands[-1], Ended)
+
+
+def test_node_that_dies_twice_before_anything_is_told_is_told_of_in_order() -> None:
+    rig = stopped()
+    rig.arrive(Num(0, origin=1))  # under way
+    for event in (NodeLeft(1), NodeJoined(1, 1), NodeLeft(1), NodeJoined(1, 2)):
+        rig.give(event)
+    rig.arrive(Num(9, origin=1))
+    rig.finish_all()
+    assert rig.log() == [(1, 0), "left 1", "joined 1", "left 1", "joined 1", (1, 9)]
+
+
+def test_operators_that_receive_nothing_of_a_node_hear_of_its_burial_and_not_of_its_end() -> None:
+    rig = Rig(unchained(nodes_of(graph(MindsElsewhere()), 3)))
+    rig.start()
+    rig.give(StopAsked())
+    rig.give(StreamEnded(STREAM))
+    rig.finish_all()
+    assert rig.log() == []
+    rig.give(NodeLeft(1))
+    rig.give(NodeJoined(1, 1))
+    rig.finish_all()
+    assert rig.log() == ["left 1", "joined 1"]
+
+
+def test_source_hears_of_both_between_its_steps() -> None:
+    rig = Rig(nodes_of(graph(NetNote(), MindingCount(limit=9)), 2))
+    rig.start()
+    rig.give(NodeLeft(1))
+    rig.give(NodeJoined(1, 1))
+    rig.finish_one("count")
+    rig.finish_one("count")
+    rig.finish_one("count")
+    rig.finish_one("count")
+    assert rig.log() == [0, "left 1", "joined 1", 1]
+
+
+def test_crossing_to_a_joined_node_is_open_with_fresh_credit() -> None:
+    rig = Rig(nodes_of(graph(count=Count(limit=6)), 2, window=2 * HEADER_NBYTES))
+    rig.start()
+    rig.finish_all()
+    assert rig.sent() == [(1, 0), (1, 1)]
+    rig.give(NodeLeft(1))
+    rig.give(CreditGranted(StreamId(0, 0, 1), HEADER_NBYTES))  # of the one that is gone
+    rig.give(NodeJoined(1, 1))
+    rig.finish_all()
+    assert len(rig.sent()) == 4
+    assert rig.ends() == []
+
+
+def test_node_that_joins_when_a_stream_has_ended_is_told_its_end() -> None:
+    rig = stopped(3)
+    assert sorted(rig.ends()) == [1, 2]
+    rig.give(NodeLeft(2))
+    rig.give(NodeJoined(2, 1))
+    rig.finish_all()
+    assert sorted(rig.ends()) == [1, 2, 2]
+
+
+def test_node_that_is_a_member_already_makes_no_difference_when_it_joins() -> None:
+    rig = Rig(nodes_of(graph(), 2))
+    rig.give(NodeJoined(1, 4))
+    rig.start()
+    rig.finish_all()
+    assert rig.log() == []
+    assert not any(isinstance(command, SendMessage) and command.stream.target != 1 for command in rig.commands)
+
+
+class Killer:
+    """Buries a node at one report and has it join again at a later one."""
+
+    def __init__(self, node: int, at: int, back: int) -> None:
+        self.node, self.at, self.back, self.seen = node, at, back, 0
+
+    def __call__(self, driver: MemoryDriver, node: int, report: OperatorReport) -> None:
+        del node, report
+        self.seen += 1
+        if self.seen == self.at:
+            driver.bury(self.node)
+        if self.seen == self.at + self.back and self.node in driver.run.buried:
+            driver.join(self.node)
+
+
+@given(st.integers(0, 2**32), st.integers(0, 2), st.integers(1, 10), st.integers(0, 6), st.booleans())
+@settings(deadline=None, max_examples=80)
+def test_nodes_go_on_and_end_whoever_dies_and_joins(seed: int, node: int, at: int, back: int, fifo: bool) -> None:
+    """Of a living node every message is received once and in order, and of a joined one from its beginning."""
+    order = None if fifo else np.random.default_rng(seed)
+    driver = MemoryDriver(
+        nodes_of(graph(Told(), Count(limit=4)), 3, window=100), order=order, on_report=Killer(node, at, back)
+    )
+    run = driver.execute()
+    for other in set(range(3)) - {node}:
+        log = run.nodes[other].states["log"].snapshot()
+        assert log[-1] == "end"
+        for living in set(range(3)) - {node, other}:
+            assert [n for n in log[:-1] if n[0] == living] == [(living, n) for n in range(4)]
+            assert f"joined {living}" not in log
+        of_dead = [what for what in log if what in {f"left {node}", f"joined {node}"} or what[0] == node]
+        joined = of_dead.index(f"joined {node}") if f"joined {node}" in of_dead else len(of_dead)
+        for life in (of_dead[:joined], of_dead[joined + 1 :]):
+            assert [what[1] for what in life if isinstance(what, tuple)] == list(range(sum(map(_is_number, life))))
+        if joined < len(of_dead):
+            assert [what for what in of_dead[:joined] if not _is_number(what)] == [f"left {node}"]
+            assert of_dead[joined + 1 :] == [(node, n) for n in range(4)] + [f"left {node}"]
+
+
+def _is_number(what: object) -> bool:
+    return isinstance(what, tuple)
