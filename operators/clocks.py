@@ -38,7 +38,7 @@ class ClocksState(State):
         self.made = 0
         self.images = 0
         self.rejected = 0
-        self._cells = cells
+        self.cells = cells
         self._applied = {
             origin: np.where(mask, np.int64(0), np.int64(FAR)).astype(np.int64) for origin, mask in owned.items()
         }
@@ -109,11 +109,18 @@ class ClocksState(State):
         np.maximum(applied, number, out=applied)
         self._note(origin, self._span[origin])
 
-    def leave(self, origin: int) -> None:
-        """Wait for `origin` no more."""
+    def leave(self, origin: int) -> int:
+        """Wait for `origin` no more.
+
+        Returns:
+            How many of its gradients some cells have got and others never will.
+        """
+        applied = self._applied.get(origin)
+        known = applied[applied < FAR] if applied is not None else np.zeros(0, np.int64)
         for table in (self._applied, self._lowest, self._span, self._fresh, self._last):
             table.pop(origin, None)
         self._slowest = None
+        return int(known.max() - known.min()) if known.size else 0
 
     def join(self, origin: int) -> None:
         """Follow an origin that is new, which nobody waits for before it has said where it begins: see `begin`.
@@ -121,7 +128,7 @@ class ClocksState(State):
         What was applied of another that had its number before is forgotten.
         """
         self.leave(origin)
-        self._applied[origin] = np.zeros(self._cells, np.int64)
+        self._applied[origin] = np.zeros(self.cells, np.int64)
         self._lowest[origin] = self._span[origin] = self._fresh[origin] = 0
 
     def begin(self, origin: int, number: int) -> None:
@@ -147,7 +154,7 @@ class ClocksState(State):
 
     def snapshot(self) -> ClocksState:
         """A copy."""
-        copy = ClocksState(self._cells, {}, span=self._first_span)
+        copy = ClocksState(self.cells, {}, span=self._first_span)
         copy.made, copy.images, copy.rejected = self.made, self.images, self.rejected
         copy._applied = {origin: applied.copy() for origin, applied in self._applied.items()}
         copy._lowest, copy._span = dict(self._lowest), dict(self._span)
@@ -162,13 +169,13 @@ class ClocksState(State):
             "made": np.array([self.made, self.images], np.int64),
             "origins": np.array(origins, np.int64),
             "span": np.array([self._span[origin] for origin in origins], np.int64),
-            "applied": np.stack(applied) if applied else np.zeros((0, self._cells), np.int64),
+            "applied": np.stack(applied) if applied else np.zeros((0, self.cells), np.int64),
         }
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over clocks from `tensors`."""
-        if tensors["applied"].shape[1:] != (self._cells,):
-            what = f"clocks have {tensors['applied'].shape[1:]} cells, not {self._cells}"
+        if tensors["applied"].shape[1:] != (self.cells,):
+            what = f"clocks have {tensors['applied'].shape[1:]} cells, not {self.cells}"
             raise ValueError(what)
         origins = [int(origin) for origin in tensors["origins"]]
         self.made, self.images = (int(value) for value in tensors["made"])

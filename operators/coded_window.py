@@ -80,6 +80,11 @@ class CodedWindowState(WindowState):
         self._codes: dict[tuple[int, int, int], _Coded] = {}
 
     @property
+    def owed(self) -> Vector:
+        """The residual."""
+        return self.residual.values
+
+    @property
     def nbytes(self) -> int:
         """Memory held by rounds, in bytes."""
         return sum(each.update.nbytes for each in self._rounds)

@@ -6,6 +6,8 @@ in the model that it is lent, or in what is sent to it from the number on that i
 
 from __future__ import annotations
 
+import numpy as np
+
 from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator, Sample
@@ -24,14 +26,14 @@ Outgoing = WindowState | KeptState
 class Talk(Operator):
     """Says what is due, while its node trains and for as long as anybody waits for its word.
 
-    Nothing is ever said on `open`: whoever it leads to stays there as long as the node has a word to say.
+    Nothing is ever said on `presence`: whoever it leads to stays there as long as anybody has a word to say.
     """
 
     pool = "network"
     source = True
     sends = True
     words = Out(Word)
-    open_ = Out(Word)
+    presence = Out(Word)
     roll = Writes()
     course = Writes()
     window = Writes()
@@ -51,7 +53,7 @@ class Talk(Operator):
                     yield from self._answer(roll.inbox.pop(0), roll, course, clocks)
                 case "welcome":
                     member, turn = roll.welcome()
-                    number = window.join(member)
+                    number = window.join(member, turn)
                     yield self.words(Word("welcome", node.index, member, turn, number), to=member)
                 case "borrow":
                     word = roll.borrow()
@@ -107,6 +109,7 @@ class Talk(Operator):
             clocks.made, clocks.images = slowest.number, slowest.images
             course.start(slowest.number, slowest.epoch)
         window.start(clocks.made)
+        clocks.take_over(roll.node, np.full(clocks.cells, clocks.made, np.int64))
         for member, turn in turns.items():
             yield self.words(Word("settled", roll.node, member, turn, clocks.made), to=member)
 
@@ -137,4 +140,9 @@ class Listen(Operator):
     def on_left(self, member: int, roll: RollState) -> Emissions:
         """Wait for no word of a node that says nothing more."""
         roll.end(member)
+        yield from ()
+
+    def on_joined(self, member: int, roll: RollState) -> Emissions:
+        """Hear a node that has come back."""
+        roll.expect(member)
         yield from ()

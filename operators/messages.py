@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Self
 
 import numpy as np
@@ -12,8 +12,6 @@ from dataflow.message import Message, Sharded, field_names
 
 Vector = npt.NDArray[np.float32]
 Code = npt.NDArray[np.uint8]
-NOBODY: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-"""No nodes, and nothing about them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +172,10 @@ class Predictions(Message):
     predicted: npt.NDArray[np.int64]
 
 
+def _nothing() -> npt.NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
 WordKind = Literal["welcome", "lend", "begin", "begun", "settled", "through"]
 
 
@@ -199,8 +201,8 @@ class Word(Message):
     number: int = 0
     images: int = 0
     epoch: float = 0.0
-    origins: npt.NDArray[np.int64] = NOBODY
-    applied: npt.NDArray[np.int64] = NOBODY
+    origins: npt.NDArray[np.int64] = field(default_factory=_nothing)
+    applied: npt.NDArray[np.int64] = field(default_factory=_nothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,6 @@ class Piece(Message):
     values: Vector
     number: int = 0
     images: int = 0
-    origins: npt.NDArray[np.int64] = NOBODY
-    last: npt.NDArray[np.int64] = NOBODY
-    applied: npt.NDArray[np.int64] = NOBODY
+    origins: npt.NDArray[np.int64] = field(default_factory=_nothing)
+    last: npt.NDArray[np.int64] = field(default_factory=_nothing)
+    applied: npt.NDArray[np.int64] = field(default_factory=_nothing)

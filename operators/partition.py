@@ -202,6 +202,16 @@ class Partition(Operator):
             for start, stop in self.layout.frames(0, self.layout.cells):
                 yield self.offers(Offer(receiver, start, stop))
 
+    def on_left(self, receiver: int, rotation: RotationState) -> Emissions:
+        """Offer nothing to a node that has died."""
+        rotation.leave(receiver)
+        yield from ()
+
+    def on_joined(self, receiver: int, rotation: RotationState) -> Emissions:
+        """Offer partitions to a node that has joined; the window keeps them until it has a model."""
+        rotation.join(receiver)
+        yield from ()
+
 
 class LivePartition(Partition):
     """Has the number of partitions, and of gradients in a round, chosen from what the node measures.

@@ -43,8 +43,10 @@ class Present:
     gone: frozenset[int] = frozenset()
     late: frozenset[int] = frozenset()
 
-    def of(self, members: Sequence[int]) -> tuple[int, ...]:
+    def of(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """The members that are there and have caught up, in order."""
+        if not self.gone and not self.late:
+            return members
         return tuple(member for member in members if member not in self.gone and member not in self.late)
 
 
@@ -94,25 +96,27 @@ class RollState(State):
 
     def leave(self, member: int) -> None:
         """Note that a member has died."""
-        self.end(member)
         self.gone.add(member)
         self.late.discard(member)
-        self._ended.discard(member)
+        self._awaited.discard(member)
         for table in (self.asked, self._turns, self._welcomes, self._begun):
             table.pop(member, None)
         self._waiting = [other for other in self._waiting if other != member]
         self.inbox = [word for word in self.inbox if word.origin != member]
 
     def end(self, member: int) -> None:
-        """Note that a member says nothing more: it has died, or is through and nobody waits for its word."""
+        """Note that no more words come from a member: it has died, or is through and nobody needs any."""
         self._ended.add(member)
         self._awaited.discard(member)
         self._welcomes.pop(member, None)
 
+    def expect(self, member: int) -> None:
+        """Note that words come from a member that has come back."""
+        self._ended.discard(member)
+
     def join(self, member: int) -> None:
         """Note that a member has come back, to be welcomed."""
         self.gone.discard(member)
-        self._ended.discard(member)
         self.late.add(member)
         self._waiting.append(member)
 
@@ -129,7 +133,7 @@ class RollState(State):
         if self._awaited - self._welcomes.keys():
             return ""
         if not self._welcomes:
-            return "" if self.idle else "idle" if self._ended else "alone"
+            return "" if self.idle else "idle" if self._ended - self.gone else "alone"
         return "" if self._donor in self._welcomes else "borrow"
 
     def is_over(self, *, closed: bool) -> bool:

@@ -70,13 +70,18 @@ class WindowState(State):
         self._cap = max(2, cap_nbytes // (4 * layout.n_weights))
         self._blocks: list[_Block] = []
         self._wanted = dict(wanted)
-        self._held: set[int] = set()
+        self._held: dict[int, int] = {}
         self._row = {receiver: row for row, receiver in enumerate(wanted)}
         self._sent_to = np.zeros((len(wanted), layout.cells), np.int64)
         for row, mask in enumerate(wanted.values()):
             self._sent_to[row, ~mask] = FAR
         self._least = self._least_of_each()
         self._sums: dict[tuple[int, int, int], Vector] = {}
+
+    @property
+    def owed(self) -> Vector | None:
+        """What was appended and is not in what may be taken, (weights,) float32, as it stands; None: nothing ever."""
+        return None
 
     @property
     def nbytes(self) -> int:
@@ -138,27 +143,31 @@ class WindowState(State):
     def leave(self, receiver: int) -> None:
         """Send nothing to `receiver` any more."""
         row = self._row.pop(receiver, None)
-        self._held.discard(receiver)
+        self._held.pop(receiver, None)
         if row is not None:
             self._sent_to[row] = self._least[row] = FAR
             self._free()
 
-    def join(self, receiver: int) -> int:
+    def join(self, receiver: int, turn: int) -> int:
         """Keep for a receiver that is new what comes from now on, and every number of it apart, until it begins.
+
+        Args:
+            receiver: number of the node.
+            turn: what it will name when it begins, unlike whoever had its number before.
 
         Returns:
             The number of the last gradient that is not kept for it.
         """
         row = self._row[receiver] = list(self._wanted).index(receiver)
-        self._held.add(receiver)
+        self._held[receiver] = turn
         self._sent_to[row] = np.where(self._wanted[receiver], self.closed, FAR)
         self._least[row] = self.closed
         return self.closed
 
-    def begin(self, receiver: int, applied: npt.NDArray[np.int64]) -> None:
+    def begin(self, receiver: int, turn: int, applied: npt.NDArray[np.int64]) -> None:
         """Send to a new receiver from now on: what comes behind the number that each cell of its replica holds."""
-        if receiver in self._held:
-            self._held.remove(receiver)
+        if self._held.get(receiver) == turn:
+            del self._held[receiver]
             sent = self._sent_to[self._row[receiver]]
             np.maximum(sent, applied, out=sent)
             self._least[self._row[receiver]] = int(sent.min())
