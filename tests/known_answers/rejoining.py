@@ -122,8 +122,8 @@ class Dying(MemoryDriver):
     def __init__(self, plan: PhysicalPlan, turns: Sequence[tuple[int, int]], **kwargs: Any) -> None:
         super().__init__(plan, **kwargs)
         self._turns = sorted(turns)
-        self.deaths: list[tuple[int, int, int]] = []
-        """(node, incarnation, gradients made) of those that died."""
+        self.deaths: list[tuple[int, int, range]] = []
+        """(node, incarnation, numbers of the gradients made) of those that died."""
 
     def _step(self) -> bool:
         while self._turns and self._turns[0][0] <= self.run.deliveries:
@@ -133,9 +133,9 @@ class Dying(MemoryDriver):
             if node in self.run.buried:
                 self.join(node)
             else:
-                clocks = self.run.nodes[node].states["clocks"]
-                assert isinstance(clocks, ClocksState)
-                self.deaths.append((node, self.incarnations[node], clocks.made))
+                dying = self.run.nodes[node]
+                numbers = range(first(dying) + 1, clocks_of(dying).made + 1)
+                self.deaths.append((node, self.incarnations[node], numbers))
                 self.bury(node)
         return super()._step()
 
@@ -144,8 +144,8 @@ def assert_every_replica_is_accounted_for(driver: Dying) -> None:
     """What a live replica holds is all that live nodes have made, and of each that died some prefix, cell by cell."""
     run = driver.run
     live = [node for node in range(len(run.nodes)) if node not in run.buried and settled(run.nodes[node])]
-    if not live:
-        return
+    if not live or any(driver.incarnations[node] and not borrowed(run.nodes[node]) for node in live):
+        return  # nobody was there to go on from: two trainings that have nothing to do with each other
     made = [
         gradient(node, driver.incarnations[node], number)
         for node in live
@@ -159,14 +159,14 @@ def assert_every_replica_is_accounted_for(driver: Dying) -> None:
             assert _is_sum_of_prefixes(rest[where], where, driver.deaths), (node, cell)
 
 
-def _is_sum_of_prefixes(rest: np.ndarray, where: slice, deaths: Sequence[tuple[int, int, int]]) -> bool:
+def _is_sum_of_prefixes(rest: np.ndarray, where: slice, deaths: Sequence[tuple[int, int, range]]) -> bool:
     prefixes = []
-    for node, incarnation, made in deaths:
+    for node, incarnation, numbers in deaths:
         parts = [np.zeros(where.stop - where.start, np.float32)]
-        for number in range(1, made + 1):
+        for number in numbers:
             parts.append(parts[-1] + gradient(node, incarnation, number)[where])
         prefixes.append(parts)
-    return any(np.array_equal(np.sum(choice, axis=0), rest) for choice in product(*prefixes))
+    return any(np.array_equal(sum(choice, np.zeros_like(rest)), rest) for choice in product(*prefixes))
 
 
 def first(node: LoadedNode) -> int:
@@ -181,6 +181,13 @@ def settled(node: LoadedNode) -> bool:
     roll = node.states["roll"]
     assert isinstance(roll, RollState)
     return roll.settled
+
+
+def borrowed(node: LoadedNode) -> bool:
+    """Whether a node has been lent a model."""
+    roll = node.states["roll"]
+    assert isinstance(roll, RollState)
+    return roll.lent
 
 
 def clocks_of(node: LoadedNode) -> ClocksState:
