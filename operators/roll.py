@@ -72,7 +72,7 @@ class RollState(State):
         self.asked: dict[int, Word] = {}
         self.settled = not incarnation
         self.lent = self.idle = False
-        self._turn = 0
+        self._turn = incarnation << 32  # unlike those of the incarnations before
         self._turns: dict[int, int] = {}
         self._waiting: list[int] = []
         self._awaited = set() if self.settled else {member for member in members if member != node}
@@ -181,7 +181,8 @@ class RollState(State):
 
     def begins(self, word: Word) -> None:
         """Note that another has begun to send."""
-        if word.origin in self._welcomes:
+        welcome = self._welcomes.get(word.origin)
+        if welcome is not None and welcome.turn == word.turn:
             self._begun[word.origin] = word
 
     def settle(self) -> Word | None:

@@ -66,6 +66,12 @@ class SendToPeers(SendIntervals):
             message = Offer(message.origin, 0, self.layout.cells)
         yield from SendIntervals.process(self, message, window, node)
 
+    def on_left(self, peer: int, window: WindowState) -> Emissions:
+        """Send nothing to a peer that has died; of one that has come back meanwhile `Talk` knows more."""
+        if not window.holds(peer):
+            window.leave(peer)
+        yield from ()
+
 
 class SendWhole(Operator):
     """Base of those that send every gradient whole to everybody.
@@ -83,6 +89,12 @@ class SendWhole(Operator):
     begun = In(Word)
     fragments = Out(Fragment)
     window = Writes()
+
+    def on_left(self, peer: int, window: KeptState) -> Emissions:
+        """Send nothing to a peer that has died; of one that has come back meanwhile `Talk` knows more."""
+        if not window.holds(peer):
+            window.leave(peer)
+        yield from ()
 
     def _send(self, number: int, fragments: Sequence[Fragment], window: KeptState) -> Emissions:
         window.keep(number, fragments)

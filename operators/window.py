@@ -148,6 +148,10 @@ class WindowState(State):
             self._sent_to[row] = self._least[row] = FAR
             self._free()
 
+    def holds(self, receiver: int) -> bool:
+        """Whether what comes is kept for a receiver that is new and has not begun."""
+        return receiver in self._held
+
     def join(self, receiver: int, turn: int) -> int:
         """Keep for a receiver that is new what comes from now on, and every number of it apart, until it begins.
 
