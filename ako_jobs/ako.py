@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from ako_jobs.codec_settings import CodecConfig, keep_owed, window
-from ako_jobs.worker import Setting, add_worker, finish_after
+from ako_jobs.worker import Setting, add_joining, add_worker, finish_after
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
@@ -21,8 +21,8 @@ from operators.compression import Threshold, expected_nbytes
 from operators.cost_model import CostModel
 from operators.layout import Layout
 from operators.partition import LivePartition, Partition, Rotation
-from operators.receive import ReceiveFragments
-from operators.send import SendIntervals
+from operators.receive import ReceiveFragments, ReceiveFromPeers
+from operators.send import SendIntervals, SendToPeers
 from operators.window import Window
 
 
@@ -88,7 +88,9 @@ def build(config: Config) -> LogicalGraph:
     )
     rotation = Rotation(receivers="worker", cost=cost)
     kept = window(setting, codec, "worker", updates=True, newest_only=not config.accumulate)
-    graph = finish_after(add_exchange(graph, setting.layout, rotation, kept), "apply")
+    graph = add_exchange(graph, setting.layout, rotation, kept)
+    graph = graph.replace("send", SendToPeers(layout=setting.layout)).replace("receive", ReceiveFromPeers())
+    graph = finish_after(add_joining(graph), "apply")
     return keep_owed(graph, setting, "window") if codec else graph
 
 

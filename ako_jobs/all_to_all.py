@@ -7,13 +7,13 @@ from typing import Literal
 from pydantic import Field
 
 from ako_jobs.codec_settings import CodecConfig, send_whole
-from ako_jobs.worker import Setting, add_worker, finish_after
+from ako_jobs.worker import Setting, add_joining, add_worker, finish_after
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from operators.apply import Apply, ApplyMean
 from operators.barrier import Barrier
 from operators.clocks import Clocks
-from operators.receive import ReceiveFragments
+from operators.receive import ReceiveFromPeers
 
 
 class Config(CodecConfig):
@@ -43,15 +43,15 @@ def build(config: Config) -> LogicalGraph:
     if bsp:
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="worker")
     graph = (
-        send_whole(graph, setting, config.parsed_codec, emits="gradient" if bsp else "update", rated=not bsp)
-        .with_operator("receive", ReceiveFragments(), role="worker")
+        send_whole(graph, setting, config.parsed_codec, emits="gradient" if bsp else "update", rated=not bsp, own=bsp)
+        .with_operator("receive", ReceiveFromPeers(), role="worker")
         .with_operator(
             "apply",
             ApplyMean(layout=layout, schedule=setting.schedule) if bsp else Apply(layout=layout),
             role="worker",
         )
         .connect("compute.gradients", "send")
-        .connect("send", "receive", route=Route.ONE_TO_ALL, loopback=bsp)
+        .connect("send", "receive", route=Route.BY_DESTINATION, loopback=bsp)
         .connect("receive", "apply")
     )
-    return finish_after(graph, "apply")
+    return finish_after(add_joining(graph), "apply")

@@ -13,6 +13,7 @@ from dataflow.graph.logical import LogicalGraph
 from operators.checkpoint import CheckpointOwed
 from operators.coded_window import CodedWindow
 from operators.compression import Codec, parse_codec
+from operators.kept import Kept
 from operators.layout import Sharding
 from operators.owed import Owed
 from operators.send import SendCoded, SendGradients
@@ -67,7 +68,7 @@ def require_codec(text: str) -> None:
 
 
 def send_whole(
-    graph: LogicalGraph, setting: Setting, codec: Codec | None, *, emits: Emits, rated: bool, span: int = 0
+    graph: LogicalGraph, setting: Setting, codec: Codec | None, *, emits: Emits, rated: bool, own: bool, span: int = 0
 ) -> LogicalGraph:
     """`graph` with an operator ``send`` in role ``worker`` that sends every gradient whole.
 
@@ -77,9 +78,11 @@ def send_whole(
         codec: its codec.
         emits: what comes of a worker's gradients.
         rated: whether what leaves has the learning rate in it.
+        own: whether a worker is sent its own gradients as well.
         span: gradients of a worker that others may lack.
     """
     layout, rate = setting.layout, setting.schedule if rated else None
+    graph = graph.with_state("window", Kept(receivers="worker", own=own), role="worker")
     if codec is None:
         return graph.with_operator("send", SendGradients(layout=layout), role="worker")
     residual = Owed(codec=codec, n_weights=layout.n_weights, layers=setting.layers)

@@ -38,6 +38,7 @@ class TrainingConfig(BaseModel):
         hold: validations in a row that must reach the target.
         patience: stop after so many validations without a better validation accuracy.
         time: stop after so many seconds.
+        redivide: when workers have died or come back, whether the data are divided anew at the next epoch, or now.
         seed: root of every random number.
         holdout: fraction of the training images kept for validation.
         validate_every: images between two validations; an epoch if left out.
@@ -74,6 +75,7 @@ class TrainingConfig(BaseModel):
     hold: int = Field(default=1, ge=1)
     patience: int | None = Field(default=None, ge=1)
     time: float | None = Field(default=None, gt=0)
+    redivide: Literal["epoch", "now"] = "epoch"
     seed: int = Field(default=0, ge=0)
     holdout: float = Field(default=0.1, ge=0, lt=1)
     validate_every: int | None = Field(default=None, ge=1)

@@ -7,12 +7,12 @@ from typing import Literal, Self
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from ako_jobs.codec_settings import NONE, CodecConfig, send_whole
-from ako_jobs.worker import Setting, add_worker, finish_after
+from ako_jobs.worker import Setting, add_joining, add_worker, finish_after
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from operators.apply import Apply
 from operators.clocks import FAR, Clocks
-from operators.receive import ReceiveFragments
+from operators.receive import ReceiveFromPeers
 from operators.source import Source, WarmUp
 
 
@@ -75,11 +75,11 @@ def build(config: Config) -> LogicalGraph:
         warm_up = WarmUp(nodes=config.warm_up_nodes, epochs=config.warm_up_epochs, batch=config.warm_up_batch)
         graph = graph.replace("source", source.model_copy(update={"warm_up": warm_up}))
     graph = (
-        send_whole(graph, setting, config.parsed_codec, emits="gradient", rated=True, span=span)
-        .with_operator("receive", ReceiveFragments(), role="worker")
+        send_whole(graph, setting, config.parsed_codec, emits="gradient", rated=True, own=True, span=span)
+        .with_operator("receive", ReceiveFromPeers(), role="worker")
         .with_operator("apply", Apply(layout=layout), role="worker")
         .connect("compute.gradients", "send")
-        .connect("send", "receive", route=Route.ONE_TO_ALL, loopback=True)
+        .connect("send", "receive", route=Route.BY_DESTINATION, loopback=True)
         .connect("receive", "apply")
     )
-    return finish_after(graph, "apply")
+    return finish_after(add_joining(graph), "apply")

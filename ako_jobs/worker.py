@@ -14,13 +14,17 @@ from operators.advance import Advance
 from operators.checkpoint import Checkpoint
 from operators.clocks import Clocks
 from operators.compute import Compute
+from operators.course import Course
 from operators.data import DataRef, open_data
 from operators.divergence import SAMPLED_WEIGHTS, Divergence, SampleReplica, Samples
 from operators.dnn import NetworkSpec, PhantomSpec, WeightRange, build_network
 from operators.due import Due, Newest
+from operators.joining import Listen, Talk
 from operators.layout import Layout, Sharding
+from operators.lending import Borrow, Lend, Loan
 from operators.optimizer import Sgd
 from operators.preprocess import Normalise
+from operators.roll import Roll
 from operators.schedule import Constant, Cosine, Schedule, Step
 from operators.source import Source, steps_per_epoch
 from operators.validate import Validate
@@ -159,9 +163,17 @@ def add_worker(
         .with_state("newest", Newest(), role="worker")
         .with_state("newest_kept", Newest(), role="worker")
         .with_state("samples", Samples(), role="worker")
+        .with_state("roll", Roll(), role="worker")
+        .with_state("course", Course(), role="worker")
         .with_operator(
             "source",
-            Source(data=data, batch=config.batch, epochs=config.epochs, holdout=config.holdout),
+            Source(
+                data=data,
+                batch=config.batch,
+                epochs=config.epochs,
+                holdout=config.holdout,
+                redivide=config.redivide,
+            ),
             role="worker",
         )
         .with_operator(
@@ -201,6 +213,27 @@ def add_worker(
 def finish_after(graph: LogicalGraph, operator: str) -> LogicalGraph:
     """`graph` whose last validation and final model come after `operator` has ended."""
     return graph.connect(f"{operator}.finished", "due").connect(f"{operator}.finished", "due_checkpoint")
+
+
+def add_joining(graph: LogicalGraph) -> LogicalGraph:
+    """`graph` whose workers go on when others die, and lend those that come back what they need to catch up.
+
+    Args:
+        graph: role ``worker`` has operators ``send`` and ``receive`` for what workers exchange, with ports for words,
+            and state ``replica``, ``statistics``, ``clocks``, ``window``, ``roll`` and ``course``.
+    """
+    return (
+        graph.with_state("loan", Loan(), role="worker")
+        .with_operator("talk", Talk(), role="worker")
+        .with_operator("listen", Listen(), role="worker")
+        .with_operator("lend", Lend(), role="worker")
+        .with_operator("borrow", Borrow(), role="worker")
+        .connect("talk.words", "listen", route=Route.BY_DESTINATION, loopback=True)
+        .connect("talk.presence", "receive.words", route=Route.BY_DESTINATION, loopback=True)
+        .connect("listen.begins", "send.begun")
+        .connect("listen.loans", "lend")
+        .connect("lend", "borrow", route=Route.BY_DESTINATION)
+    )
 
 
 def _layer_starts(ranges: Sequence[WeightRange]) -> tuple[int, ...]:

@@ -43,7 +43,9 @@ from dataflow.runtime.job_process import SWITCH_S
 from dataflow.testing.in_process import run_in_process
 from dataflow.transport.memory import MemoryNetwork
 from operators.dnn import Model
+from operators.course import CourseState
 from operators.messages import Batch
+from operators.roll import Present
 from operators.source import Source
 from operators.vector_state import VectorState
 
@@ -86,11 +88,11 @@ class TimedSource(Source):
     steps: int
     _times: StepTimes = PrivateAttr(default_factory=StepTimes)
 
-    def process(self, tick: Tick, node: NodeContext) -> Emissions:
+    def process(self, tick: Tick, roll: Present, course: CourseState, node: NodeContext) -> Emissions:
         """The shard of the mini-batch, as ever."""
         if tick.step < self.steps:
             self._times.begin(tick.step, self.steps)
-        return super().process(tick, node)
+        return super().process(tick, roll, course, node)
 
     @property
     def times(self) -> StepTimes:
@@ -166,9 +168,9 @@ def _batches(setting: Setting, steps: int) -> list[Batch]:
     config, node = setting.config, NodeContext(seed=0)
     source = Source(data=setting.data, batch=config.batch, holdout=config.holdout)
     source.open(node)
-    batches = []
+    batches, course = [], CourseState()
     for step in range(steps):
-        (effect,) = source.process(Tick(step, 0, 1), node)
+        (effect,) = source.process(Tick(step, 0, 1), Present(settled=True), course, node)
         assert isinstance(effect, Emission)
         assert isinstance(effect.message, Batch)
         batches.append(effect.message.with_images(setting.normalise.apply(effect.message.images)))

@@ -46,8 +46,14 @@ class Apply(Operator):
             yield Sample("rejected_fragments", float(clocks.rejected))
 
     def on_left(self, origin: int, clocks: ClocksState) -> Emissions:
-        """Wait for a node that has ended no more."""
-        clocks.leave(origin)
+        """Wait for a node that has ended no more; gradients that not all cells have got are lost with one that died."""
+        lost = clocks.leave(origin)
+        if lost:
+            yield Sample("lost_gradients", float(lost))
+
+    def on_joined(self, origin: int, clocks: ClocksState) -> Emissions:
+        """Expect another node's gradients in the place of one that has died."""
+        clocks.join(origin)
         yield from ()
 
 

@@ -14,28 +14,31 @@ from dataflow.ports import In
 from dataflow.state import Reads
 from operators.clocks import ClocksState
 from operators.dnn import NetworkSpec, build_network
+from operators.due import is_first
 from operators.messages import Progress, Vector
+from operators.roll import Present
 
 
 class Checkpoint(Operator):
     """Keeps replica, statistics, velocity and clocks at each progress it is told, and the model at the final one.
+
+    The model is kept of the first node that is there and has caught up.
 
     Snapshots are always taken between two steps; a checkpoint is named after the last gradient made before it, which
     may be a later one than the progress tells of.
 
     Args:
         model: the network; its specification is part of the model's file.
-        rank: the node whose final model is kept.
     """
 
     pool = "network"
     model: NetworkSpec
-    rank: int = 0
     progress = In(Progress, capacity=64)
     replica = Reads()
     statistics = Reads()
     velocity = Reads()
     clocks = Reads()
+    roll = Reads()
 
     def process(
         self,
@@ -44,12 +47,13 @@ class Checkpoint(Operator):
         statistics: Vector,
         velocity: Vector,
         clocks: ClocksState,
+        roll: Present,
         node: NodeContext,
     ) -> Emissions:
         """A checkpoint of this node, or the final model."""
         if not progress.final:
             yield checkpoint(replica, statistics, velocity, clocks, node)
-        elif node.rank == self.rank:
+        elif is_first(roll, node):
             yield Artifact("model.safetensors", model_file(self.model, replica, statistics))
 
 
@@ -66,11 +70,12 @@ class CheckpointOwed(Checkpoint):
         velocity: Vector,
         clocks: ClocksState,
         owed: Mapping[str, np.ndarray],
+        roll: Present,
         node: NodeContext,
     ) -> Emissions:
         """A checkpoint of this node, or the final model."""
         if progress.final:
-            yield from Checkpoint.process(self, progress, replica, statistics, velocity, clocks, node)
+            yield from Checkpoint.process(self, progress, replica, statistics, velocity, clocks, roll, node)
         else:
             more = {f"owed.{name}": tensor for name, tensor in owed.items()}
             yield checkpoint(replica, statistics, velocity, clocks, node, more)

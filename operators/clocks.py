@@ -38,23 +38,46 @@ class ClocksState(State):
         self.made = 0
         self.images = 0
         self.rejected = 0
-        self._cells = cells
+        self.cells = cells
         self._applied = {
             origin: np.where(mask, np.int64(0), np.int64(FAR)).astype(np.int64) for origin, mask in owned.items()
         }
         self._lowest = dict.fromkeys(self._applied, 0)
         self._span = {origin: 0 if origin == own else span for origin in self._applied}
+        self._first_span = span
+        self._fresh: dict[int, int] = {}
+        self._last: dict[int, int] = {}
         self._slowest: float | None = None
+
+    @property
+    def origins(self) -> tuple[int, ...]:
+        """Nodes that are followed."""
+        return tuple(self._applied)
+
+    @property
+    def fresh(self) -> frozenset[int]:
+        """Those of them that have joined and not said where they begin."""
+        return frozenset(self._fresh)
+
+    @property
+    def last(self) -> dict[int, int]:
+        """Those of them that make no more gradients, with the number of the last."""
+        return dict(self._last)
 
     def slowest(self) -> float:
         """The least gradient number applied of any origin, each with its span added; infinite for nobody."""
         if self._slowest is None:
-            self._slowest = min((low + self._span[origin] for origin, low in self._lowest.items()), default=math.inf)
+            waited = self._waited_for()
+            self._slowest = min((low + self._span[origin] for origin, low in waited.items()), default=math.inf)
         return self._slowest
 
     def lag(self) -> int:
         """Gradients made here beyond those applied of the slowest origin; 0 with nobody else."""
-        return max(0, self.made - min(self._lowest.values(), default=self.made))
+        return max(0, self.made - min(self._waited_for().values(), default=self.made))
+
+    def lacks(self, origin: int, number: int) -> bool:
+        """Whether some gradient of `origin` up to `number` may not be applied to some cell."""
+        return origin in self._lowest and self._lowest[origin] < min(number, self._last.get(origin, number))
 
     def applied(self, origin: int) -> npt.NDArray[np.int64]:
         """Up to which gradient each cell of `origin` is applied."""
@@ -70,6 +93,8 @@ class ClocksState(State):
             return False
         applied = self._applied[origin][cells]
         applied[:] = high
+        if origin in self._fresh:
+            self._fresh[origin] = max(self._fresh[origin], span)
         self._note(origin, span)
         return True
 
@@ -84,18 +109,56 @@ class ClocksState(State):
         np.maximum(applied, number, out=applied)
         self._note(origin, self._span[origin])
 
-    def leave(self, origin: int) -> None:
-        """Wait for `origin` no more."""
-        for table in (self._applied, self._lowest, self._span):
+    def leave(self, origin: int) -> int:
+        """Wait for `origin` no more.
+
+        Returns:
+            How many of its gradients some cells have got and others never will.
+        """
+        applied = self._applied.get(origin)
+        known = applied[applied < FAR] if applied is not None else np.zeros(0, np.int64)
+        for table in (self._applied, self._lowest, self._span, self._fresh, self._last):
             table.pop(origin, None)
         self._slowest = None
+        return int(known.max() - known.min()) if known.size else 0
+
+    def join(self, origin: int) -> None:
+        """Follow an origin that is new, which nobody waits for before it has said where it begins: see `begin`.
+
+        What was applied of another that had its number before is forgotten.
+        """
+        self.leave(origin)
+        self._applied[origin] = np.zeros(self.cells, np.int64)
+        self._lowest[origin] = self._span[origin] = self._fresh[origin] = 0
+
+    def begin(self, origin: int, number: int) -> None:
+        """Note that the first gradient of a new origin has number `number` + 1; from now on it is waited for."""
+        said = self._fresh.pop(origin, None)
+        if said is not None:
+            self.reach(origin, slice(None), number)
+            self._note(origin, max(self._first_span, said))
+            self._slowest = None
+
+    def end(self, origin: int, number: int) -> None:
+        """Note that `origin` makes no gradients after `number`: once these are applied it is not waited for."""
+        if origin in self._applied:
+            self._last[origin] = number
+            self._slowest = None
+
+    def take_over(self, origin: int, applied: npt.NDArray[np.int64]) -> None:
+        """Note what of `origin` is applied to a replica that was taken over, unless the origin has left."""
+        if origin in self._applied:
+            self._applied[origin][:] = applied
+            self._note(origin, self._span[origin])
+            self._slowest = None
 
     def snapshot(self) -> ClocksState:
         """A copy."""
-        copy = ClocksState(self._cells, {})
+        copy = ClocksState(self.cells, {}, span=self._first_span)
         copy.made, copy.images, copy.rejected = self.made, self.images, self.rejected
         copy._applied = {origin: applied.copy() for origin, applied in self._applied.items()}
         copy._lowest, copy._span = dict(self._lowest), dict(self._span)
+        copy._fresh, copy._last = dict(self._fresh), dict(self._last)
         return copy
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -106,20 +169,20 @@ class ClocksState(State):
             "made": np.array([self.made, self.images], np.int64),
             "origins": np.array(origins, np.int64),
             "span": np.array([self._span[origin] for origin in origins], np.int64),
-            "applied": np.stack(applied) if applied else np.zeros((0, self._cells), np.int64),
+            "applied": np.stack(applied) if applied else np.zeros((0, self.cells), np.int64),
         }
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over clocks from `tensors`."""
-        if tensors["applied"].shape[1:] != (self._cells,):
-            what = f"clocks have {tensors['applied'].shape[1:]} cells, not {self._cells}"
+        if tensors["applied"].shape[1:] != (self.cells,):
+            what = f"clocks have {tensors['applied'].shape[1:]} cells, not {self.cells}"
             raise ValueError(what)
         origins = [int(origin) for origin in tensors["origins"]]
         self.made, self.images = (int(value) for value in tensors["made"])
         self._applied = {origin: np.array(row) for origin, row in zip(origins, tensors["applied"], strict=True)}
         self._lowest = {origin: int(row.min()) for origin, row in self._applied.items()}
         self._span = {origin: int(span) for origin, span in zip(origins, tensors["span"], strict=True)}
-        self._slowest = None
+        self._fresh, self._last, self._slowest = {}, {}, None
 
     def _note(self, origin: int, span: int) -> None:
         """Note that what was applied of an origin, or its span, may have changed."""
@@ -128,10 +191,21 @@ class ClocksState(State):
         if self._slowest is not None and min(before, self._lowest[origin] + span) <= self._slowest:
             self._slowest = None
 
+    def _waited_for(self) -> Mapping[int, int]:
+        """The least gradient number applied of each origin that has begun and of which more is to come."""
+        if not self._fresh and not self._last:
+            return self._lowest
+        return {
+            origin: low
+            for origin, low in self._lowest.items()
+            if origin not in self._fresh and low < self._last.get(origin, FAR)
+        }
+
     def _follows(self, origin: int, cells: slice, low: int, *, skips: bool) -> bool:
         if origin not in self._applied:
             return False
         applied = self._applied[origin][cells]
+        skips = skips or origin in self._fresh  # which begins anywhere
         return bool(np.logical_and.reduce(applied <= low if skips else applied == low))
 
 

@@ -80,6 +80,11 @@ class CodedWindowState(WindowState):
         self._codes: dict[tuple[int, int, int], _Coded] = {}
 
     @property
+    def owed(self) -> Vector:
+        """The residual."""
+        return self.residual.values
+
+    @property
     def nbytes(self) -> int:
         """Memory held by rounds, in bytes."""
         return sum(each.update.nbytes for each in self._rounds)
@@ -141,11 +146,11 @@ class CodedWindowState(WindowState):
             self._merged_nbytes = 0
 
     def _merge(self) -> None:
-        """Add up neighbouring rounds that no receiver's place lies between.
+        """Add up neighbouring rounds that no receiver's place lies between, nor may come to.
 
         Once all hold more than one sum would, and again when they hold twice what was left then.
         """
-        if self.nbytes <= max(_DENSE_NBYTES * self._layout.n_weights, 2 * self._merged_nbytes):
+        if self._held or self.nbytes <= max(_DENSE_NBYTES * self._layout.n_weights, 2 * self._merged_nbytes):
             return
         places = set(np.unique(self._sent_to).tolist())
         merged: list[_Round] = []

@@ -70,13 +70,15 @@ class SamplesState(State):
 
     Args:
         waiting: by step and whether it is final, then by node.
+        left: nodes of which no samples come any more.
     """
 
     waiting: dict[tuple[bool, int], dict[int, Vector]] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
 
     def snapshot(self) -> SamplesState:
         """A copy."""
-        return SamplesState({turn: dict(samples) for turn, samples in self.waiting.items()})
+        return SamplesState({turn: dict(samples) for turn, samples in self.waiting.items()}, set(self.left))
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Nothing: samples under way are not part of a checkpoint."""
@@ -107,13 +109,28 @@ class Divergence(Operator):
 
     def process(self, sample: ReplicaSample, waiting: SamplesState, node: NodeContext) -> Emissions:
         """Take in a sample; measure once all nodes' are there."""
-        turn = waiting.waiting.setdefault((sample.final, sample.step), {})
-        turn[sample.origin] = sample.values
-        if len(turn) < node.size:
+        number = (sample.final, sample.step)
+        waiting.waiting.setdefault(number, {})[sample.origin] = sample.values
+        yield from self._measure(number, waiting, node)
+
+    def on_left(self, origin: int, waiting: SamplesState, node: NodeContext) -> Emissions:
+        """Measure what only a node that sends none any more was missing from."""
+        waiting.left.add(origin)
+        for number in sorted(waiting.waiting):
+            yield from self._measure(number, waiting, node)
+
+    def on_joined(self, origin: int, waiting: SamplesState) -> Emissions:
+        """Wait for a node that has come back, too."""
+        waiting.left.discard(origin)
+        yield from ()
+
+    def _measure(self, number: tuple[bool, int], waiting: SamplesState, node: NodeContext) -> Emissions:
+        turn = waiting.waiting.get(number, {})
+        if len(turn) < min(2, node.size) or not set(node.members[node.role]) <= turn.keys() | waiting.left:
             return
         distance = np.stack([turn[origin] for origin in sorted(turn)])
         distance = distance - distance.mean(axis=0)
         yield Sample("max", float(np.abs(distance).max()))
         yield Sample("rms", float(np.sqrt(np.mean(np.square(distance)))))
-        for old in [known for known in waiting.waiting if known <= (sample.final, sample.step)]:
+        for old in [known for known in waiting.waiting if known <= number]:
             del waiting.waiting[old]

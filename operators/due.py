@@ -11,8 +11,9 @@ import numpy as np
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
-from dataflow.state import State, StateElement, StateKind, Writes
+from dataflow.state import Reads, State, StateElement, StateKind, Writes
 from operators.messages import Progress
+from operators.roll import Present
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Due(Operator):
 
     What is `due` is let through on every node, and on one node `in_turn`: on the next one each time, and the final one
     on the first. So work that one replica is enough for is divided among the nodes, and none holds the others back.
+    Nodes that have died, or not caught up yet, have no turn.
 
     Args:
         every: images that the whole role sees in between, or ``epoch``, or ``end`` for the final one only.
@@ -62,24 +64,31 @@ class Due(Operator):
     due = Out(Progress)
     in_turn = Out(Progress)
     newest = Writes()
+    roll = Reads()
 
-    def process(self, progress: Progress, newest: NewestState, node: NodeContext) -> Emissions:
+    def process(self, progress: Progress, newest: NewestState, roll: Present, node: NodeContext) -> Emissions:
         """The message, if something is due."""
         before, newest.progress = newest.progress, progress
         turn = self._turn(progress)
         if turn > self._turn(before):
             yield self.due(progress)
-            if (turn - 1) % node.size == node.rank:
+            present = roll.of(node.members[node.role])
+            if present and present[(turn - 1) % len(present)] == node.index:
                 yield self.in_turn(progress)
 
-    def on_end(self, newest: NewestState, node: NodeContext) -> Emissions:
+    def on_end(self, newest: NewestState, roll: Present, node: NodeContext) -> Emissions:
         """The final message."""
         final = replace(newest.progress, final=True)
         yield self.due(final)
-        if not node.rank:
+        if is_first(roll, node):
             yield self.in_turn(final)
 
     def _turn(self, progress: Progress) -> int:
         if self.every == "end":
             return 0
         return int(progress.epoch) if self.every == "epoch" else progress.images // self.every
+
+
+def is_first(roll: Present, node: NodeContext) -> bool:
+    """Whether a node is the first of its role that is there and has caught up: its model is the one that is kept."""
+    return roll.of(node.members[node.role])[:1] == (node.index,)

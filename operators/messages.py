@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -170,3 +170,66 @@ class Predictions(Message):
     images: int
     labels: npt.NDArray[np.int64]
     predicted: npt.NDArray[np.int64]
+
+
+def _nothing() -> npt.NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
+WordKind = Literal["welcome", "lend", "begin", "begun", "settled", "through"]
+
+
+@dataclass(frozen=True, slots=True)
+class Word(Message):
+    """What nodes tell each other when one joins, or is through; see `operators.roll`.
+
+    Args:
+        kind: one of `WordKind`.
+        origin, to: numbers of the nodes that say and hear it.
+        turn: number of the welcome or of the loan that it is about.
+        number: of a gradient.
+        images: that the whole role has seen by then.
+        epoch: passes over the data that the origin had made by then, with fraction.
+        origins: (k,) int64, nodes.
+        applied: (k,) int64, a gradient number for each of them; or (cells,), one for each cell.
+    """
+
+    kind: str
+    origin: int
+    to: int
+    turn: int = 0
+    number: int = 0
+    images: int = 0
+    epoch: float = 0.0
+    origins: npt.NDArray[np.int64] = field(default_factory=_nothing)
+    applied: npt.NDArray[np.int64] = field(default_factory=_nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Message):
+    """A part of the model that a node lends to one that joins; the last one says what is applied to it.
+
+    Args:
+        origin, to: numbers of the nodes that lend and take it.
+        turn: number of the loan.
+        element: ``replica``, ``statistics``, or ``clocks`` of the last one.
+        start: place of `values` in the element.
+        values: float32.
+        number: the last of the origin's own gradients in the replica that others are sent.
+        images: that the whole role has seen by then.
+        origins: (k,) int64, nodes of which gradients are applied.
+        last: (k,) int64, the last gradient that each of them makes, or -1.
+        applied: (k, cells) int64, up to which gradient of each they are.
+    """
+
+    origin: int
+    to: int
+    turn: int
+    element: str
+    start: int
+    values: Vector
+    number: int = 0
+    images: int = 0
+    origins: npt.NDArray[np.int64] = field(default_factory=_nothing)
+    last: npt.NDArray[np.int64] = field(default_factory=_nothing)
+    applied: npt.NDArray[np.int64] = field(default_factory=_nothing)

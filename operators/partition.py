@@ -37,7 +37,7 @@ class RotationState(State):
             cost: chooses both while the job runs.
         """
         self.choice, self.cost, self.known = choice, cost, Known()
-        self._place = dict(receivers)
+        self._first, self._place = dict(receivers), dict(receivers)
         self._next, self._rounds = choice.every, 0
         self._longest, self._coarsest, self._uneven = choice.span, choice.every, False
 
@@ -106,6 +106,10 @@ class RotationState(State):
     def leave(self, receiver: int) -> None:
         """Send nothing to `receiver` any more."""
         self._place.pop(receiver, None)
+
+    def join(self, receiver: int) -> None:
+        """Send to a receiver that is new, from where it would have begun at the start."""
+        self._place[receiver] = self._first[receiver]
 
     def snapshot(self) -> dict[int, Fraction]:
         """A copy of every receiver's place."""
@@ -197,6 +201,16 @@ class Partition(Operator):
         for receiver in rotation.receivers:
             for start, stop in self.layout.frames(0, self.layout.cells):
                 yield self.offers(Offer(receiver, start, stop))
+
+    def on_left(self, receiver: int, rotation: RotationState) -> Emissions:
+        """Offer nothing to a node that has died."""
+        rotation.leave(receiver)
+        yield from ()
+
+    def on_joined(self, receiver: int, rotation: RotationState) -> Emissions:
+        """Offer partitions to a node that has joined; the window keeps them until it has a model."""
+        rotation.join(receiver)
+        yield from ()
 
 
 class LivePartition(Partition):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
-from operators.messages import Fragment, Weights
+from operators.messages import Fragment, Weights, Word
 
 
 class ReceiveFragments(Operator):
@@ -18,6 +18,12 @@ class ReceiveFragments(Operator):
     def process(self, fragment: Fragment) -> Emissions:
         """The fragment, as it came."""
         yield self.fragments(fragment)
+
+
+class ReceiveFromPeers(ReceiveFragments):
+    """Takes in fragments for as long as any peer has a word to say: one that comes back may send some."""
+
+    words = In(Word)
 
 
 class ReceiveWeights(Operator):

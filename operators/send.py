@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
 from dataflow.node_context import NodeContext
@@ -9,8 +11,9 @@ from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
 from dataflow.state import Writes
 from operators.compression import Residual
+from operators.kept import KeptState
 from operators.layout import Layout
-from operators.messages import Fragment, Gradient, Offer, Weights
+from operators.messages import Fragment, Gradient, Offer, Weights, Word
 from operators.schedule import Schedule
 from operators.shadows import ShadowsState
 from operators.window import WindowState
@@ -51,8 +54,29 @@ class SendIntervals(Operator):
         yield from window.samples()
 
 
-class SendGradients(Operator):
-    """Sends every gradient whole to everybody: all-to-all.
+class SendToPeers(SendIntervals):
+    """Sends a peer that has joined what it lacks, as soon as it has a model and says so."""
+
+    begun = In(Word, key="origin")
+
+    def process(self, message: Offer | Word, window: WindowState, node: NodeContext) -> Emissions:  # type: ignore[override]
+        """The fragments of an offer, or all that a new peer lacks."""
+        if isinstance(message, Word):
+            window.begin(message.origin, message.turn, message.applied)
+            message = Offer(message.origin, 0, self.layout.cells)
+        yield from SendIntervals.process(self, message, window, node)
+
+    def on_left(self, peer: int, window: WindowState) -> Emissions:
+        """Send nothing to a peer that has died; of one that has come back meanwhile `Talk` knows more."""
+        if not window.holds(peer):
+            window.leave(peer)
+        yield from ()
+
+
+class SendWhole(Operator):
+    """Base of those that send every gradient whole to everybody.
+
+    What has been sent is kept for a peer that has joined, and sent to it as soon as it has a model and says so.
 
     Args:
         layout: the model's cells.
@@ -62,48 +86,76 @@ class SendGradients(Operator):
     sends = True
     layout: Layout
     gradients = In(Gradient)
+    begun = In(Word)
     fragments = Out(Fragment)
+    window = Writes()
 
-    def process(self, gradient: Gradient, node: NodeContext) -> Emissions:
-        """The gradient in fragments of at most a frame."""
+    def on_left(self, peer: int, window: KeptState) -> Emissions:
+        """Send nothing to a peer that has died; of one that has come back meanwhile `Talk` knows more."""
+        if not window.holds(peer):
+            window.leave(peer)
+        yield from ()
+
+    def _send(self, number: int, fragments: Sequence[Fragment], window: KeptState) -> Emissions:
+        window.keep(number, fragments)
+        for receiver in window.receivers:
+            for fragment in fragments:
+                yield self.fragments(fragment, to=receiver)
+
+    def _begin(self, word: Word, window: KeptState) -> Emissions:
+        for fragment in window.begin(word.origin, word.turn, word.applied):
+            yield self.fragments(fragment, to=word.origin)
+
+
+class SendGradients(SendWhole):
+    """Sends every gradient whole to everybody: all-to-all."""
+
+    def process(self, message: Gradient | Word, window: KeptState, node: NodeContext) -> Emissions:
+        """The gradient in fragments of at most a frame, or what a new peer has missed."""
+        if isinstance(message, Word):
+            yield from self._begin(message, window)
+            return
+        low, high = message.number - 1, message.number
+        fragments = []
         for start, stop in self.layout.frames(0, self.layout.cells):
-            values = gradient.values[self.layout.weights(start, stop)]
-            yield self.fragments(
-                Fragment(node.index, start, stop, gradient.number - 1, gradient.number, 0, skips=False, values=values)
-            )
+            values = message.values[self.layout.weights(start, stop)]
+            fragments.append(Fragment(node.index, start, stop, low, high, 0, skips=False, values=values))
+        yield from self._send(high, fragments, window)
 
 
-class SendCoded(Operator):
+class SendCoded(SendWhole):
     """Sends everybody what a codec makes of every gradient and of what is owed of earlier ones (strom_sparse_sgd.txt).
 
     Args:
-        layout: the model's cells.
         schedule: learning rate of gradients; None: they leave without.
         updates: whether what comes are updates, which have the rate in them.
         span: gradients of this node that others may lack.
     """
 
-    pool = "network"
-    sends = True
-    layout: Layout
     schedule: Schedule | None = None
     updates: bool = False
     span: int = Field(default=0, ge=0)
-    gradients = In(Gradient)
-    fragments = Out(Fragment)
     residual = Writes()
 
-    def process(self, gradient: Gradient, residual: Residual, node: NodeContext) -> Emissions:
-        """The gradient's code in fragments of at most a frame, and what it cost."""
-        residual.add(gradient.values)
-        rate = self.schedule.at(gradient.number, node.size) if self.schedule else 1.0
+    def process(
+        self, message: Gradient | Word, residual: Residual, window: KeptState, node: NodeContext
+    ) -> Emissions:
+        """The gradient's code in fragments of at most a frame, and what it cost; or what a new peer has missed."""
+        if isinstance(message, Word):
+            yield from self._begin(message, window)
+            return
+        residual.add(message.values)
+        rate = self.schedule.at(message.number, node.size) if self.schedule else 1.0
         update = residual.quantise(unit=rate) if self.updates else residual.quantise(rate)
-        low, high, nbytes = gradient.number - 1, gradient.number, 0
+        low, high, nbytes = message.number - 1, message.number, 0
+        fragments = []
         for start, stop in self.layout.frames(0, self.layout.cells):
             where = self.layout.weights(start, stop)
             code = update.encode(where.start, where.stop)
             nbytes += code.nbytes
-            yield self.fragments(Fragment(node.index, start, stop, low, high, self.span, skips=False, values=code))
+            fragments.append(Fragment(node.index, start, stop, low, high, self.span, skips=False, values=code))
+        window.owed = residual.values
+        yield from self._send(high, fragments, window)
         residual.account.note(update.n_weights, update.count(0, update.n_weights), nbytes)
         yield from residual.samples()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,12 @@ from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator
 from dataflow.ports import Out
+from dataflow.state import Reads, Writes
+from operators.course import CourseState
 from operators.data import DataRef, open_data
 from operators.messages import Batch
 from operators.pixels import gathered
+from operators.roll import Present
 from operators.sampling import epoch_order, node_indices, split_validation
 
 Rows = npt.NDArray[np.int64]
@@ -30,11 +34,11 @@ class _Share:
         images, labels: of the data set.
         factor: what makes its pixels lie in [0, 1].
         rows: of the training images that are the node's.
+        rank: of the node among those that share.
         size: images that it reads in an epoch.
         batch: images of a mini-batch.
         per_epoch: mini-batches of an epoch.
-        steps: mini-batches in all.
-        nodes: of the role.
+        nodes: that share.
         warm_up_steps: mini-batches in which only nodes up to `warm_up_nodes` have images, `warm_up_batch` at most.
         order: the newest epoch that was read, and `rows` in its order.
     """
@@ -43,30 +47,37 @@ class _Share:
     labels: npt.NDArray[np.int64]
     factor: np.float32
     rows: Rows
+    rank: int
     size: int
     batch: int
     per_epoch: int
-    steps: float
     nodes: int
     warm_up_steps: int
     warm_up_nodes: int
     warm_up_batch: int
     order: tuple[int, Rows] = (-1, np.zeros(0, np.int64))
 
-    def shard(self, tick: Tick, node: NodeContext) -> Batch:
-        """The shard of the mini-batch that `tick` asks for."""
-        epoch, position = divmod(tick.step, self.per_epoch)
+    def shard(self, tick: Tick, number: int, epoch: int, position: int, seed: int) -> Batch:
+        """The shard that `tick` asks for of a node's mini-batch.
+
+        Args:
+            tick: says which shard.
+            number: of the mini-batch.
+            epoch: that it is in.
+            position: in the epoch.
+            seed: of the job.
+        """
         known, order = self.order
         if known != epoch:
-            order = self.rows[epoch_order(len(self.rows), node.seed, epoch, node.rank)]
+            order = self.rows[epoch_order(len(self.rows), seed, epoch, self.rank)]
             self.order = (epoch, order)
         first = position * self.batch
         seen = min(first + self.batch, self.size)
         size, readers = seen - first, self.nodes
-        if tick.step < self.warm_up_steps:
+        if number < self.warm_up_steps:
             size, readers = min(size, self.warm_up_batch), self.warm_up_nodes
         of_all = size * readers
-        if node.rank >= readers:
+        if self.rank >= readers:
             size = 0
         begin, end = (first + size * (tick.shard + more) // tick.shards for more in (0, 1))
         mine = order[begin:end]
@@ -104,6 +115,9 @@ class Source(Operator):
     Every node makes the same number of mini-batches per epoch: where shares differ by a sample, a random one is left
     out for the epoch. Shards of one mini-batch differ in size by at most one image and may be empty.
 
+    The data of nodes that die, and of those that come back, are divided anew among those that are there, each at its
+    own pace. In the epoch in which a node comes back it reads from its share for the later ones.
+
     Args:
         data: the data set.
         batch: images of a mini-batch on one node, over all its compute tasks.
@@ -111,6 +125,7 @@ class Source(Operator):
         holdout: fraction of the training images kept out, by seed, for validation.
         keep_last: whether an epoch's last, smaller mini-batch is used.
         warm_up: how training begins, if not like the rest.
+        redivide: whether data are divided anew at the next epoch, or now: then some are not read in this one, or twice.
     """
 
     source = True
@@ -120,7 +135,10 @@ class Source(Operator):
     holdout: float = Field(default=0.0, ge=0, lt=1)
     keep_last: bool = True
     warm_up: WarmUp | None = None
+    redivide: Literal["epoch", "now"] = "epoch"
     batches = Out(Batch)
+    roll = Reads()
+    course = Writes()
 
     _share: _Share = PrivateAttr()
 
@@ -131,23 +149,9 @@ class Source(Operator):
             DataError: the data set cannot be opened.
             ConfigError: there are fewer training images or nodes than are needed, or `holdout` leaves a part empty.
         """
-        data, train, warm_up = open_data(self.data), self.training_rows(node.size, node.seed), self.warm_up
-        per_epoch = steps_per_epoch(len(train), node.size, self.batch, keep_last=self.keep_last)
-        self._share = _Share(
-            images=np.ascontiguousarray(data.train_images),
-            labels=data.train_labels,
-            factor=np.float32(1.0 / data.scale),
-            rows=train[node_indices(len(train), node.rank, node.size)],
-            size=min(per_epoch * self.batch, len(train) // node.size),
-            batch=self.batch,
-            per_epoch=per_epoch,
-            steps=math.inf if self.epochs is None else max(1, math.floor(self.epochs * per_epoch + 0.5)),
-            nodes=node.size,
-            warm_up_steps=math.floor(warm_up.epochs * per_epoch + 0.5) if warm_up else 0,
-            warm_up_nodes=(warm_up.nodes if warm_up else None) or node.size,
-            warm_up_batch=(warm_up.batch if warm_up else None) or self.batch,
-        )
-        self._share.shard(Tick(0, 0, 1), node)  # compiles what it calls
+        self.training_rows(node.size, node.seed)
+        self._share = self._cut(node.members[node.role], node)
+        self._share.shard(Tick(0, 0, 1), 0, 0, 0, node.seed)  # compiles what it calls
 
     def training_rows(self, nodes: int, seed: int) -> npt.NDArray[np.int64]:
         """Rows of the images that so many nodes share.
@@ -165,10 +169,61 @@ class Source(Operator):
             raise ConfigError(what, fix=f"use more nodes, or {nodes} at most in the warm-up")
         return rows
 
-    def process(self, tick: Tick, node: NodeContext) -> Emissions:
+    def ready(self, roll: Present) -> bool:
+        """Whether the node has caught up with the others, or never will."""
+        return roll.settled or roll.idle
+
+    def process(self, tick: Tick, roll: Present, course: CourseState, node: NodeContext) -> Emissions:
         """The shard of the mini-batch that `tick` asks for, or the end."""
-        share = self._share
-        yield EndOfData() if tick.step >= share.steps else self.batches(share.shard(tick, node))
+        if roll.idle:
+            course.closed = True
+        elif not tick.shard:
+            self._go_on(course.base + tick.step, roll, course, node)
+        if course.closed:
+            yield EndOfData()
+            return
+        position = course.number - course.first
+        yield self.batches(self._share.shard(tick, course.number, course.epoch, position, node.seed))
+
+    def _go_on(self, number: int, roll: Present, course: CourseState, node: NodeContext) -> None:
+        """Take the course to mini-batch `number`."""
+        course.number = number
+        members = node.members[node.role]
+        if course.sharing and number - course.first >= course.per_epoch:
+            course.epoch += 1
+            self._divide(roll.of(members), 0.0, course, node)
+        elif not course.sharing or (self.redivide == "now" and roll.of(members) != course.sharing):
+            self._divide(roll.of(members), course.fraction, course, node)
+        if self.epochs is not None:
+            steps = max(1, math.floor(self.epochs * course.per_epoch + 0.5))
+            course.closed = course.epoch * course.per_epoch + number - course.first >= steps
+
+    def _divide(self, sharing: tuple[int, ...], fraction: float, course: CourseState, node: NodeContext) -> None:
+        if sharing != course.sharing:
+            self._share = self._cut(sharing, node)
+        per_epoch = self._share.per_epoch
+        course.share(sharing, per_epoch, min(math.floor(fraction * per_epoch), per_epoch - 1))
+
+    def _cut(self, sharing: tuple[int, ...], node: NodeContext) -> _Share:
+        """This node's share of the data among those that share it."""
+        data, warm_up = open_data(self.data), self.warm_up
+        train = training_rows(len(data.train_images), self.holdout, node.seed)
+        nodes, rank = len(sharing), sharing.index(node.index)
+        per_epoch = steps_per_epoch(len(train), nodes, self.batch, keep_last=self.keep_last)
+        return _Share(
+            images=np.ascontiguousarray(data.train_images),
+            labels=data.train_labels,
+            factor=np.float32(1.0 / data.scale),
+            rows=train[node_indices(len(train), rank, nodes)],
+            rank=rank,
+            size=min(per_epoch * self.batch, len(train) // nodes),
+            batch=self.batch,
+            per_epoch=per_epoch,
+            nodes=nodes,
+            warm_up_steps=math.floor(warm_up.epochs * per_epoch + 0.5) if warm_up else 0,
+            warm_up_nodes=min(nodes, (warm_up.nodes if warm_up else None) or nodes),
+            warm_up_batch=(warm_up.batch if warm_up else None) or self.batch,
+        )
 
 
 def training_rows(images: int, holdout: float, seed: int) -> npt.NDArray[np.int64]:

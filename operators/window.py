@@ -69,12 +69,19 @@ class WindowState(State):
         self._layout, self._newest_only = layout, newest_only
         self._cap = max(2, cap_nbytes // (4 * layout.n_weights))
         self._blocks: list[_Block] = []
+        self._wanted = dict(wanted)
+        self._held: dict[int, int] = {}
         self._row = {receiver: row for row, receiver in enumerate(wanted)}
         self._sent_to = np.zeros((len(wanted), layout.cells), np.int64)
         for row, mask in enumerate(wanted.values()):
             self._sent_to[row, ~mask] = FAR
         self._least = self._least_of_each()
         self._sums: dict[tuple[int, int, int], Vector] = {}
+
+    @property
+    def owed(self) -> Vector | None:
+        """What was appended and is not in what may be taken, (weights,) float32, as it stands; None: nothing ever."""
+        return None
 
     @property
     def nbytes(self) -> int:
@@ -112,7 +119,7 @@ class WindowState(State):
         Cells that differ in what was sent give separate intervals.
         """
         row = self._row.get(receiver)
-        if row is None:
+        if row is None or receiver in self._held:
             return []
         sent = self._sent_to[row, start:stop]
         alike = np.logical_and.reduce(sent == sent[0])
@@ -136,9 +143,45 @@ class WindowState(State):
     def leave(self, receiver: int) -> None:
         """Send nothing to `receiver` any more."""
         row = self._row.pop(receiver, None)
+        self._held.pop(receiver, None)
         if row is not None:
             self._sent_to[row] = self._least[row] = FAR
             self._free()
+
+    def holds(self, receiver: int) -> bool:
+        """Whether what comes is kept for a receiver that is new and has not begun."""
+        return receiver in self._held
+
+    def join(self, receiver: int, turn: int) -> int:
+        """Keep for a receiver that is new what comes from now on, and every number of it apart, until it begins.
+
+        Args:
+            receiver: number of the node.
+            turn: what it will name when it begins, unlike whoever had its number before.
+
+        Returns:
+            The number of the last gradient that is not kept for it.
+        """
+        row = self._row[receiver] = list(self._wanted).index(receiver)
+        self._held[receiver] = turn
+        self._sent_to[row] = np.where(self._wanted[receiver], self.closed, FAR)
+        self._least[row] = self.closed
+        return self.closed
+
+    def begin(self, receiver: int, turn: int, applied: npt.NDArray[np.int64]) -> None:
+        """Send to a new receiver from now on: what comes behind the number that each cell of its replica holds."""
+        if self._held.get(receiver) == turn:
+            del self._held[receiver]
+            sent = self._sent_to[self._row[receiver]]
+            np.maximum(sent, applied, out=sent)
+            self._least[self._row[receiver]] = int(sent.min())
+            self._free()
+
+    def start(self, number: int) -> None:
+        """Begin behind gradient `number`, with a window that is empty."""
+        self.newest = self.closed = number
+        self._sent_to[self._sent_to < FAR] = number
+        self._least = self._least_of_each()
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """What was sent to whom, as arrays; gradients under way are not part of a checkpoint (ako.txt 4.3)."""
@@ -186,7 +229,9 @@ class WindowState(State):
         return number <= self.newest - 2 * self.span
 
     def _merge(self) -> None:
-        """Add up neighbouring gradients that no receiver's place lies between."""
+        """Add up neighbouring gradients that no receiver's place lies between, nor may come to."""
+        if self._held:
+            return
         places = set(np.unique(self._sent_to).tolist())
         merged: list[_Block] = []
         for block in self._blocks:

@@ -170,8 +170,9 @@ class Chain:
         specs = [graph.operator(name) for name in chain.operators]
         self.plan, self.head, self.last = chain, specs[0], specs[-1]
         self.gather = self.last.gather
-        # Operators with state see whole steps, or the order of shards would matter.
-        self.sharded = _feeds_gather(graph, self.last) and not any(spec.uses for spec in specs) and _shards(self.head)
+        # Operators with state see whole steps, or the order of shards would matter; a source is asked for one by one.
+        stateful = any(spec.uses for spec in specs if not spec.source)
+        self.sharded = _feeds_gather(graph, self.last) and not stateful and _shards(self.head)
         self.members = [
             Member(
                 spec,

@@ -50,15 +50,19 @@ class Step:
 
 @dataclass(init=False, slots=True, eq=False)
 class Running:
-    """A task that has started: its locks, the delivery it consumed, its outcome once it is there."""
+    """A task that has started: its locks, the delivery it consumed, its outcome once it is there.
+
+    `joins` is how many nodes had joined by then.
+    """
 
     task: Task
     locked: AbstractSet[str]
     delivery: Delivery | None
+    joins: int
     outcome: Outcome | None
 
-    def __init__(self, task: Task, locked: AbstractSet[str], delivery: Delivery | None) -> None:
-        self.task, self.locked, self.delivery, self.outcome = task, locked, delivery, None
+    def __init__(self, task: Task, locked: AbstractSet[str], delivery: Delivery | None, joins: int) -> None:
+        self.task, self.locked, self.delivery, self.joins, self.outcome = task, locked, delivery, joins, None
 
 
 class Offered:

@@ -119,6 +119,7 @@ class Crossing:
         self._limits: dict[int, int] = {}
         self._shut: set[int] = set()
         self._left: set[int] = set()
+        self._joined: dict[int, int] = {}
         self._closing = False
         self._not_ended = len(self._members)
 
@@ -150,12 +151,19 @@ class Crossing:
             return self._edge.key in keys
         return self._edge.route is Route.BY_DESTINATION
 
-    def send(self, emission: Emission) -> list[Sending]:
-        """Commands that send an emission as far as credit allows; the rest waits."""
+    def send(self, emission: Emission, joins: int = 0) -> list[Sending]:
+        """Commands that send an emission as far as credit allows; the rest waits.
+
+        Args:
+            emission: what is sent.
+            joins: how many nodes had joined when the task began that made it: those that came later are sent nothing.
+        """
         message = emission.message
         size = nbytes(message, self._tensor_scale)
         commands: list[Sending] = []
         for member in self._receivers(emission):
+            if self._joined and self._joined.get(member, 0) > joins:
+                continue  # meant for whoever had its number before
             out = self._streams.get(member)
             if out is None:
                 if member in self._left:
@@ -200,10 +208,16 @@ class Crossing:
         self._shut.discard(member)
         self._streams.pop(member, None)
 
-    def join(self, member: int) -> list[Sending]:
-        """Send to a node that had left, from the beginning of its streams; commands that end them, if that is due."""
+    def join(self, member: int, joins: int = 0) -> list[Sending]:
+        """Send to a node that had left, from the beginning of its streams; commands that end them, if that is due.
+
+        Args:
+            member: the node.
+            joins: how many nodes have joined by now.
+        """
         if member not in self._left:
             return []
+        self._joined[member] = joins
         self._left.remove(member)
         self._limits.pop(member, None)
         self._not_ended += 1

@@ -79,6 +79,7 @@ class NodeEngine:
         self._commands: list[Command] = []
         self._to_self: deque[Event] = deque()
         self._gone: set[int] = set()
+        self._joins = 0
         self._under_way = UnderWay()
         self._now = self._started_s = 0.0
         self._started = self._ended = self._failed = False
@@ -331,7 +332,7 @@ class NodeEngine:
             return
         needs = Needs(chain.process_needs.reads, chain.merge_needs.writes)
         task = Task(chain.plan.head, "step", state.pool, lambda: chain.step(message, self._given(needs), number))
-        state.offered = Offered(number, Running(task, needs.writes, delivery))
+        state.offered = Offered(number, Running(task, needs.writes, delivery, self._joins))
         self._commands.append(Offer(state.running[-1].task, task, lambda: chain.ready(self._given(chain.gate_uses))))
 
     def _follow(self, state: ChainState, offered: Offered) -> None:
@@ -392,7 +393,7 @@ class NodeEngine:
         if given.live:
             self._locked.update(given.live)
         self._slots[task.pool] -= 1
-        state.running.append(Running(task, given.live.keys(), delivery))
+        state.running.append(Running(task, given.live.keys(), delivery, self._joins))
         self._commands.append(RunTask(task))
 
     # What a task needs before it may start
@@ -472,7 +473,7 @@ class NodeEngine:
         if run.locked:
             self._unlock(run.locked)
         for name, emission in outcome.emissions:
-            self._emit(name, emission)
+            self._emit(name, emission, run.joins)
         for report in outcome.reports:
             self._commands.append(Report(report))
         for artifact in outcome.artifacts:
@@ -503,11 +504,11 @@ class NodeEngine:
                 state.gate_shut = False
                 self._awake.wake(state)
 
-    def _emit(self, operator: str, emission: Emission) -> None:
+    def _emit(self, operator: str, emission: Emission, joins: int) -> None:
         for number in self._leaving[operator, emission.port]:
             crossing = self._crossings.get(number)
             if crossing is not None:
-                self._send(crossing.send(emission))
+                self._send(crossing.send(emission, joins))
             else:
                 self._deliver((number, None), Delivery(self._entries[number][1], emission.message))
 
@@ -616,8 +617,9 @@ class NodeEngine:
         if event.node not in self._gone:
             return
         self._gone.remove(event.node)
+        self._joins += 1
         for crossing in self._crossings.values():
-            self._send(crossing.join(event.node))
+            self._send(crossing.join(event.node, self._joins))
         for state in self._turns:
             if state.chain.minds_joining or state.open_inputs.of(event.node):
                 self._hear(state, event.node, Change.JOINED)

@@ -17,8 +17,10 @@ from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData
 from dataflow.ports import Emission
+from operators.course import CourseState
 from operators.dnn import Model
 from operators.messages import Batch
+from operators.roll import Present
 from operators.source import Source
 from operators.vector_state import VectorState
 
@@ -94,9 +96,9 @@ def batches(setting: Setting, node: NodeContext) -> Iterator[Batch]:
     config = setting.config
     source = Source(data=setting.data, batch=config.batch, epochs=config.epochs, holdout=config.holdout)
     source.open(node)
-    step = 0
+    step, course = 0, CourseState()
     while True:
-        (effect,) = source.process(Tick(step, 0, 1), node)
+        (effect,) = source.process(Tick(step, 0, 1), Present(settled=True), course, node)
         if isinstance(effect, EndOfData):
             return
         assert isinstance(effect, Emission)
@@ -138,7 +140,7 @@ class UnionSource(Source):
     """One node that reads, in each step, the mini-batches that `nodes` nodes would read."""
 
     nodes: int
-    _sources: list[tuple[Source, NodeContext]] = PrivateAttr(default_factory=list)
+    _sources: list[tuple[Source, NodeContext, CourseState]] = PrivateAttr(default_factory=list)
 
     def open(self, node: NodeContext) -> None:
         members = {"worker": tuple(range(self.nodes))}
@@ -146,13 +148,14 @@ class UnionSource(Source):
             source = Source(data=self.data, batch=self.batch, epochs=self.epochs, holdout=self.holdout)
             context = NodeContext(index=index, members=members, seed=node.seed)
             source.open(context)
-            self._sources.append((source, context))
+            self._sources.append((source, context, CourseState()))
 
-    def process(self, tick: Tick, node: NodeContext) -> Emissions:
+    def process(self, tick: Tick, roll: Present, course: CourseState, node: NodeContext) -> Emissions:
         parts: list[Batch] = []
-        for source, context in self._sources:
-            (effect,) = source.process(tick, context)
+        for source, context, each in self._sources:
+            (effect,) = source.process(tick, roll, each, context)
             if isinstance(effect, EndOfData):
+                course.closed = True
                 yield EndOfData()
                 return
             assert isinstance(effect, Emission)

@@ -9,13 +9,16 @@ from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import EndOfData
 from dataflow.testing.operator_harness import Harness
+from operators.course import Course
 from operators.data import DataRef, open_data, pixels
+from operators.roll import RollState
 from operators.source import Source, WarmUp, steps_per_epoch, training_rows
 
 
 def source(count, *, rank=0, size=1, seed=0, **fields):
     node = NodeContext(index=rank, members={"worker": tuple(range(size))}, seed=seed)
-    return Harness(Source(data=data(count), **fields), node=node)
+    roll = RollState(rank, range(size), 0)
+    return Harness(Source(data=data(count), **fields), node=node, states={"roll": roll, "course": Course()})
 
 
 def steps(harness, *, shards=1, most=100):

@@ -1,0 +1,148 @@
+"""Joining: what nodes say to each other so that one that comes late catches up while nobody pauses.
+
+The order of things is in `operators.roll`. Invariant: of every node that is there, a joiner gets each gradient once:
+in the model that it is lent, or in what is sent to it from the number on that it has told.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dataflow.message import Tick
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, EndOfData, Operator, Sample
+from dataflow.ports import In, Out
+from dataflow.state import Writes
+from operators.clocks import ClocksState
+from operators.course import CourseState
+from operators.kept import KeptState
+from operators.messages import Word
+from operators.roll import RollState
+from operators.window import WindowState
+
+Outgoing = WindowState | KeptState
+
+
+class Talk(Operator):
+    """Says what is due, while its node trains and for as long as anybody waits for its word.
+
+    Nothing is ever said on `presence`: whoever it leads to stays there as long as anybody has a word to say.
+    """
+
+    pool = "network"
+    source = True
+    sends = True
+    words = Out(Word)
+    presence = Out(Word)
+    roll = Writes()
+    course = Writes()
+    window = Writes()
+    clocks = Writes()
+
+    def ready(self, roll: RollState, course: CourseState) -> bool:
+        """Whether anything is due, or the end."""
+        return bool(roll.due()) or roll.is_over(closed=course.closed)
+
+    def process(
+        self, tick: Tick, roll: RollState, course: CourseState, window: Outgoing, clocks: ClocksState, node: NodeContext
+    ) -> Emissions:
+        """Say what is due; at the end, how many gradients there were."""
+        while due := roll.due():
+            match due:
+                case "answer":
+                    yield from self._answer(roll.inbox.pop(0), roll, course, clocks)
+                case "welcome":
+                    member, turn = roll.welcome()
+                    number = window.join(member, turn)
+                    yield self.words(Word("welcome", node.index, member, turn, number), to=member)
+                case "borrow":
+                    word = roll.borrow()
+                    yield self.words(word, to=word.to)
+                case "begin":
+                    for member, turn in roll.told().items():
+                        applied = clocks.applied(member).copy()
+                        yield self.words(Word("begin", node.index, member, turn, applied=applied), to=member)
+                case "idle":
+                    roll.idle = True
+                case _:
+                    yield from self._settle(roll, course, window, clocks)
+        if roll.is_over(closed=course.closed):
+            for peer in roll.peers:
+                yield self.words(Word("through", node.index, peer, number=course.number), to=peer)
+            yield EndOfData()
+
+    def on_left(self, member: int, roll: RollState, window: Outgoing) -> Emissions:
+        """Send a node that has died nothing, and wait for no word of it."""
+        roll.leave(member)
+        window.leave(member)
+        yield from ()
+
+    def on_joined(self, member: int, roll: RollState) -> Emissions:
+        """Have a node that comes back welcomed."""
+        roll.join(member)
+        yield from ()
+
+    def _answer(self, word: Word, roll: RollState, course: CourseState, clocks: ClocksState) -> Emissions:
+        member = word.origin
+        match word.kind:
+            case "welcome":
+                roll.welcomed(word)
+            case "begun":
+                roll.begins(word)
+            case "through":
+                clocks.end(member, word.number)
+            case "begin" if roll.is_current(word):
+                epoch = course.reached(clocks.made)
+                answer = Word("begun", roll.node, member, word.turn, clocks.made, clocks.images, epoch)
+                yield self.words(answer, to=member)
+            case "settled" if roll.is_current(word):
+                roll.late.discard(member)
+                clocks.begin(member, word.number)
+
+    def _settle(self, roll: RollState, course: CourseState, window: Outgoing, clocks: ClocksState) -> Emissions:
+        turns, slowest = roll.turns(), roll.settle()
+        if slowest is None:
+            # Whoever could have lent anything is gone: go on from what this node has.
+            yield Sample("joined_alone", 1.0)
+            course.start(clocks.made, course.reached(clocks.made))
+        else:
+            clocks.made, clocks.images = slowest.number, slowest.images
+            course.start(slowest.number, slowest.epoch)
+        window.start(clocks.made)
+        clocks.take_over(roll.node, np.full(clocks.cells, clocks.made, np.int64))
+        for member, turn in turns.items():
+            yield self.words(Word("settled", roll.node, member, turn, clocks.made), to=member)
+
+
+class Listen(Operator):
+    """Hears what others say, and passes on what others than `Talk` have to do.
+
+    `begins` are for whoever sends gradients, `loans` for whoever lends the model.
+    """
+
+    pool = "network"
+    receives = True
+    words = In(Word)
+    begins = Out(Word)
+    loans = Out(Word)
+    roll = Writes()
+
+    def process(self, word: Word, roll: RollState) -> Emissions:
+        """Take in a word."""
+        if word.kind == "lend":
+            roll.asked[word.origin] = word
+            yield self.loans(word)
+            return
+        roll.inbox.append(word)
+        if word.kind == "begin" and roll.is_current(word):
+            yield self.begins(word)
+
+    def on_left(self, member: int, roll: RollState) -> Emissions:
+        """Wait for no word of a node that says nothing more."""
+        roll.end(member)
+        yield from ()
+
+    def on_joined(self, member: int, roll: RollState) -> Emissions:
+        """Hear a node that has come back."""
+        roll.expect(member)
+        yield from ()

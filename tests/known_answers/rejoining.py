@@ -1,0 +1,208 @@
+"""Workers that die and come back while they make integer gradients, so that it is known what every replica holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ako_jobs.ako import add_exchange
+from ako_jobs.worker import add_joining
+from dataflow.engine.loading import LoadedNode
+from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.routes import Route
+from dataflow.message import Tick
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, EndOfData, Operator
+from dataflow.plan.physical import PhysicalPlan
+from dataflow.ports import Out
+from dataflow.state import Writes
+from operators.apply import Apply
+from operators.clocks import Clocks, ClocksState
+from operators.cost_model import CostModel
+from operators.course import Course, CourseState
+from operators.kept import Kept
+from operators.layout import Layout
+from operators.messages import Gradient
+from operators.partition import Rotation
+from operators.receive import ReceiveFromPeers
+from operators.roll import Roll, RollState
+from operators.send import SendGradients, SendToPeers
+from operators.vector_state import VectorState
+from operators.window import Window
+from tests.known_answers.integers import RestlessPartition, Zeros, integer_gradient
+
+WEIGHTS, CELLS, ROUNDS = 60, 6, 12
+LAYOUT = Layout.of(WEIGHTS, cells=CELLS)
+
+
+def gradient(node: int, incarnation: int, number: int) -> np.ndarray:
+    """The integer gradient of an incarnation of a node."""
+    return integer_gradient(node + 1000 * incarnation, number, WEIGHTS)
+
+
+class RejoiningCompute(Operator):
+    """Makes integer updates up to number `rounds`, within the staleness bound, once the node has caught up."""
+
+    source = True
+    rounds: int
+    slack: int | None = None
+    gradients = Out(Gradient)
+    replica = Writes()
+    clocks = Writes()
+    roll = Writes()
+    course = Writes()
+
+    def ready(self, clocks: ClocksState, roll: RollState) -> bool:
+        return roll.idle or (roll.settled and (self.slack is None or clocks.made <= clocks.slowest() + self.slack))
+
+    def process(
+        self,
+        _tick: Tick,
+        replica: VectorState,
+        clocks: ClocksState,
+        roll: RollState,
+        course: CourseState,
+        node: NodeContext,
+    ) -> Emissions:
+        course.number = clocks.made
+        if roll.idle or clocks.made >= self.rounds:
+            course.closed = True
+            yield EndOfData()
+            return
+        clocks.made += 1
+        update = gradient(node.index, node.incarnation, clocks.made)
+        replica.values -= update
+        yield self.gradients(Gradient(clocks.made, update))
+
+
+def rejoining_job(p: int, *, slack: int | None = None, every: int = 1, restless: bool = False) -> LogicalGraph:
+    """Partial gradient exchange; p=0: every gradient whole to everybody."""
+    graph = (
+        LogicalGraph(name="rejoining")
+        .with_role("worker")
+        .with_state("replica", Zeros(n_weights=WEIGHTS), role="worker")
+        .with_state("statistics", Zeros(n_weights=3), role="worker")
+        .with_state("roll", Roll(), role="worker")
+        .with_state("course", Course(), role="worker")
+        .with_state("clocks", Clocks(cells=CELLS, origins="worker", span=p * every), role="worker")
+        .with_operator("compute", RejoiningCompute(rounds=ROUNDS, slack=slack), role="worker")
+    )
+    if not p:
+        graph = (
+            graph.with_state("window", Kept(receivers="worker"), role="worker")
+            .with_operator("send", SendGradients(layout=LAYOUT), role="worker")
+            .with_operator("receive", ReceiveFromPeers(), role="worker")
+            .with_operator("apply", Apply(layout=LAYOUT), role="worker")
+            .connect("compute.gradients", "send.gradients")
+            .connect("send", "receive.arriving", route=Route.BY_DESTINATION)
+            .connect("receive", "apply")
+        )
+        return add_joining(graph)
+    cost = CostModel(model_nbytes=4 * WEIGHTS, cells=CELLS, partitions=p, every=every)
+    window = Window(layout=LAYOUT, receivers="worker")
+    graph = add_exchange(graph, LAYOUT, Rotation(receivers="worker", cost=cost), window)
+    if restless:
+        graph = graph.replace("partition", RestlessPartition(layout=LAYOUT))
+    return add_joining(graph.replace("send", SendToPeers(layout=LAYOUT)).replace("receive", ReceiveFromPeers()))
+
+
+class Dying(MemoryDriver):
+    """Buries nodes and has them join again once so many events have been handled.
+
+    Args:
+        plan: see `MemoryDriver`.
+        turns: (events, node): the node dies, or comes back if it is dead.
+        kwargs: see `MemoryDriver`.
+    """
+
+    def __init__(self, plan: PhysicalPlan, turns: Sequence[tuple[int, int]], **kwargs: Any) -> None:
+        super().__init__(plan, **kwargs)
+        self._turns = sorted(turns)
+        self.deaths: list[tuple[int, int, range]] = []
+        """(node, incarnation, numbers of the gradients made) of those that died."""
+
+    def _step(self) -> bool:
+        while self._turns and self._turns[0][0] <= self.run.deliveries:
+            _, node = self._turns.pop(0)
+            if node in self.run.ended:
+                continue
+            if node in self.run.buried:
+                self.join(node)
+            else:
+                dying = self.run.nodes[node]
+                numbers = range(first(dying) + 1, clocks_of(dying).made + 1)
+                self.deaths.append((node, self.incarnations[node], numbers))
+                self.bury(node)
+        return super()._step()
+
+
+def assert_every_replica_is_accounted_for(driver: Dying) -> None:
+    """What a live replica holds is all that live nodes have made, and of each that died some prefix, cell by cell."""
+    run = driver.run
+    live = [node for node in range(len(run.nodes)) if node not in run.buried and settled(run.nodes[node])]
+    if not live or any(driver.incarnations[node] and not borrowed(run.nodes[node]) for node in live):
+        return  # nobody was there to go on from: two trainings that have nothing to do with each other
+    made = [
+        gradient(node, driver.incarnations[node], number)
+        for node in live
+        for number in range(first(run.nodes[node]) + 1, clocks_of(run.nodes[node]).made + 1)
+    ]
+    for node in live:
+        assert clocks_of(run.nodes[node]).rejected == 0
+        rest = -values(run.nodes[node]) - np.sum(made, axis=0) if made else -values(run.nodes[node])
+        for cell in range(CELLS):
+            where = LAYOUT.weights(cell, cell + 1)
+            assert _is_sum_of_prefixes(rest[where], where, driver.deaths), (node, cell)
+
+
+def _is_sum_of_prefixes(rest: np.ndarray, where: slice, deaths: Sequence[tuple[int, int, range]]) -> bool:
+    prefixes = []
+    for node, incarnation, numbers in deaths:
+        parts = [np.zeros(where.stop - where.start, np.float32)]
+        for number in numbers:
+            parts.append(parts[-1] + gradient(node, incarnation, number)[where])
+        prefixes.append(parts)
+    return any(np.array_equal(sum(choice, np.zeros_like(rest)), rest) for choice in product(*prefixes))
+
+
+def first(node: LoadedNode) -> int:
+    """The number behind which a node began."""
+    course = node.states["course"]
+    assert isinstance(course, CourseState)
+    return course.base
+
+
+def settled(node: LoadedNode) -> bool:
+    """Whether a node has caught up."""
+    roll = node.states["roll"]
+    assert isinstance(roll, RollState)
+    return roll.settled
+
+
+def borrowed(node: LoadedNode) -> bool:
+    """Whether a node has been lent a model."""
+    roll = node.states["roll"]
+    assert isinstance(roll, RollState)
+    return roll.lent
+
+
+def clocks_of(node: LoadedNode) -> ClocksState:
+    """A node's clocks."""
+    clocks = node.states["clocks"]
+    assert isinstance(clocks, ClocksState)
+    return clocks
+
+
+def values(node: LoadedNode) -> np.ndarray:
+    """A node's weights."""
+    return _vector(node.states)
+
+
+def _vector(states: Mapping[str, object]) -> np.ndarray:
+    replica = states["replica"]
+    assert isinstance(replica, VectorState)
+    return replica.values

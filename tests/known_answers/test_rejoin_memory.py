@@ -1,0 +1,54 @@
+"""Decision 0025: whoever dies and comes back, at whatever moment, live replicas hold everything that live nodes made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataflow.plan.compile import compile_graph
+from tests.known_answers.rejoining import (
+    ROUNDS,
+    Dying,
+    assert_every_replica_is_accounted_for,
+    clocks_of,
+    rejoining_job,
+    settled,
+)
+
+
+@pytest.mark.parametrize("p", range(4))
+def test_death_of_a_worker_leaves_the_others_with_everything_that_they_made(p: int) -> None:
+    driver = Dying(compile_graph(rejoining_job(p, slack=2), 4), [(300, 1)])
+    driver.execute()
+    assert driver.run.buried == {1}
+    assert [clocks_of(node).made for node in driver.run.nodes if node is not driver.run.nodes[1]] == [ROUNDS] * 3
+    assert_every_replica_is_accounted_for(driver)
+
+
+@pytest.mark.parametrize("p", range(4))
+def test_worker_that_comes_back_makes_gradients_again_and_has_all_of_the_others(p: int) -> None:
+    driver = Dying(compile_graph(rejoining_job(p, slack=2), 4), [(200, 1), (300, 1)])
+    driver.execute()
+    assert [settled(node) for node in driver.run.nodes] == [True] * 4
+    assert [clocks_of(node).made for node in driver.run.nodes] == [ROUNDS] * 4
+    assert_every_replica_is_accounted_for(driver)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    p=st.integers(0, 4),
+    nodes=st.integers(1, 4),
+    seed=st.integers(0, 2**32 - 1),
+    restless=st.booleans(),
+    slack=st.sampled_from([None, 0, 3]),
+    turns=st.lists(st.tuples(st.integers(0, 1500), st.integers(0, 3)), max_size=4),
+)
+def test_deaths_and_returns_at_any_moment_in_any_order_are_accounted_for(
+    p: int, nodes: int, seed: int, restless: bool, slack: int | None, turns: list[tuple[int, int]]
+) -> None:
+    plan = compile_graph(rejoining_job(p, slack=slack, restless=restless and p > 0), nodes, seed=seed % 1000)
+    driver = Dying(plan, [(when, node % nodes) for when, node in turns], order=np.random.default_rng(seed))
+    driver.execute()
+    assert_every_replica_is_accounted_for(driver)
