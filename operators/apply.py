@@ -103,7 +103,8 @@ class Load(Operator):
     """Takes over the weights that parameter servers send.
 
     A code says how they have changed since the servers sent some last: `pulled`. Bind it to the replica where nothing
-    else writes to that; a worker that updates its replica between two answers keeps a copy.
+    else writes to that; a worker that updates its replica between two answers keeps a copy. The samples `lag`, `gap`
+    and `normalised_gap` are what the server says of the staleness of this worker's gradients.
 
     Args:
         layout: the model's cells.
@@ -134,4 +135,7 @@ class Load(Operator):
         if pulled is not replica:
             replica.values[where] = pulled.current[where]
         clocks.reach(weights.origin, slice(weights.start, weights.stop), weights.clock)
-        yield from ()
+        for name in ("lag", "gap", "normalised_gap"):
+            value = getattr(weights, name)
+            if value is not None:
+                yield Sample(name, float(value))

@@ -136,11 +136,13 @@ class Compute(Gather):
                 where=f"node {node.name}, operator compute",
                 fix="lower lr or momentum, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
             )
+        rate = self.schedule.at(number, node.size)
         if size:
-            self.optimizer.direct(total, replica.current, velocity.values)
+            self.optimizer.direct(total, replica.current, velocity.values, rate)
         else:
             loss = math.nan
-        rate = self.schedule.at(number, node.size)
+        if self.optimizer.scaled:
+            rate = 1.0
         if self.local:
             replica.descend(total, rate, scale=self.emits == "update")
         elif self.emits == "update":

@@ -89,8 +89,10 @@ def travel(
         weights: (elements,) float32, changed in place.
         velocity: (elements,) float32, brought up to date.
         gradient: (elements,) float32, only read.
-        momentum, weight_decay, nesterov: see `Sgd`.
+        momentum: see `Sgd`.
         rate: the learning rate.
+        weight_decay: see `Sgd`.
+        nesterov: see `Sgd`.
     """
     numbers = np.float32(momentum), np.float32(rate), np.float32(weight_decay)
     _travel(weights, velocity, read_only(gradient), *numbers, nesterov)

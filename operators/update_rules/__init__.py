@@ -1,4 +1,4 @@
-"""Update rules of parameter servers: what becomes of a worker's gradient (dana.txt). docs/update_rules.md has them all."""
+"""Update rules of servers: what becomes of a worker's gradient (dana.txt). docs/update_rules.md has them all."""
 
 from typing import Annotated
 

@@ -28,7 +28,7 @@ class CompensatedRule(Rule):
 
     Args:
         momentum: share of a velocity that is kept.
-        weight_decay: strength of the pull of the server's weights towards zero; its part of a gradient is not corrected.
+        weight_decay: strength of the pull of the server's weights towards zero, added to the corrected gradient.
         strength: lambda.
     """
 

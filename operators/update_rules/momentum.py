@@ -77,8 +77,8 @@ class Lwp(MomentumRule):
 
     def view(self, weights: Vector, memory: Memory, worker: int) -> Vector:
         """Where tau more steps along the velocity would lead."""
-        ahead = np.float32(memory.workers - 1) * memory.vector(SHARED, weights.size)
-        return np.subtract(weights, ahead, out=ahead)
+        found: Vector = weights - np.float32(memory.workers - 1) * memory.vector(SHARED, weights.size)
+        return found
 
 
 @final

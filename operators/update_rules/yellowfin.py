@@ -36,6 +36,7 @@ class YellowFin(Rule):
         lr: rate at the start.
         momentum: momentum at the start.
         smoothing: share of running means that is kept from gradient to gradient.
+        weight_decay: strength of the pull of the server's weights towards zero, as part of the gradient.
         window: gradients over which the range of curvature is taken; of ten times as many at the start the rate rises.
         gain: share of the difference in momentum that a gradient makes up for.
     """
@@ -44,6 +45,7 @@ class YellowFin(Rule):
     in_one: ClassVar[bool] = True
     lr: float = Field(default=1e-4, gt=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
     smoothing: float = Field(default=0.999, gt=0, lt=1)
     window: int = Field(default=20, ge=1)
     gain: float = Field(default=0.01, ge=0, le=1)
@@ -65,7 +67,14 @@ class YellowFin(Rule):
         applied = numbers["momentum"] + self.gain * (numbers["target"] - total)
         numbers["momentum"] = min(max(applied, -0.99), 0.99)
         before = weights.copy()
-        travel(weights, memory.vector(_VELOCITY, weights.size), gradient, momentum=numbers["momentum"], rate=step)
+        travel(
+            weights,
+            memory.vector(_VELOCITY, weights.size),
+            gradient,
+            momentum=numbers["momentum"],
+            rate=step,
+            weight_decay=self.weight_decay,
+        )
         self._note(memory, push.worker, weights - before)
 
     def _measured(self, memory: Memory, gradient: Vector) -> tuple[float, float, float, float]:
@@ -74,15 +83,16 @@ class YellowFin(Rule):
         count, keep = int(numbers["gradients"]), self.smoothing
         square = max(float(np.dot(gradient, gradient)), _TINY)
         numbers[f"curvature.{count % self.window}"] = square
-        recent = [numbers[f"curvature.{slot % self.window}"] for slot in range(max(1, count - self.window + 1), count + 1)]
+        recent = [
+            numbers[f"curvature.{slot % self.window}"] for slot in range(max(1, count - self.window + 1), count + 1)
+        ]
         low = self._running(numbers, "h_min", min(recent))
         high = self._running(numbers, "h_max", max(recent))
         norm, squares = self._running(numbers, "norm", math.sqrt(square)), self._running(numbers, "square", square)
         distance = self._running(numbers, "distance", norm / squares)
         mean, second = memory.vector(_MEAN, gradient.size), memory.vector(_SQUARES, gradient.size)
-        for running, new in ((mean, gradient), (second, np.square(gradient))):
-            running *= np.float32(keep)
-            running += np.float32(1 - keep) * new
+        mean += np.float32(1 - keep) * (gradient - mean)
+        second += np.float32(1 - keep) * (np.square(gradient) - second)
         share = 1 - keep**count
         variance = float(np.sum(second, dtype=np.float64)) / share - float(np.dot(mean, mean)) / share**2
         return low, high, max(variance, _TINY), distance
@@ -90,7 +100,7 @@ class YellowFin(Rule):
     def _running(self, numbers: dict[str, float], name: str, value: float) -> float:
         """A running mean after another value, with the bias of its start at zero taken out."""
         numbers[name] = self.smoothing * numbers.get(name, 0.0) + (1 - self.smoothing) * value
-        return numbers[name] / (1 - self.smoothing ** numbers["gradients"])
+        return numbers[name] / (1 - self.smoothing ** int(numbers["gradients"]))
 
     def _total(self, memory: Memory, push: Push, step: float) -> float:
         """The momentum in how the weights have moved, or what is applied where that cannot be told."""
@@ -118,7 +128,8 @@ def single_step(low: float, high: float, variance: float, distance: float) -> tu
     for y = x - 1 and p = (D h_min)^2 / (2 C).
 
     Args:
-        low, high: least and largest curvature, h_min and h_max.
+        low: least curvature, h_min.
+        high: largest curvature, h_max.
         variance: of the gradient, C.
         distance: to the optimum, D.
     """

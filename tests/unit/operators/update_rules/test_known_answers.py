@@ -80,7 +80,7 @@ def test_dana_zero_one_worker_equals_nesterov_bit_for_bit_under_a_changing_rate(
 
 
 def test_dana_zero_equals_the_papers_algorithm_4_and_dana_slim_for_a_thousand_random_steps_under_a_changing_rate():
-    """Three workers in random order: DANA-Zero as kept, as printed (in float64), and DANA-Slim give the same weights."""
+    """Three workers in random order; DANA-Zero as kept, as printed (in float64), and DANA-Slim."""
     rng, curvature = np.random.default_rng(2), np.linspace(0.1, 1, 17, dtype=np.float32)
     start = rng.normal(size=17).astype(np.float32)
     sgd = Sgd(momentum=0.9, nesterov=True, scaled=True)
