@@ -8,7 +8,7 @@ the gradient's norm (dana.txt, 3 and appendix B.3).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, cast
 
@@ -146,6 +146,10 @@ class ServedState(State):
             start = _Sent(0, weights.copy() if self._rule.uses_sent else None)
             run = self._runs[cells] = Served(self._rule, self._rule.init(weights, self._workers), start)
         return run
+
+    def memories(self) -> Iterator[tuple[Cells, Memory]]:
+        """What the rule remembers, by cells."""
+        yield from ((cells, run.memory) for cells, run in self._runs.items())
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """What the rule remembers, as arrays."""

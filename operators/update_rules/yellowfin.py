@@ -56,8 +56,10 @@ class YellowFin(Rule):
         return Memory(workers, numbers=numbers)
 
     def update(self, weights: Vector, memory: Memory, push: Push) -> None:
-        """Measure, tune and move."""
+        """Measure, tune and move; a gradient of zeros changes nothing."""
         numbers, gradient, keep = memory.numbers, push.gradient, self.smoothing
+        if not gradient.any():  # that of an empty mini-batch says nothing of the loss
+            return
         numbers["gradients"] += 1
         momentum, rate = single_step(*self._measured(memory, gradient))
         numbers["target"] = keep * numbers["target"] + (1 - keep) * momentum
