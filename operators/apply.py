@@ -17,6 +17,7 @@ from operators.fragments import decoded, subtract
 from operators.layout import Layout
 from operators.messages import Code, Fragment, Progress, Weights
 from operators.schedule import Schedule
+from operators.staleness import Staleness
 from operators.vector_state import VectorState
 
 
@@ -135,7 +136,4 @@ class Load(Operator):
         if pulled is not replica:
             replica.values[where] = pulled.current[where]
         clocks.reach(weights.origin, slice(weights.start, weights.stop), weights.clock)
-        for name in ("lag", "gap", "normalised_gap"):
-            value = getattr(weights, name)
-            if value is not None:
-                yield Sample(name, float(value))
+        yield from Staleness(weights.lag, weights.gap, weights.normalised_gap).samples()

@@ -20,7 +20,8 @@ from operators.fragments import decoded
 from operators.layout import Layout
 from operators.messages import Fragment, Weights
 from operators.schedule import Schedule
-from operators.served import Served, ServedState, Staleness
+from operators.served import Served, ServedState
+from operators.staleness import Staleness
 from operators.vector_state import VectorState
 
 Cells = tuple[int, int]
@@ -242,4 +243,4 @@ def answers(
         yield Weights(worker, node.index, *cells, clock=number, values=values, **stale._asdict())
 
 
-_UNKNOWN = Staleness(None)
+_UNKNOWN = Staleness()

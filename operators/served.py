@@ -1,13 +1,7 @@
-"""What a server keeps for its update rule, and what it measures of how stale gradients are.
-
-The lag of a gradient is how many updates there were between the weights that it was computed on and those that it is
-applied to; the gap, how far these are apart: the root mean square of the difference. The normalised gap is the gap over
-the gradient's norm (dana.txt, 3 and appendix B.3).
-"""
+"""What a server keeps for its update rule, and what it measures of how stale gradients are."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, cast
@@ -18,20 +12,10 @@ from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
 from operators.fragments import decoded, subtract
 from operators.messages import Fragment, Vector
+from operators.staleness import GAP_EVERY, Staleness, measured
 from operators.update_rules import AnyRule, Asgd, Memory, Push, Rule
 
 Cells = tuple[int, int]
-
-GAP_EVERY = 8
-"""Answers to a worker between two of which the gap is measured: weights that were sent are kept until then."""
-
-
-class Staleness(NamedTuple):
-    """How stale a gradient was when it was applied; None where that is not known, as gaps are of most."""
-
-    lag: int | None
-    gap: float | None = None
-    normalised_gap: float | None = None
 
 
 class _Sent(NamedTuple):
@@ -40,12 +24,12 @@ class _Sent(NamedTuple):
     Args:
         updates: of the server until then.
         weights: if they are kept.
-        measured: whether the gap of the gradient that is computed on them is measured.
+        looked_at: whether the gap of the gradient that is computed on them is measured.
     """
 
     updates: int
     weights: Vector | None
-    measured: bool = False
+    looked_at: bool = False
 
 
 @dataclass(slots=True)
@@ -86,8 +70,9 @@ class Served:
         self.updates += 1
         self.staleness[worker] = Staleness(lag)
         known = sent.weights
-        if sent.measured and known is not None:
-            self.staleness[worker] = self._measured(weights, _gradient(fragment, weights), known, lag)
+        if sent.looked_at and known is not None:
+            master = self.rule.master(weights, self.memory)
+            self.staleness[worker] = measured(_gradient(fragment, weights), known, master, lag)
         if fragment.values.dtype == np.uint8 and isinstance(self.rule, Asgd):
             subtract(fragment, weights, rate)  # a code's few elements, without making a gradient of it
             return
@@ -106,15 +91,9 @@ class Served:
         if shared is None or self.rule.each_its_own:
             shared = self.rule.view(weights, self.memory, worker)
         count = self.answers[worker] = self.answers.get(worker, 0) + 1
-        measured = count % GAP_EVERY == 0
-        self.sent[worker] = _Sent(self.updates, shared if measured or self.rule.uses_sent else None, measured)
+        looked_at = count % GAP_EVERY == 0
+        self.sent[worker] = _Sent(self.updates, shared if looked_at or self.rule.uses_sent else None, looked_at)
         return shared
-
-    def _measured(self, weights: Vector, gradient: Vector, sent: Vector, lag: int) -> Staleness:
-        apart = self.rule.master(weights, self.memory) - sent
-        gap = math.sqrt(float(np.dot(apart, apart)) / apart.size)
-        norm = math.sqrt(float(np.dot(gradient, gradient)))
-        return Staleness(lag, gap, gap / norm if norm else None)
 
 
 def _gradient(fragment: Fragment, weights: Vector) -> Vector:

@@ -7,7 +7,8 @@ from operators.layout import Layout
 from operators.messages import Fragment
 from operators.schedule import Schedule
 from operators.serve import Pulls, Serve
-from operators.served import GAP_EVERY, ServedCells, ServedState
+from operators.served import ServedCells, ServedState
+from operators.staleness import GAP_EVERY
 from operators.update_rules import Asgd, DanaZero, DcAsgd, Easgd, Lwp, StalenessAware, YellowFin
 from operators.vector_state import VectorState
 
