@@ -38,7 +38,8 @@ class Config(CodecConfig):
     """
 
     gone: ClassVar[Mapping[str, str]] = {
-        "gradients_per_s": "leave it out: each node measures its pace while it runs; p=auto and every=auto go by that"
+        **CodecConfig.gone,
+        "gradients_per_s": "leave it out: each node measures its pace while it runs; p=auto and every=auto go by that",
     }
 
     p: PositiveInt | Literal["auto"] = "auto"

@@ -61,8 +61,10 @@ class TrainingConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    gone: ClassVar[Mapping[str, str]] = {}
-    """Settings that there were once, and what became of each."""
+    gone: ClassVar[Mapping[str, str]] = {
+        "rule": "update rules are those of servers: ako run parameter_server rule=...; here, see momentum and nesterov"
+    }
+    """Settings that a job does not have, but others have or it once had, and what to do instead."""
 
     data: Literal["digits", "mnist", "fashion-mnist", "cifar10"] = "digits"
     data_dir: str | None = None

@@ -6,7 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from ako_jobs.codec_settings import NONE, CodecConfig, keep_owed, require_codec, window
+from ako_jobs.codec_settings import NONE, keep_owed, require_codec, window
+from ako_jobs.update_rules import SLIM, RuleConfig
 from ako_jobs.worker import Setting, add_worker, finish_after
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
@@ -18,37 +19,36 @@ from operators.barrier import Barrier
 from operators.clocks import Clocks
 from operators.coded_window import CodedWindow
 from operators.compression import Codec, parse_codec
+from operators.layout import Layout
 from operators.partition import PartitionByOwner
 from operators.receive import ReceiveFragments, ReceiveWeights
+from operators.schedule import Schedule
 from operators.send import SendChanges, SendIntervals, SendWeights
 from operators.serve import Pulls, Serve, ServeMean
+from operators.served import ServedCells
 from operators.shadows import Shadows
+from operators.update_rules import AnyRule, Asgd
 from operators.vector_state import Replica, Shard
 from operators.window import Window
 
 SAME = "same"
+PLAIN = Asgd()
 
 
-class Config(CodecConfig):
+class Config(RuleConfig):
     """Settings of a parameter-server job.
 
     Args:
         servers: nodes that are servers; the others are workers. "all" puts a server and a worker on every node.
         shard: what a server owns: a range of the model, or whole layers.
-        consistency: bsp (all wait for all; the mean is applied), ssp (bounded staleness) or async.
         tau: with ssp, gradients that a worker may be ahead of the slowest.
-        n_push: mini-batches between two pushes (Downpour).
-        n_fetch: mini-batches between two pulls; above 1 the worker also updates its own replica.
         pull_codec: what makes fewer bytes of servers' answers, written as codec is; or same, the codec with room for
             what all workers push between two pulls. See docs/compression.md.
     """
 
     servers: PositiveInt | Literal["all"] = 1
     shard: Literal["range", "layer"] = "range"
-    consistency: Literal["bsp", "ssp", "async"] = "async"
     tau: int = Field(default=4, ge=0)
-    n_push: int = Field(default=1, ge=1)
-    n_fetch: int = Field(default=1, ge=1)
     pull_codec: str = SAME
 
     @field_validator("pull_codec")
@@ -65,6 +65,16 @@ class Config(CodecConfig):
             raise ValueError(message)
         return self
 
+    @model_validator(mode="after")
+    def _sent_is_known(self) -> Self:
+        if self.parsed_pull_codec and self.server_rule.uses_sent:
+            message = (
+                f"rule={self.rule} compares weights with those it sent, and a code of them is not what arrives; "
+                "add pull_codec=none"
+            )
+            raise ValueError(message)
+        return self
+
     @property
     def parsed_pull_codec(self) -> Codec | None:
         """The codec of answers; None without one."""
@@ -77,6 +87,8 @@ def build(config: Config) -> LogicalGraph:
     _check(config)
     setting = Setting.of(config)
     layout, schedule = setting.layout, setting.schedule
+    rule, slim = config.server_rule, config.rule == SLIM
+    _check_in_one(config, rule, layout)
     sharding = setting.sharding(config.shard)
     codec, pull_codec = config.parsed_codec, config.parsed_pull_codec
     colocated = config.servers == "all"
@@ -87,8 +99,9 @@ def build(config: Config) -> LogicalGraph:
         setting,
         clocks=Clocks(cells=layout.cells, origins="server", sharding=sharding),
         local=config.n_fetch > 1,
-        emits="gradient",
+        emits="update" if slim else "gradient",
         slack=config.n_fetch - 1,
+        optimizer=config.worker_optimizer,
     )
     graph = graph.with_state(
         "shard", Shard(model=setting.model, sharding=sharding, warm_start=setting.warm_start), role="server"
@@ -98,7 +111,8 @@ def build(config: Config) -> LogicalGraph:
         serve = ServeMean(layout=layout, schedule=schedule, codec=codec)
     else:
         tau = config.tau if config.consistency == "ssp" else None
-        serve = Serve(layout=layout, schedule=schedule, tau=tau, fetch_every=config.n_fetch, codec=codec)
+        rate = None if slim else schedule
+        serve = Serve(layout=layout, schedule=rate, tau=tau, fetch_every=config.n_fetch, codec=codec)
     shadows = copy = None
     if pull_codec:
         pushes = config.n_fetch // config.n_push if config.pull_codec == SAME else None
@@ -107,8 +121,10 @@ def build(config: Config) -> LogicalGraph:
     graph = add_servers(
         graph,
         serve,
-        window(setting, codec, "server", updates=False, sharding=sharding),
+        window(setting, codec, "server", updates=slim, sharding=sharding),
         PartitionByOwner(sharding=sharding, every=config.n_push),
+        schedule,
+        rule=rule,
         shadows=shadows,
         copy=copy,
         colocated=colocated,
@@ -122,7 +138,9 @@ def add_servers(
     serve: Serve | ServeMean,
     kept: Window | CodedWindow,
     partition: PartitionByOwner,
+    schedule: Schedule,
     *,
+    rule: AnyRule = PLAIN,
     shadows: Shadows | None = None,
     copy: StateElement | None = None,
     colocated: bool = False,
@@ -135,6 +153,8 @@ def add_servers(
         serve: what servers do.
         kept: the window of the workers towards the servers.
         partition: when pushes are due, and of what.
+        schedule: learning rate of a worker's gradients.
+        rule: of asynchronous servers.
         shadows: of the servers, for answers that are codes; None: answers are weights.
         copy: with `shadows`, of the workers, for the weights as they were pulled, where compute updates the replica.
         colocated: whether nodes have both roles.
@@ -144,12 +164,13 @@ def add_servers(
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="server")
     else:
         graph = graph.with_state("pulls", Pulls(workers="worker"), role="server")
+        graph = graph.with_state("served", ServedCells(rule=rule, workers="worker"), role="server")
     if shadows:
         graph = graph.with_state("shadows", shadows, role="server")
     if copy:
         graph = graph.with_state(pulled, copy, role="worker")
     load = Load(layout=layout, codec=shadows.codec if shadows else None)
-    changes = SendChanges(schedule=serve.schedule, mean=isinstance(serve, ServeMean))
+    changes = SendChanges(schedule=schedule, mean=isinstance(serve, ServeMean))
     return (
         graph.with_state("window", kept, role="worker")
         .with_operator("accumulate", Accumulate(), role="worker")
@@ -183,4 +204,22 @@ def _check(config: Config) -> None:
             what=f"consistency={config.consistency} needs a push and a pull per mini-batch",
             got=(config.n_push, config.n_fetch),
             fix="use n_push=1 n_fetch=1, or consistency=async",
+        )
+
+
+def _check_in_one(config: Config, rule: AnyRule, layout: Layout) -> None:
+    """Refuse a rule that needs the whole model at once where servers have parts of it."""
+    if not rule.in_one:
+        return
+    if config.servers != 1:
+        raise ConfigError(
+            what=f"rule={config.rule} takes norms over the whole model, and several servers have parts of it each",
+            got=config.servers,
+            fix="use servers=1, or another rule",
+        )
+    if len(list(layout.frames(0, layout.cells))) > 1:
+        raise ConfigError(
+            what=f"rule={config.rule} takes norms over the whole model, and gradients of this one come in parts",
+            got=f"{layout.n_weights} weights",
+            fix="use another rule, or a smaller model",
         )

@@ -140,6 +140,7 @@ def add_worker(
     local: bool,
     emits: Literal["gradient", "update"],
     slack: int | None,
+    optimizer: Sgd | None = None,
 ) -> LogicalGraph:
     """`graph` with the operators and state elements of role ``worker`` up to the gradients.
 
@@ -150,8 +151,9 @@ def add_worker(
         local: whether a worker updates its replica with its own gradients.
         emits: whether gradients leave the workers, or updates.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
+        optimizer: what workers make of their gradients; None: the setting's.
     """
-    config, data, optimizer = setting.config, setting.data, setting.optimizer
+    config, data, optimizer = setting.config, setting.data, optimizer or setting.optimizer
     validate = Validate(model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise)
     told, looks = ("advance", Advance()) if config.phantom else ("validate", validate)
     graph = (

@@ -17,6 +17,7 @@ from operators.fragments import decoded, subtract
 from operators.layout import Layout
 from operators.messages import Code, Fragment, Progress, Weights
 from operators.schedule import Schedule
+from operators.staleness import Staleness
 from operators.vector_state import VectorState
 
 
@@ -109,7 +110,8 @@ class Load(Operator):
     """Takes over the weights that parameter servers send.
 
     A code says how they have changed since the servers sent some last: `pulled`. Bind it to the replica where nothing
-    else writes to that; a worker that updates its replica between two answers keeps a copy.
+    else writes to that; a worker that updates its replica between two answers keeps a copy. The samples `lag`, `gap`
+    and `normalised_gap` are what the server says of the staleness of this worker's gradients.
 
     Args:
         layout: the model's cells.
@@ -140,4 +142,4 @@ class Load(Operator):
         if pulled is not replica:
             replica.values[where] = pulled.current[where]
         clocks.reach(weights.origin, slice(weights.start, weights.stop), weights.clock)
-        yield from ()
+        yield from Staleness(weights.lag, weights.gap, weights.normalised_gap).samples()

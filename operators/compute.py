@@ -21,6 +21,7 @@ from operators.dnn.network import mean_statistics
 from operators.messages import Batch, Gradient, Progress, Vector
 from operators.optimizer import Sgd
 from operators.schedule import Schedule
+from operators.staleness import GAP_EVERY, Staleness, measured
 from operators.vector_state import VectorState
 
 
@@ -35,6 +36,7 @@ class Part(NamedTuple):
         size: images in the whole mini-batch.
         epoch, of_all: see `Batch`.
         lag: gradients of the slowest origin that the weights lack.
+        replica: (weights,) float32, the step's snapshot, if the gap of its gradient is to be measured.
     """
 
     gradient: Vector
@@ -45,6 +47,7 @@ class Part(NamedTuple):
     epoch: float
     of_all: int
     lag: int
+    replica: Vector | None
 
 
 class Compute(Gather):
@@ -53,7 +56,8 @@ class Compute(Gather):
     The parts are added in shard order. Each shard advances a copy of the step's snapshot of the statistics; the mean of
     the copies, weighted by images, becomes the node's. The gradient of an empty mini-batch is 0, whatever the
     optimizer, and its loss is not a number. The sample `staleness` is how many gradients of the slowest origin, up to
-    this node's own count, were missing from the weights that a gradient was computed on.
+    this node's own count, were missing from the weights that a gradient was computed on; `gap` and `normalised_gap`,
+    told of some gradients where the replica here is updated, are how far others' updates had moved it meanwhile.
 
     Args:
         model: the network.
@@ -109,7 +113,10 @@ class Compute(Gather):
             seed=self._seed(batch, node) if model.random else 0,
         )
         workspaces.append(workspace)
-        return Part(gradient, advanced, len(batch.images), loss, batch.size, batch.epoch, batch.of_all, clocks.lag())
+        look = self.local and (clocks.made + 1) % GAP_EVERY == 0
+        kept = replica if look and batch.shard == 0 else None
+        size, seen, lag = batch.size, len(batch.images), clocks.lag()
+        return Part(gradient, advanced, seen, loss, size, batch.epoch, batch.of_all, lag, kept)
 
     def merge(
         self,
@@ -129,23 +136,27 @@ class Compute(Gather):
             statistics.values = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
         size = parts[0].size
         loss = sum(part.loss for part in parts) / max(1, size)
-        number = clocks.made + 1
+        number, before = clocks.made + 1, parts[0].replica
+        apart = Staleness() if before is None else measured(total, before, replica.current)
         if not math.isfinite(loss):
             raise OperatorError(
                 what=f"the loss is {loss} at step {number}",
                 where=f"node {node.name}, operator compute",
                 fix="lower lr or momentum, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
             )
+        rate = self.schedule.at(number, node.size)
         if size:
-            self.optimizer.direct(total, replica.current, velocity.values)
+            self.optimizer.direct(total, replica.current, velocity.values, rate)
         else:
             loss = math.nan
-        rate = self.schedule.at(number, node.size)
+        if self.optimizer.scaled:
+            rate = 1.0
         if self.local:
             replica.descend(total, rate, scale=self.emits == "update")
         elif self.emits == "update":
             total *= np.float32(rate)
         yield Sample("staleness", float(parts[0].lag))
+        yield from apart.samples()
         clocks.made = number
         clocks.images += parts[0].of_all
         yield self.gradients(Gradient(number, total))

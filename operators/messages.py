@@ -105,6 +105,7 @@ class Weights(Message):
         start, stop: cells of the model's `Layout`.
         clock: number of the last of the worker's gradients in these weights.
         values: (weights of the cells,) float32; or uint8, what a codec made of their change since the answer before.
+        lag, gap, normalised_gap: of that gradient; see `operators.staleness`. None where that is not known.
     """
 
     to: int
@@ -113,6 +114,9 @@ class Weights(Message):
     stop: int
     clock: int
     values: Vector | Code
+    lag: int | None = None
+    gap: float | None = None
+    normalised_gap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Momentum and weight decay: from the gradient of a mini-batch to the direction that the weights move against."""
+"""Momentum and weight decay: from the gradient of a mini-batch to the direction that the weights move against.
+
+All momentum of the package is worked out here: a worker's own, and that which a server keeps for update rules.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from operators.dnn.arrays import read_only
 from operators.messages import Vector
 
-_Accelerate = Callable[[Vector, Vector, Vector, np.float32, np.float32, bool], None]
+_Accelerate = Callable[[Vector, Vector, Vector, np.float32, np.float32, np.float32, bool], None]
+_Travel = Callable[[Vector, Vector, Vector, np.float32, np.float32, np.float32, bool], None]
 
 
 class Sgd(BaseModel):
@@ -24,51 +28,116 @@ class Sgd(BaseModel):
         v <- momentum v + g
         direction = g + momentum v with Nesterov's, v without (Sutskever et al. 2013, equations 1 to 4)
 
-    The learning rate scales the direction, so a schedule does not scale what earlier gradients put into v. Weight
-    decay is for all weights, biases included.
+    The learning rate scales the direction, so a schedule scales what earlier gradients put into v, too. With `scaled`
+    it scales g in the second line instead: earlier updates stay what they were, and the direction is the update.
+    Weight decay is for all weights, biases included.
 
     Args:
         momentum: share of the velocity that is kept.
         nesterov: whether the direction looks ahead.
         weight_decay: strength of the pull towards zero.
+        scaled: whether the learning rate is in the velocity.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     momentum: float = Field(default=0.0, ge=0, lt=1)
     nesterov: bool = False
     weight_decay: float = Field(default=0.0, ge=0)
+    scaled: bool = False
 
     def velocity(self, n_weights: int) -> Vector:
         """A velocity for the start, (n_weights,) float32; of no elements where there is no momentum."""
         return np.zeros(n_weights if self.momentum else 0, np.float32)
 
-    def direct(self, gradient: Vector, weights: Vector, velocity: Vector) -> None:
+    def direct(self, gradient: Vector, weights: Vector, velocity: Vector, rate: float = 1.0) -> None:
         """Turn a gradient into the direction, in one pass.
 
         Args:
             gradient: (weights,) float32, of the loss at `weights`; overwritten with the direction.
             weights: (weights,) float32, only read.
             velocity: from `velocity`, brought up to date.
+            rate: the learning rate; only used if `scaled`.
         """
-        decay = np.float32(self.weight_decay)
+        decay, scale = np.float32(self.weight_decay), np.float32(rate if self.scaled else 1.0)
         if self.momentum:
-            _accelerate(gradient, read_only(weights), velocity, np.float32(self.momentum), decay, self.nesterov)
-        elif self.weight_decay:
+            momentum = np.float32(self.momentum)
+            _accelerate(gradient, read_only(weights), velocity, momentum, scale, decay, self.nesterov)
+            return
+        if self.weight_decay:
             gradient += decay * weights
+        if self.scaled:
+            gradient *= scale
 
     def compile(self) -> None:
         """Compile what `direct` needs, or load it from disk, so that no step waits for it."""
         self.direct(np.zeros(1, np.float32), np.zeros(1, np.float32), self.velocity(1))
 
 
+def travel(
+    weights: Vector,
+    velocity: Vector,
+    gradient: Vector,
+    *,
+    momentum: float,
+    rate: float,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+) -> None:
+    """Move weights as `Sgd` with `scaled` would, in one pass: what a server does that keeps a velocity.
+
+    Args:
+        weights: (elements,) float32, changed in place.
+        velocity: (elements,) float32, brought up to date.
+        gradient: (elements,) float32, only read.
+        momentum: see `Sgd`.
+        rate: the learning rate.
+        weight_decay: see `Sgd`.
+        nesterov: see `Sgd`.
+    """
+    numbers = np.float32(momentum), np.float32(rate), np.float32(weight_decay)
+    _travel(weights, velocity, read_only(gradient), *numbers, nesterov)
+
+
+def _moved(velocity: np.float32, step: np.float32, momentum: np.float32) -> np.float32:
+    return momentum * velocity + step
+
+
+def _direction(velocity: np.float32, step: np.float32, momentum: np.float32, nesterov: bool) -> np.float32:
+    return step + momentum * velocity if nesterov else velocity
+
+
 def _accelerated(
-    gradient: Vector, weights: Vector, velocity: Vector, momentum: np.float32, decay: np.float32, nesterov: bool
+    gradient: Vector,
+    weights: Vector,
+    velocity: Vector,
+    momentum: np.float32,
+    rate: np.float32,
+    decay: np.float32,
+    nesterov: bool,
 ) -> None:
     for i in range(gradient.size):
-        decayed = gradient[i] + decay * weights[i]
-        velocity[i] = momentum * velocity[i] + decayed
-        gradient[i] = decayed + momentum * velocity[i] if nesterov else velocity[i]
+        step = rate * (gradient[i] + decay * weights[i])
+        velocity[i] = _move(velocity[i], step, momentum)
+        gradient[i] = _direct(velocity[i], step, momentum, nesterov)
+
+
+def _travelled(
+    weights: Vector,
+    velocity: Vector,
+    gradient: Vector,
+    momentum: np.float32,
+    rate: np.float32,
+    decay: np.float32,
+    nesterov: bool,
+) -> None:
+    for i in range(gradient.size):
+        step = rate * (gradient[i] + decay * weights[i])
+        velocity[i] = _move(velocity[i], step, momentum)
+        weights[i] -= _direct(velocity[i], step, momentum, nesterov)
 
 
 # Without fast math: every product and sum is rounded as NumPy rounds it, so runs can be compared bit for bit.
-_accelerate = cast("_Accelerate", numba.njit(nogil=True, error_model="numpy", cache=True)(_accelerated))
+_compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
+_move, _direct = _compiled(_moved), _compiled(_direction)
+_accelerate = cast("_Accelerate", _compiled(_accelerated))
+_travel = cast("_Travel", _compiled(_travelled))

@@ -16,10 +16,12 @@ from dataflow.ports import In, Out
 from dataflow.state import State, StateElement, StateKind, Writes
 from operators.barrier import BarrierState, Mean
 from operators.compression import Codec, Residual
-from operators.fragments import decoded, subtract
+from operators.fragments import decoded
 from operators.layout import Layout
 from operators.messages import Fragment, Weights
 from operators.schedule import Schedule
+from operators.served import Served, ServedState
+from operators.staleness import Staleness
 from operators.vector_state import VectorState
 
 Cells = tuple[int, int]
@@ -87,14 +89,14 @@ class Pulls(StateElement):
 
 
 class Serve(Operator):
-    """Applies each gradient to the shard as it comes and answers with the shard's weights.
+    """Moves the shard by each gradient as it comes, as the rule of `served` says, and answers with weights.
 
     The answer waits until the slowest worker is at most `tau` gradients behind (stale synchronous parallel), or not
     at all.
 
     Args:
         layout: the model's cells.
-        schedule: learning rate of a worker's gradients, by their number.
+        schedule: learning rate of a worker's gradients, by their number; None: what comes are updates, which have it.
         workers: role of the workers.
         tau: staleness bound; None for asynchronous.
         fetch_every: answer every so many gradients (Downpour's n_fetch).
@@ -103,7 +105,7 @@ class Serve(Operator):
 
     pool = "network"
     layout: Layout
-    schedule: Schedule
+    schedule: Schedule | None
     workers: str = "worker"
     tau: int | None = None
     fetch_every: int = Field(default=1, ge=1)
@@ -112,27 +114,33 @@ class Serve(Operator):
     weights = Out(Weights)
     shard = Writes()
     pulls = Writes()
+    served = Writes()
 
     def open(self, node: NodeContext) -> None:
         """Compile what decodes."""
         if self.codec:
             Residual.compile(self.codec)
 
-    def process(self, fragment: Fragment, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
+    def process(
+        self, fragment: Fragment, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
+    ) -> Emissions:
         """Apply a gradient fragment; answer everybody who need not wait."""
         cells = (fragment.start, fragment.stop)
-        rate = self.schedule.at(fragment.high, len(node.members[self.workers]))
-        subtract(fragment, shard.values[self.layout.weights(*cells)], rate)
+        rate = self.schedule.at(fragment.high, len(node.members[self.workers])) if self.schedule else 1.0
+        weights = shard.values[self.layout.weights(*cells)]
+        served.at(cells, weights).take(weights, fragment, rate)
         pulls.push(cells, fragment.origin, fragment.high)
         if fragment.high // self.fetch_every > fragment.low // self.fetch_every:
             pulls.waiting.setdefault(cells, []).append(fragment.origin)
-        yield from self._answer(cells, shard, pulls, node)
+        yield from self._answer(cells, shard, pulls, served, node)
 
-    def on_left(self, worker: int, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
+    def on_left(
+        self, worker: int, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
+    ) -> Emissions:
         """Go on without a worker that has ended."""
         pulls.workers.discard(worker)
         for cells in list(pulls.waiting):
-            yield from self._answer(cells, shard, pulls, node)
+            yield from self._answer(cells, shard, pulls, served, node)
 
     def on_end(self, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
         """Send every worker the final weights."""
@@ -140,10 +148,13 @@ class Serve(Operator):
             everybody = {worker: pushed.get(worker, 0) for worker in node.members[self.workers]}
             yield from map(self.weights, answers(self.layout, cells, everybody, shard, node))
 
-    def _answer(self, cells: Cells, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
+    def _answer(
+        self, cells: Cells, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
+    ) -> Emissions:
         bound = float("inf") if self.tau is None else self.tau
         released = {worker: pulls.pushed[cells][worker] for worker in pulls.release(cells, bound)}
-        yield from map(self.weights, answers(self.layout, cells, released, shard, node))
+        run = served.at(cells, shard.values[self.layout.weights(*cells)])
+        yield from map(self.weights, answers(self.layout, cells, released, shard, node, run))
 
 
 class ServeMean(Operator):
@@ -203,13 +214,33 @@ class ServeMean(Operator):
 
 
 def answers(
-    layout: Layout, cells: Cells, pushed: Mapping[int, int], shard: VectorState, node: NodeContext
+    layout: Layout,
+    cells: Cells,
+    pushed: Mapping[int, int],
+    shard: VectorState,
+    node: NodeContext,
+    served: Served | None = None,
 ) -> Iterator[Weights]:
-    """The shard's weights now, for every worker in `pushed`, with the number of its last gradient in them.
+    """Weights now, for every worker in `pushed`, with the number of its last gradient in them.
 
-    The answers share one copy of the weights.
+    They are those that a rule gives workers, with how stale their gradients were, or the shard's. Answers of the same
+    weights share one copy.
+
+    Args:
+        layout: the model's cells.
+        cells: which of them.
+        pushed: number of the last gradient by worker.
+        shard: the server's.
+        node: the server.
+        served: these cells; None: workers are given the shard's weights.
     """
-    if pushed:
-        values = shard.values[layout.weights(*cells)].copy()
-        for worker, number in pushed.items():
-            yield Weights(to=worker, origin=node.index, start=cells[0], stop=cells[1], clock=number, values=values)
+    weights, values = shard.values[layout.weights(*cells)], None
+    for worker, number in pushed.items():
+        if served:
+            values, stale = served.answer(weights, worker, values), served.staleness.get(worker, _UNKNOWN)
+        else:
+            values, stale = weights.copy() if values is None else values, _UNKNOWN
+        yield Weights(worker, node.index, *cells, clock=number, values=values, **stale._asdict())
+
+
+_UNKNOWN = Staleness()

@@ -132,6 +132,7 @@ def pulls_job(
         serve,
         kept,
         PartitionByOwner(sharding=sharding),
+        schedule,
         shadows=Shadows(layout=layout, codec=codec, layers=LAYERS),
         copy=zeros if fetch > 1 else None,
         colocated=servers == "all",

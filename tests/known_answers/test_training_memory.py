@@ -21,6 +21,7 @@ from operators.data import open_data, pixels
 from operators.dnn import Model
 from operators.messages import Fragment
 from operators.serve import PullsState, Serve, ServeMean
+from operators.served import ServedState
 from operators.vector_state import VectorState
 from tests.known_answers.training import (
     BASE,
@@ -228,9 +229,11 @@ def test_bsp_with_four_workers_equals_one_worker_on_the_union_batch(
 class WatchedServe(Serve):
     """Samples how far each pushed gradient is ahead of the slowest worker's last one."""
 
-    def process(self, fragment: Fragment, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
+    def process(
+        self, fragment: Fragment, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
+    ) -> Emissions:
         yield Sample("lead", fragment.high - pulls.slowest((fragment.start, fragment.stop)))
-        yield from Serve.process(self, fragment, shard, pulls, node)
+        yield from Serve.process(self, fragment, shard, pulls, served, node)
 
 
 class WatchedServeMean(ServeMean):

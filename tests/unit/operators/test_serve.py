@@ -9,6 +9,7 @@ from operators.layout import Layout
 from operators.messages import Fragment
 from operators.schedule import Schedule
 from operators.serve import Pulls, PullsState, Serve, ServeMean
+from operators.served import ServedCells
 from operators.vector_state import VectorState
 
 LAYOUT = Layout(bounds=(0, 1, 2))
@@ -28,7 +29,7 @@ def shard():
 
 
 def serve(**fields):
-    states = {"shard": shard(), "pulls": Pulls(workers="worker")}
+    states = {"shard": shard(), "pulls": Pulls(workers="worker"), "served": ServedCells()}
     return Harness(Serve(layout=LAYOUT, schedule=HALF, **fields), node=SERVER, states=states)
 
 
@@ -64,7 +65,9 @@ def test_serve_answer_is_not_changed_by_later_gradients():
 def test_serve_rate_is_that_of_the_gradients_number():
     server = serve()
     warming = Serve(layout=LAYOUT, schedule=Schedule(lr=0.5, warmup_steps=4))  # two each: 0.25, 0.375
-    server = Harness(warming, node=SERVER, states={"shard": shard(), "pulls": Pulls(workers="worker")})
+    server = Harness(
+        warming, node=SERVER, states={"shard": shard(), "pulls": Pulls(workers="worker"), "served": ServedCells()}
+    )
     server.send(push(0, 1))
     assert values(server).tolist() == [9.5, 19.5]
     server.send(push(0, 2))

@@ -1,0 +1,135 @@
+"""Tables 2 and 6 of dana.txt in shape, and figure 2(b): accuracy and gap of update rules over workers, simulated on MNIST.
+
+    python benchmarks/reproductions/dana_runs.py --data /path/to/mnist --out dana.jsonl
+
+Each run is a line of JSON in the file; runs that are there are not made again, so this may be stopped and called
+again, with some rules, workers, seeds or rates only. At the end it prints the file's runs as tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from ako_jobs.simulate import simulate
+from dataflow import ClusterModel
+
+RULES: dict[str, dict[str, Any]] = {
+    "dana-dc": {"momentum": 0.9},
+    "dana-slim": {"momentum": 0.9},
+    "dana-zero": {"momentum": 0.9},
+    "multi-asgd": {"momentum": 0.9},
+    "nag-asgd": {"momentum": 0.9},
+    "lwp": {"momentum": 0.9},
+    "dc-asgd": {"momentum": 0.95},
+    "yellowfin": {},
+    "asgd": {},
+    "staleness-aware": {},
+    "gap-aware": {},
+    "easgd": {},
+    "ssgd": {"momentum": 0.9, "nesterov": True},
+}
+SETTINGS: dict[str, Any] = {"data": "mnist", "epochs": 2, "warmup": 1, "warm_start": 0, "holdout": 0.1, "batch": 16}
+KEYS = ("compute", "workers", "lr", "seed", "rule")
+CHANCE = 10.0
+"""Accuracy in percent that a run counts with whose loss was no number any more."""
+
+
+def one(compute: str, workers: int, lr: float, seed: int, rule: str, data: str) -> dict[str, Any]:
+    """A run: its accuracies in percent, and the means of the staleness of all workers' gradients."""
+    settings = {**SETTINGS, **RULES[rule], "rule": rule, "lr": lr, "seed": seed, "data_dir": data}
+    model = ClusterModel.model_validate({"compute": compute, "step_s": 0.01, "rate": 1e12, "latency_s": 0.0})
+    began = time.process_time()
+    result = simulate("parameter_server", settings, nodes=workers + 1, model=model)
+    found = [100 * report["accuracy"] for report in result.reports if report["port"] == "validate.results"]
+    return {
+        "compute": compute,
+        "workers": workers,
+        "lr": lr,
+        "seed": seed,
+        "rule": rule,
+        "state": result.state,
+        "accuracy": found[-1] if result.state == "FINISHED" else CHANCE,
+        "validations": found,
+        "staleness": staleness(result.record),
+        "cpu_s": round(time.process_time() - began, 1),
+        "reason": result.reason,
+    }
+
+
+def staleness(record: dict[str, Any]) -> dict[str, float]:
+    """Means over the samples of all workers, by name."""
+    found = {}
+    for name in ("lag", "gap", "normalised_gap"):
+        told = [node["samples"][f"load.{name}"] for node in record["nodes"] if f"load.{name}" in node["samples"]]
+        if told:
+            found[name] = sum(each["mean"] * each["count"] for each in told) / sum(each["count"] for each in told)
+    return found
+
+
+def runs(path: Path) -> list[dict[str, Any]]:
+    """The runs that a file holds."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def tables(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """For each kind of cluster and rate, a table with a row for each number of workers and one of gaps."""
+    groups: dict[tuple[str, float], list[dict[str, Any]]] = defaultdict(list)
+    for run in found:
+        groups[run["compute"], run["lr"]].append(run)
+    for (compute, lr), group in sorted(groups.items()):
+        rules = [rule for rule in RULES if any(run["rule"] == rule for run in group)]
+        yield f"\ncompute {compute}, lr {lr:g}: accuracy, %"
+        yield from rows(group, rules, lambda run: run["accuracy"], "{:.2f}")
+        yield f"\ncompute {compute}, lr {lr:g}: gap, 1e-6"
+        yield from rows(group, rules, lambda run: 1e6 * run["staleness"].get("gap", float("nan")), "{:.0f}")
+        yield f"\ncompute {compute}, lr {lr:g}: lag"
+        yield from rows(group, rules, lambda run: run["staleness"].get("lag", float("nan")), "{:.1f}")
+
+
+def rows(group: Sequence[dict[str, Any]], rules: Sequence[str], value: Any, shown: str) -> Iterator[str]:
+    """A table of Markdown: mean, deviation over the seeds, and how many seeds if not three."""
+    yield f"| workers | {' | '.join(rules)} |"
+    yield f"| --- |{' --- |' * len(rules)}"
+    for workers in sorted({run["workers"] for run in group}):
+        cells = []
+        for rule in rules:
+            values = [value(run) for run in group if (run["workers"], run["rule"]) == (workers, rule)]
+            text = shown.format(fmean(values)) if values else ""
+            if len(values) > 1:
+                text += f" ± {shown.format(stdev(values))}"
+            cells.append(text + (f" ({len(values)})" if len(values) in (1, 2) else ""))
+        yield f"| {workers} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Make the runs that are asked for and not there yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="folder of the MNIST files")
+    parser.add_argument("--out", type=Path, default=Path("dana.jsonl"))
+    parser.add_argument("--compute", nargs="*", default=["gamma"], choices=["gamma", "gamma-heterogeneous"])
+    parser.add_argument("--workers", nargs="*", type=int, default=[1, 8, 16, 32])
+    parser.add_argument("--lr", nargs="*", type=float, default=[0.006])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--rules", nargs="*", default=[*RULES], choices=[*RULES])
+    asked = parser.parse_args()
+    done = {tuple(run[key] for key in KEYS) for run in runs(asked.out)}
+    for run in product(asked.compute, asked.workers, asked.lr, asked.seeds, asked.rules):
+        if run not in done:
+            line = json.dumps(one(*run, asked.data))
+            with asked.out.open("a") as file:
+                file.write(line + "\n")
+            print(line, flush=True)
+    for line in tables(runs(asked.out)):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

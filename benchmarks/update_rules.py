@@ -1,0 +1,98 @@
+"""A server's update by each rule: time beside a plain `w -= eta * g` and a copy of the same vector.
+
+    python benchmarks/update_rules.py [--weights N] [--rounds N]
+
+One thread, processor time; each round times a copy (`np.copyto`), the plain update (one pass: it reads g and w and writes
+w) and the rule's, one after the other, and what is told are least times over the rounds, and the median over the rounds
+of rule / plain. GB/s count what a rule must move: 4 bytes for each weight of each vector that it reads or writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+
+from operators.update_rules import (
+    AnyRule,
+    Asgd,
+    DanaDc,
+    DanaZero,
+    DcAsgd,
+    Easgd,
+    GapAware,
+    Lwp,
+    MultiAsgd,
+    NagAsgd,
+    Push,
+    StalenessAware,
+    YellowFin,
+)
+from operators.vector_state import VectorState
+
+STREAMS: tuple[tuple[str, AnyRule, int], ...] = (
+    ("asgd, dana-slim", Asgd(), 3),
+    ("staleness-aware", StalenessAware(), 3),
+    ("nag-asgd", NagAsgd(momentum=0.9), 5),
+    ("multi-asgd", MultiAsgd(momentum=0.9), 5),
+    ("lwp", Lwp(momentum=0.9), 5),
+    ("dana-zero", DanaZero(momentum=0.9), 5),
+    ("easgd", Easgd(), 5),
+    ("gap-aware", GapAware(), 6),
+    ("dc-asgd", DcAsgd(momentum=0.9), 6),
+    ("dana-dc", DanaDc(momentum=0.9), 8),
+    ("yellowfin", YellowFin(), 11),
+)
+"""Name, rule, and vectors that an update must read or write."""
+
+WORKERS = 4
+
+
+def seconds(function: Callable[[], object]) -> float:
+    """Processor time of a call."""
+    began = time.process_time()
+    function()
+    return time.process_time() - began
+
+
+def row(name: str, rule: AnyRule, streams: int, n_weights: int, rounds: int) -> str:
+    """A row of the table."""
+    rng = np.random.default_rng(0)
+    weights, gradient = (rng.standard_normal(n_weights, np.float32) for _ in range(2))
+    sent, copy, plain = weights.copy(), np.empty_like(weights), VectorState(weights.copy())
+    memory = rule.init(weights, WORKERS)
+    pushes = [Push(worker, gradient, 1e-6, WORKERS - 1, sent) for worker in range(WORKERS)]
+    for push in pushes:
+        rule.update(weights, memory, push)
+    plain.descend(gradient, 1e-6, scale=False)
+    copies, plains, rules = [], [], []
+    for number in range(rounds):
+        copies.append(seconds(lambda: np.copyto(copy, gradient)))
+        plains.append(seconds(lambda: plain.descend(gradient, 1e-6, scale=False)))
+        push = pushes[number % WORKERS]
+        rules.append(seconds(lambda push=push: rule.update(weights, memory, push)))
+    gigabytes = 4e-9 * n_weights
+    ratio = median(own / least for own, least in zip(rules, plains, strict=True))
+    return (
+        f"| {name} | {streams} | {1e3 * min(rules):.2f} | {streams * gigabytes / min(rules):.1f} "
+        f"| {3 * gigabytes / min(plains):.1f} | {2 * gigabytes / min(copies):.1f} | {ratio:.2f} |"
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", type=int, default=4_000_000)
+    parser.add_argument("--rounds", type=int, default=40)
+    asked = parser.parse_args()
+    print("| rule | vectors | update, ms | GB/s | plain, GB/s | copy, GB/s | rule / plain |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, rule, streams in STREAMS:
+        print(row(name, rule, streams, asked.weights, asked.rounds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""What a server keeps for its update rule, and what it measures of how stale gradients are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, cast
+
+import numpy as np
+
+from dataflow.node_context import NodeContext
+from dataflow.state import State, StateElement, StateKind
+from operators.fragments import decoded, subtract
+from operators.messages import Fragment, Vector
+from operators.staleness import GAP_EVERY, Staleness, measured
+from operators.update_rules import AnyRule, Asgd, Memory, Push, Rule
+
+Cells = tuple[int, int]
+
+
+class _Sent(NamedTuple):
+    """What a worker was answered with.
+
+    Args:
+        updates: of the server until then.
+        weights: if they are kept.
+        looked_at: whether the gap of the gradient that is computed on them is measured.
+    """
+
+    updates: int
+    weights: Vector | None
+    looked_at: bool = False
+
+
+@dataclass(slots=True)
+class Served:
+    """One run of cells: the memory of the rule, and what is known of the workers' gradients over it.
+
+    Args:
+        rule: of the server.
+        memory: what it remembers.
+        start: what workers compute on that were never answered.
+        updates: gradients applied.
+        answers: by worker, how many there were.
+        sent: by worker, the newest of them.
+        staleness: by worker, that of its newest gradient.
+    """
+
+    rule: Rule
+    memory: Memory
+    start: _Sent
+    updates: int = 0
+    answers: dict[int, int] = field(default_factory=dict)
+    sent: dict[int, _Sent] = field(default_factory=dict)
+    staleness: dict[int, Staleness] = field(default_factory=dict)
+
+    def take(self, weights: Vector, fragment: Fragment, rate: float) -> None:
+        """Move the weights by a worker's gradient.
+
+        Args:
+            weights: (weights of the cells,) float32, changed in place.
+            fragment: the gradient.
+            rate: the learning rate.
+
+        Raises:
+            WireError: the fragment's code is not one of so many weights.
+        """
+        worker, sent = fragment.origin, self.sent.get(fragment.origin, self.start)
+        lag = self.updates - sent.updates
+        self.updates += 1
+        self.staleness[worker] = Staleness(lag)
+        known = sent.weights
+        if sent.looked_at and known is not None:
+            master = self.rule.master(weights, self.memory)
+            self.staleness[worker] = measured(_gradient(fragment, weights), known, master, lag)
+        if fragment.values.dtype == np.uint8 and isinstance(self.rule, Asgd):
+            subtract(fragment, weights, rate)  # a code's few elements, without making a gradient of it
+            return
+        if known is None and self.rule.uses_sent:  # not known any more after a checkpoint
+            known = self.rule.view(weights, self.memory, worker)
+        self.rule.update(weights, self.memory, Push(worker, _gradient(fragment, weights), rate, lag, known))
+
+    def answer(self, weights: Vector, worker: int, shared: Vector | None = None) -> Vector:
+        """What a worker is answered with, (weights of the cells,) float32, never written again.
+
+        Args:
+            weights: (weights of the cells,) float32, those of the server.
+            worker: its number.
+            shared: what another worker is answered with at the same moment.
+        """
+        if shared is None or self.rule.each_its_own:
+            shared = self.rule.view(weights, self.memory, worker)
+        count = self.answers[worker] = self.answers.get(worker, 0) + 1
+        looked_at = count % GAP_EVERY == 0
+        self.sent[worker] = _Sent(self.updates, shared if looked_at or self.rule.uses_sent else None, looked_at)
+        return shared
+
+
+def _gradient(fragment: Fragment, weights: Vector) -> Vector:
+    return cast("Vector", decoded(fragment, weights.size).values)
+
+
+class ServedState(State):
+    """Every run of cells of one server, from its first gradient on."""
+
+    def __init__(self, rule: Rule, workers: int) -> None:
+        """No gradient yet.
+
+        Args:
+            rule: of the server.
+            workers: how many push gradients.
+        """
+        self._rule, self._workers = rule, workers
+        self._runs: dict[Cells, Served] = {}
+
+    def at(self, cells: Cells, weights: Vector) -> Served:
+        """The run of these cells.
+
+        Args:
+            cells: first, and first behind.
+            weights: (weights of the cells,) float32; at the first call those of the start.
+        """
+        run = self._runs.get(cells)
+        if run is None:
+            start = _Sent(0, weights.copy() if self._rule.uses_sent else None)
+            run = self._runs[cells] = Served(self._rule, self._rule.init(weights, self._workers), start)
+        return run
+
+    def memories(self) -> Iterator[tuple[Cells, Memory]]:
+        """What the rule remembers, by cells."""
+        yield from ((cells, run.memory) for cells, run in self._runs.items())
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What the rule remembers, as arrays."""
+        return {name: tensor.copy() for name, tensor in self.tensors().items()}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """By cells: what the rule remembers, ``start:stop/vectors/name`` and ``start:stop/numbers/name``.
+
+        What was sent is not among them: whoever goes on from a checkpoint answers anew.
+        """
+        found: dict[str, np.ndarray] = {}
+        for (start, stop), run in self._runs.items():
+            place = f"{start}:{stop}"
+            found[f"{place}/updates"] = np.array([run.updates], np.int64)
+            found |= {f"{place}/vectors/{name}": vector for name, vector in run.memory.vectors.items()}
+            for name, number in run.memory.numbers.items():
+                found[f"{place}/numbers/{name}"] = np.array([number], np.float64)
+        return found
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over what the rule remembers; nobody has been answered."""
+        self._runs.clear()
+        for key in tensors:
+            place, _, name = key.partition("/")
+            if name != "updates":
+                continue
+            start, stop = (int(cell) for cell in place.split(":"))
+            memory, sent = Memory(self._workers), _Sent(int(tensors[key][0]), None)
+            for other, tensor in tensors.items():
+                if other.startswith(f"{place}/vectors/"):
+                    memory.vectors[other.removeprefix(f"{place}/vectors/")] = np.array(tensor, np.float32)
+                elif other.startswith(f"{place}/numbers/"):
+                    memory.numbers[other.removeprefix(f"{place}/numbers/")] = float(tensor[0])
+            self._runs[start, stop] = Served(self._rule, memory, sent, updates=sent.updates)
+
+
+class ServedCells(StateElement):
+    """What the servers of role `workers` keep for an update rule.
+
+    Args:
+        rule: the rule.
+        workers: role that pushes.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+    rule: AnyRule = Asgd()
+    workers: str = "worker"
+
+    def create(self, node: NodeContext) -> ServedState:
+        """Nothing is remembered yet."""
+        self.rule.compile()
+        return ServedState(self.rule, len(node.members[self.workers]))

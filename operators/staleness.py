@@ -1,0 +1,46 @@
+"""Staleness: what has happened to weights between a gradient's being computed on them and its being applied.
+
+The lag is how many updates there were in between; the gap, how far the weights have moved, as the root mean square of
+the difference; the normalised gap, the gap over the gradient's norm (dana.txt, 3 and appendix B.3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dataflow.operators_api import Sample
+from operators.messages import Vector
+
+GAP_EVERY = 8
+"""Of a node's gradients, one in so many has its gap measured: weights have to be kept for it."""
+
+
+class Staleness(NamedTuple):
+    """How stale a gradient was when it was applied; None where that is not known, as gaps are of most."""
+
+    lag: int | None = None
+    gap: float | None = None
+    normalised_gap: float | None = None
+
+    def samples(self) -> Iterator[Sample]:
+        """What is known."""
+        yield from (Sample(name, float(value)) for name, value in self._asdict().items() if value is not None)
+
+
+def measured(gradient: Vector, computed_on: Vector, applied_to: Vector, lag: int | None = None) -> Staleness:
+    """The staleness of a gradient with its gaps.
+
+    Args:
+        gradient: (weights,) float32.
+        computed_on: (weights,) float32.
+        applied_to: (weights,) float32.
+        lag: updates in between, if they are counted.
+    """
+    apart = applied_to - computed_on
+    gap = math.sqrt(float(np.dot(apart, apart)) / apart.size)
+    norm = math.sqrt(float(np.dot(gradient, gradient)))
+    return Staleness(lag, gap, gap / norm if norm else None)

@@ -1,0 +1,132 @@
+"""Rules without a velocity: ASGD, Staleness-Aware, Gap-Aware and EASGD. Workers may have momentum of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal, cast, final
+
+import numba
+import numpy as np
+from pydantic import Field
+
+from operators.dnn.arrays import read_only
+from operators.messages import Vector
+from operators.update_rules.rule import Memory, Push, Rule
+
+_TINY = np.float32(1e-30)
+
+
+@final
+class Asgd(Rule):
+    """Theta <- theta - eta g (dana.txt, algorithm 2)."""
+
+    kind: Literal["asgd"] = "asgd"
+
+    def update(self, weights: Vector, memory: Memory, push: Push) -> None:
+        """Subtract the gradient."""
+        _subtract(weights, read_only(push.gradient), np.float32(push.rate))
+
+
+@final
+class StalenessAware(Rule):
+    """ASGD at a rate of eta / max(1, lag) (Zhang et al. 2016, Staleness-aware async-SGD, equation 6)."""
+
+    kind: Literal["staleness-aware"] = "staleness-aware"
+
+    def update(self, weights: Vector, memory: Memory, push: Push) -> None:
+        """Subtract the gradient, the less the staler it is."""
+        _subtract(weights, read_only(push.gradient), np.float32(push.rate / max(1, push.lag)))
+
+
+@final
+class GapAware(Rule):
+    """ASGD that divides each element of a gradient by 1 + gap / step (Barkai et al. 2020, Gap-Aware).
+
+    The gap is how far the weight has moved since it was sent, the step how far one update moves it: eta times the root
+    of the running mean square of its gradients, with the bias of its start taken out.
+
+    Args:
+        smoothing: share of the running mean that is kept from gradient to gradient.
+    """
+
+    kind: Literal["gap-aware"] = "gap-aware"
+    uses_sent: ClassVar[bool] = True
+    smoothing: float = Field(default=0.99, gt=0, lt=1)
+
+    def update(self, weights: Vector, memory: Memory, push: Push) -> None:
+        """Subtract what is left of the gradient."""
+        count = memory.numbers["gradients"] = memory.numbers.get("gradients", 0.0) + 1
+        share = 1 - self.smoothing**count
+        squares = memory.vector("squares", weights.size)
+        sent = cast("Vector", push.sent)
+        numbers = np.float32(push.rate), np.float32(self.smoothing), np.float32(share)
+        _tame(weights, squares, read_only(push.gradient), read_only(sent), *numbers)
+
+
+@final
+class Easgd(Rule):
+    """Elastic averaging (Zhang et al. 2015, Deep learning with elastic averaging SGD, equations 5 and 6).
+
+    What the server keeps is the centre c; it keeps each worker's weights w_i as well, and answers with them. Both move
+    from where they were: w_i <- w_i - eta g - alpha (w_i - c), c <- c + alpha (w_i - c).
+
+    Args:
+        alpha: strength of the pull between a worker and the centre.
+    """
+
+    kind: Literal["easgd"] = "easgd"
+    each_its_own: ClassVar[bool] = True
+    alpha: float = Field(default=0.15, gt=0, lt=1)
+
+    def init(self, weights: Vector, workers: int) -> Memory:
+        """The weights that each worker starts from."""
+        return Memory(workers, {_START: weights.copy()})
+
+    def update(self, weights: Vector, memory: Memory, push: Push) -> None:
+        """Move the worker's weights and the centre."""
+        own = memory.vectors.setdefault(_of(push.worker), memory.vectors[_START].copy())
+        _pull(weights, own, read_only(push.gradient), np.float32(push.rate), np.float32(self.alpha))
+
+    def view(self, weights: Vector, memory: Memory, worker: int) -> Vector:
+        """The worker's weights."""
+        return memory.vectors.get(_of(worker), memory.vectors[_START]).copy()
+
+
+_START = "start"
+
+
+def _of(worker: int) -> str:
+    return f"weights.{worker}"
+
+
+def _subtracted(weights: Vector, gradient: Vector, rate: np.float32) -> None:
+    for i in range(weights.size):
+        weights[i] -= rate * gradient[i]
+
+
+def _tamed(
+    weights: Vector,
+    squares: Vector,
+    gradient: Vector,
+    sent: Vector,
+    rate: np.float32,
+    smoothing: np.float32,
+    share: np.float32,
+) -> None:
+    for i in range(weights.size):
+        squares[i] = smoothing * squares[i] + (np.float32(1) - smoothing) * gradient[i] * gradient[i]
+        step = rate * np.sqrt(squares[i] / share)
+        weights[i] -= rate * gradient[i] / (np.float32(1) + abs(weights[i] - sent[i]) / (step + _TINY))
+
+
+def _pulled(centre: Vector, own: Vector, gradient: Vector, rate: np.float32, alpha: np.float32) -> None:
+    for i in range(centre.size):
+        pull = alpha * (own[i] - centre[i])
+        own[i] -= rate * gradient[i] + pull
+        centre[i] += pull
+
+
+_compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
+_subtract = cast("Callable[[Vector, Vector, np.float32], None]", _compiled(_subtracted))
+_tame = cast("Callable[..., None]", _compiled(_tamed))
+_pull = cast("Callable[..., None]", _compiled(_pulled))

@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+
+from dataflow.node_context import NodeContext
+from dataflow.testing.operator_harness import Harness
+from operators.layout import Layout
+from operators.messages import Fragment
+from operators.schedule import Schedule
+from operators.serve import Pulls, Serve
+from operators.served import ServedCells, ServedState
+from operators.staleness import GAP_EVERY
+from operators.update_rules import Asgd, DanaZero, DcAsgd, Easgd, Lwp, StalenessAware, YellowFin
+from operators.vector_state import VectorState
+
+LAYOUT = Layout(bounds=(0, 1, 2))
+SERVER = NodeContext(index=5, role="server", members={"worker": (0, 1), "server": (5,)})
+
+
+def push(worker, high, value=2.0):
+    return Fragment(worker, 0, 2, high - 1, high, span=0, skips=False, values=np.full(2, value, np.float32))
+
+
+def server(rule, *, schedule=Schedule(lr=0.5)):  # noqa: B008
+    states = {
+        "shard": VectorState(np.array([10, 20], np.float32)),
+        "pulls": Pulls(workers="worker"),
+        "served": ServedCells(rule=rule),
+    }
+    return Harness(Serve(layout=LAYOUT, schedule=schedule), node=SERVER, states=states)
+
+
+def answer(harness, *pushed):
+    (effect,) = harness.send(push(*pushed))
+    return effect.message
+
+
+def test_served_lag_counts_updates_since_the_workers_answer():
+    harness = server(Asgd())
+    assert [answer(harness, 0, 1).lag, answer(harness, 1, 1).lag, answer(harness, 1, 2).lag] == [0, 1, 0]
+    assert answer(harness, 0, 2).lag == 2
+
+
+def test_served_gap_is_measured_of_every_eighth_answer():
+    harness = server(Asgd())
+    found = [answer(harness, 0, number) for number in range(1, GAP_EVERY + 1)]
+    assert {message.gap for message in found} == {None}
+    answer(harness, 1, 1, 4.0)  # both weights move by 2
+    message = answer(harness, 0, GAP_EVERY + 1)
+    assert (message.lag, message.gap) == (1, 2.0)
+    assert message.normalised_gap == pytest.approx(2 / 8**0.5)
+    assert answer(harness, 0, GAP_EVERY + 2).gap is None
+
+
+def test_served_gap_of_dana_is_to_the_papers_theta():
+    # Alone at a rate of 1/2, theta is ahead of what it was sent by the momentum that it is about to move: 0.5 v.
+    harness = server(DanaZero(momentum=0.5))
+    velocity = 0.0
+    for number in range(1, GAP_EVERY + 1):
+        answer(harness, 0, number)
+        velocity = 0.5 * velocity + 1
+    assert answer(harness, 0, GAP_EVERY + 1).gap == pytest.approx(0.5 * velocity)
+
+
+def test_served_gap_of_a_gradient_of_zeros_has_no_normalised_one():
+    harness = server(Asgd())
+    for number in range(1, GAP_EVERY + 1):
+        answer(harness, 0, number)
+    message = answer(harness, 0, GAP_EVERY + 1, 0.0)
+    assert (message.gap, message.normalised_gap) == (0.0, None)
+
+
+def test_serve_without_schedule_subtracts_updates():
+    assert answer(server(Asgd(), schedule=None), 0, 1).values.tolist() == [8, 18]
+
+
+def test_serve_staleness_aware_divides_the_rate_by_the_lag():
+    harness = server(StalenessAware())
+    for number in (1, 2):
+        answer(harness, 0, number)
+    assert answer(harness, 1, 1).values.tolist() == [10 - 2.5, 20 - 2.5]
+
+
+def test_serve_lwp_answers_with_where_a_step_more_leads():
+    harness = server(Lwp(momentum=0.5))
+    assert answer(harness, 0, 1).values.tolist() == [8, 18]  # theta 9, velocity 1
+    assert harness.states["shard"].values.tolist() == [9, 19]
+
+
+def test_serve_dc_asgd_compensates_by_what_the_worker_was_sent():
+    # Worker 1 computed at 10: 2 + 2 * 4 * (9 - 10) = -6, so theta is 9 + 3.
+    harness = server(DcAsgd(momentum=0, strength=2))
+    answer(harness, 0, 1)
+    assert answer(harness, 1, 1).values.tolist() == [12, 22]
+
+
+def test_serve_easgd_answers_each_with_its_own_and_ends_with_the_centre():
+    harness = server(Easgd(alpha=0.5))
+    assert answer(harness, 0, 1).values.tolist() == [9, 19]
+    assert answer(harness, 0, 2).values.tolist() == [8.5, 18.5]  # 9 - 1 + 0.5
+    assert harness.states["shard"].values.tolist() == [9.5, 19.5]
+    assert [effect.message.values.tolist() for effect in harness.end()] == [[9.5, 19.5]] * 2
+
+
+@pytest.mark.parametrize("rule", [DanaZero(momentum=0.5), DcAsgd(momentum=0.5), YellowFin(), Easgd(alpha=0.5)])
+def test_served_restored_goes_on_as_if_nothing_had_happened(rule):
+    harness, other = server(rule), server(rule)
+    for number in (1, 2, 3):
+        answer(harness, 0, number, 0.5)
+        answer(harness, 1, number, 0.25)
+    kept = harness.states["served"].snapshot()
+    other.states["served"].restore(kept)
+    other.states["shard"].restore(harness.states["shard"].tensors())
+    again = other.states["served"].tensors()
+    assert kept.keys() == again.keys()
+    for name, tensor in kept.items():
+        np.testing.assert_array_equal(again[name], tensor)
+    assert answer(harness, 1, 4, 0.0).values.tolist() == answer(other, 1, 4, 0.0).values.tolist()
+    assert answer(other, 0, 4, 0.5).lag == 1
+
+
+def test_served_restore_of_nothing_forgets_all():
+    harness = server(DanaZero(momentum=0.5))
+    answer(harness, 0, 1)
+    harness.states["served"].restore(ServedState(Asgd(), 2).tensors())
+    assert harness.states["served"].tensors() == {}
