@@ -11,10 +11,11 @@ import numpy as np
 from pydantic import Field
 
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, Operator
+from dataflow.operators_api import Checkpoint, Emissions, Operator
 from dataflow.ports import In, Out
 from dataflow.state import State, StateElement, StateKind, Writes
 from operators.barrier import BarrierState, Mean
+from operators.checkpointing import Checkpoints
 from operators.compression import Codec, Residual
 from operators.fragments import decoded, subtract
 from operators.layout import Layout
@@ -47,6 +48,10 @@ class PullsState(State):
         """The least gradient number applied of any worker that is there."""
         pushed = self.pushed.get(cells, {})
         return min((pushed.get(worker, 0) for worker in self.workers), default=np.iinfo(np.int64).max)
+
+    def applied(self) -> int:
+        """The least gradient number applied of any worker that is there, over all cells; 0 if there is none."""
+        return min(map(self.slowest, self.pushed), default=0) if self.workers else 0
 
     def release(self, cells: Cells, bound: float) -> Iterator[int]:
         """Workers that waited and are at most `bound` gradients ahead of the slowest; they wait no more."""
@@ -99,6 +104,7 @@ class Serve(Operator):
         tau: staleness bound; None for asynchronous.
         fetch_every: answer every so many gradients (Downpour's n_fetch).
         codec: what made fragments of gradients, to be compiled before any comes; None: they are float32.
+        checkpoints: when the node's state is kept, unless it is a worker too, which then sees to it; never if None.
     """
 
     pool = "network"
@@ -108,6 +114,7 @@ class Serve(Operator):
     tau: int | None = None
     fetch_every: int = Field(default=1, ge=1)
     codec: Codec | None = None
+    checkpoints: Checkpoints | None = None
     fragments = In(Fragment)
     weights = Out(Weights)
     shard = Writes()
@@ -123,10 +130,12 @@ class Serve(Operator):
         cells = (fragment.start, fragment.stop)
         rate = self.schedule.at(fragment.high, len(node.members[self.workers]))
         subtract(fragment, shard.values[self.layout.weights(*cells)], rate)
+        before = pulls.applied()
         pulls.push(cells, fragment.origin, fragment.high)
         if fragment.high // self.fetch_every > fragment.low // self.fetch_every:
             pulls.waiting.setdefault(cells, []).append(fragment.origin)
         yield from self._answer(cells, shard, pulls, node)
+        yield from due(self.checkpoints, before, pulls.applied(), node, self.workers)
 
     def on_left(self, worker: int, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
         """Go on without a worker that has ended."""
@@ -154,6 +163,7 @@ class ServeMean(Operator):
         schedule: learning rate of the mean gradient, by the step's number.
         workers: role of the workers.
         codec: see `Serve`.
+        checkpoints: see `Serve`.
     """
 
     pool = "network"
@@ -161,6 +171,7 @@ class ServeMean(Operator):
     schedule: Schedule
     workers: str = "worker"
     codec: Codec | None = None
+    checkpoints: Checkpoints | None = None
     fragments = In(Fragment)
     weights = Out(Weights)
     shard = Writes()
@@ -173,10 +184,11 @@ class ServeMean(Operator):
 
     def process(self, fragment: Fragment, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
         """Take in a contribution; apply the mean and answer if it was the last."""
-        where = self.layout.weights(fragment.start, fragment.stop)
+        where, before = self.layout.weights(fragment.start, fragment.stop), barrier.passed()
         mean = barrier.add(decoded(fragment, where.stop - where.start))
         if mean is not None:
             yield from self._apply(mean, shard, node)
+            yield from due(self.checkpoints, before, barrier.passed(), node, self.workers)
 
     def on_left(self, worker: int, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
         """Go on without a worker that has ended."""
@@ -200,6 +212,16 @@ class ServeMean(Operator):
     ) -> Emissions:
         pushed = dict.fromkeys(workers, number)
         yield from map(self.weights, answers(self.layout, cells, pushed, shard, node))
+
+
+def due(
+    checkpoints: Checkpoints | None, before: int, number: int, node: NodeContext, workers: str
+) -> Iterator[Checkpoint]:
+    """The checkpoint that falls due once gradients up to `number`, and not to `before` only, are applied to a shard."""
+    members = node.members[workers]
+    found = checkpoints.due(before, number, len(members)) if checkpoints and node.index not in members else None
+    if found is not None:
+        yield Checkpoint(found)
 
 
 def answers(

@@ -71,7 +71,8 @@ class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
     `feeders` are the sources on this node whose messages come to it. `rates` are the newest that its operators have not
-    been given. `alone` says that no other chain that has not ended writes what this one's merge writes. `turn` and
+    been given. `checkpoint` is the number of one that is due before the chain goes on. `gathers` are the chains on this
+    node that make steps of what this one is the source of. `alone` says that no other chain that has not ended writes what this one's merge writes. `turn` and
     `awake` are for `dataflow.engine.turns`.
     """
 
@@ -96,6 +97,8 @@ class ChainState:
         self.turn = 0
         self.awake = False
         self.blocked_since: float | None = None
+        self.checkpoint: int | None = None
+        self.gathers: list[ChainState] = []
         self.feeders: list[ChainState] = []
         self._keys = {port.key for port in chain.head.inputs}
         self._local: list[tuple[Inbox, str]] = []
@@ -119,6 +122,8 @@ class ChainState:
         """
         if self.step is not None:
             return self.step.merging
+        if self.checkpoint is not None:
+            return bool(self.running) or self.gate_shut
         if self.rates is not None:
             return False
         if self.source:
@@ -142,6 +147,12 @@ class ChainState:
         """Note how far an input of a gathering chain has come."""
         if isinstance(delivery.message, Sharded):
             self._steps[source] = max(self._steps.get(source, 0), delivery.message.step)
+
+    def position(self) -> int:
+        """The number of the step to go on with: of a source, the first that no chain has made a step of yet."""
+        if self.gathers:
+            return min(gather.position() for gather in self.gathers)
+        return self.next_step if self.step is None else self.step.number
 
     def through(self) -> bool:
         """Whether nothing will come any more and nothing is under way."""
