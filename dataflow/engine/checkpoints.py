@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -20,11 +20,14 @@ from dataflow.engine.events import Snapshot
 from dataflow.engine.loading import LoadedNode, resolve
 from dataflow.errors import CheckpointError
 from dataflow.graph.logical import ElementSpec
-from dataflow.plan.physical import PhysicalPlan
+from dataflow.plan.job import TensorType
+from dataflow.plan.physical import NodePlan, PhysicalPlan
 from dataflow.state import StateElement, StateKind
 
 SCHEMA_VERSION = 1
 """Of manifests and of what the files' headers say."""
+
+EVERY_KIND = frozenset(StateKind)
 
 _MEMBER = "member"
 _MAX_HEADER_NBYTES = 100 << 20
@@ -52,13 +55,6 @@ class Member(_Data):
     positions: dict[str, int]
 
 
-class Tensor(_Data):
-    """An array in a file: its type as safetensors writes it, such as F32, and its shape."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-
 class KeptFile(_Data):
     """A file of a checkpoint.
 
@@ -74,7 +70,7 @@ class KeptFile(_Data):
     nbytes: int
     sha256: str
     member: Member
-    tensors: dict[str, Tensor]
+    tensors: dict[str, TensorType]
 
     def check(self, data: Iterable[bytes]) -> None:
         """Nothing, if `data`, in pieces, is the file's content.
@@ -134,7 +130,9 @@ class Manifest(_Data):
         try:
             body: dict[str, Any] = json.loads(data)
             digest = body.pop("sha256")
-            whole = hashlib.sha256(_canonical(body)).hexdigest() == digest and _canonical(body | {"sha256": digest}) == data
+            whole = (
+                hashlib.sha256(_canonical(body)).hexdigest() == digest and _canonical(body | {"sha256": digest}) == data
+            )
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             whole = False
         if not whole:
@@ -152,30 +150,26 @@ class Resumption(_Data):
     """How a node goes on from a checkpoint.
 
     Args:
-        files: names of the files that it needs, in the order in which it is given their contents.
-        nbytes: of each of these.
-        own: whether the first is of the same node of an equal set of nodes; else each element is taken from whichever
-            node's will do.
+        files: those that it needs, in the order in which it is given their contents.
+        own: whether the only one is the node's own; else each element is taken from whichever node's will do.
         kinds: of the state elements that go on; the others begin anew.
         steps: by node of the plan, the steps that it counts as having made.
         positions: by chain of the node, the number of the step that it goes on with.
     """
 
-    files: tuple[str, ...]
-    nbytes: tuple[int, ...]
+    files: tuple[KeptFile, ...]
     own: bool
-    kinds: frozenset[StateKind] = frozenset(StateKind)
+    kinds: frozenset[StateKind]
     steps: dict[int, int]
     positions: dict[str, int]
 
 
-def encode(snapshot: Snapshot, plan: PhysicalPlan) -> bytes:
+def encode(snapshot: Snapshot) -> bytes:
     """The file of a node's snapshot."""
-    node = plan.nodes[snapshot.node]
     member = Member(
-        node=node.index,
-        name=node.name,
-        roles=node.roles,
+        node=snapshot.node,
+        name=snapshot.name,
+        roles=snapshot.roles,
         steps=snapshot.steps,
         positions=dict(snapshot.positions),
     )
@@ -196,7 +190,7 @@ def describe(begin: bytes, file: str, nbytes: int, sha256: str) -> KeptFile:
     try:
         header = json.loads(begin[8 : header_nbytes(begin)])
         member = Member.model_validate_json(header.pop("__metadata__")[_MEMBER])
-        tensors = {name: Tensor(dtype=each["dtype"], shape=each["shape"]) for name, each in header.items()}
+        tensors = {name: TensorType(dtype=each["dtype"], shape=each["shape"]) for name, each in header.items()}
         return KeptFile(file=file, nbytes=nbytes, sha256=sha256, member=member, tensors=tensors)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(what=f"no file of a checkpoint: {error}", where=file) from error
@@ -214,8 +208,13 @@ def header_nbytes(begin: bytes) -> int:
     return size
 
 
-def check_fits(manifest: Manifest, plan: PhysicalPlan) -> None:
+def check_fits(manifest: Manifest, plan: PhysicalPlan, tensors: Mapping[str, Mapping[str, TensorType]]) -> None:
     """Nothing, if a job with this plan can go on from a checkpoint.
+
+    Args:
+        manifest: of the checkpoint.
+        plan: of the job.
+        tensors: see `Resume`.
 
     Raises:
         CheckpointError: its state elements are others, or no node of some role was kept.
@@ -224,7 +223,9 @@ def check_fits(manifest: Manifest, plan: PhysicalPlan) -> None:
     wanted = {spec.name: (spec.role, spec.kind, spec.factory) for spec in plan.graph.elements}
     for name in sorted(kept.keys() | wanted.keys()):
         if kept.get(name) != wanted.get(name):
-            what = f"state element {name!r} is {_words(wanted.get(name))}, and in the checkpoint {_words(kept.get(name))}"
+            what = (
+                f"state element {name!r} is {_words(wanted.get(name))}, and in the checkpoint {_words(kept.get(name))}"
+            )
             raise CheckpointError(what, fix="resume with the settings that the job had")
     if manifest.seed != plan.seed:
         what = f"the seed is {plan.seed}, and in the checkpoint {manifest.seed}: data would be read in another order"
@@ -234,48 +235,35 @@ def check_fits(manifest: Manifest, plan: PhysicalPlan) -> None:
     }
     if lacking:
         raise CheckpointError(what=f"the checkpoint has no node of role {min(lacking)!r}")
+    for role, wanted_of_role in tensors.items():
+        file = next(file for file in manifest.files if role in file.member.roles)
+        for name, tensor in wanted_of_role.items():
+            if not _alike(tensor, file.tensors.get(name)):
+                found = file.tensors.get(name)
+                there = f"{found.dtype} {list(found.shape)}" if found else "not there"
+                what = f"state {name} is {tensor.dtype} {list(tensor.shape)}, and in the checkpoint {there}"
+                raise CheckpointError(what, fix="leave out the settings that change what is trained")
 
 
 def resumption(
-    manifest: Manifest, plan: PhysicalPlan, node: int, *, kinds: frozenset[StateKind] = frozenset(StateKind)
+    manifest: Manifest, plan: PhysicalPlan, node: int, *, kinds: frozenset[StateKind] = EVERY_KIND
 ) -> Resumption:
     """How node number `node` of a plan goes on from a checkpoint that fits it.
 
-    On equal nodes everybody goes on with its own. Else a role goes on where it was in its data: as many steps as its
-    nodes had made together, divided among those that it has now, by the first node that was kept.
+    Where every role has as many nodes as before, a node goes on with its own. Else, and where it was not alive then, it
+    takes what is anybody's from the first node of its role, and the role goes on where it was in its data: as many
+    steps as its nodes had made together, divided among those that it has now.
     """
-    before = {file.member.node: file.member.roles for file in manifest.files}
-    if before == {each.index: each.roles for each in plan.nodes}:
-        file = next(file for file in manifest.files if file.member.node == node)
-        return Resumption(
-            files=(file.file,),
-            nbytes=(file.nbytes,),
-            own=True,
-            kinds=kinds,
-            steps={each.member.node: each.member.steps for each in manifest.files if each.member.steps is not None},
-            positions=file.member.positions,
-        )
-    files: dict[str, int] = {}
-    positions: dict[str, int] = {}
-    partitioned = {spec.role for spec in plan.graph.elements if spec.kind is StateKind.PARTITIONED}
-    for role in plan.nodes[node].roles:
-        of_role = [file for file in manifest.files if role in file.member.roles]
-        files.update({file.file: file.nbytes for file in (of_role if role in partitioned else of_role[:1])})
-        heads = {chain.head for chain in plan.chains if chain.role == role}
-        member = of_role[0].member
-        positions.update(
-            {
-                head: _scaled(position, role, manifest, plan)
-                for head, position in member.positions.items()
-                if head in heads
-            }
-        )
+    steps = {each.index: _steps(manifest, plan, each) for each in plan.nodes}
+    found = _own(manifest, plan, plan.nodes[node])
+    files, positions = (
+        ((found,), found.member.positions) if found else _others(manifest, plan, plan.nodes[node])
+    )
     return Resumption(
-        files=tuple(files),
-        nbytes=tuple(files.values()),
-        own=False,
+        files=files,
+        own=found is not None,
         kinds=kinds,
-        steps=dict(_steps(manifest, plan)),
+        steps={index: made for index, made in steps.items() if made is not None},
         positions=positions,
     )
 
@@ -288,11 +276,13 @@ def resume(loaded: LoadedNode, plan: PhysicalPlan, node: int, how: Resumption, f
         plan: its plan.
         node: its number.
         how: what it takes from the checkpoint.
-        files: the contents of `how.files`, which have been checked.
+        files: the contents of `how.files`.
 
     Raises:
-        CheckpointError: a state element does not take its tensors.
+        CheckpointError: a content is not what was written, or a state element does not take its tensors.
     """
+    for file, data in zip(how.files, files, strict=True):
+        file.check([data])
     kept = [_by_element(data) for data in files]
     for spec in plan.graph.elements:
         if spec.name not in loaded.states or spec.kind not in how.kinds:
@@ -328,16 +318,55 @@ def _by_element(data: bytes) -> dict[str, dict[str, np.ndarray]]:
     return found
 
 
-def _steps(manifest: Manifest, plan: PhysicalPlan) -> Iterator[tuple[int, int]]:
-    for node in plan.nodes:
-        for role in node.roles:
-            member = next(file.member for file in manifest.files if role in file.member.roles)
-            if member.steps is not None:
-                yield node.index, _scaled(member.steps, role, manifest, plan)
+def _own(manifest: Manifest, plan: PhysicalPlan, node: NodePlan) -> KeptFile | None:
+    """The file of the node itself, if there is one and its roles have as many nodes as before."""
+    if any(manifest.roles[role] != len(members) for role, members in plan.members().items()):
+        return None
+    found = (file for file in manifest.files if file.member.node == node.index and file.member.roles == node.roles)
+    return next(found, None)
+
+
+def _others(manifest: Manifest, plan: PhysicalPlan, node: NodePlan) -> tuple[tuple[KeptFile, ...], dict[str, int]]:
+    """Files that a node takes what is anybody's from, and where it goes on."""
+    files: dict[str, KeptFile] = {}
+    positions: dict[str, int] = {}
+    partitioned = {spec.role for spec in plan.graph.elements if spec.kind is StateKind.PARTITIONED}
+    for role in node.roles:
+        of_role = [file for file in manifest.files if role in file.member.roles]
+        files |= {file.file: file for file in (of_role if role in partitioned else of_role[:1])}
+        heads = {chain.head for chain in plan.chains if chain.role == role}
+        for head, position in of_role[0].member.positions.items():
+            if head in heads:
+                positions[head] = _scaled(position, role, manifest, plan)
+    return tuple(files.values()), positions
+
+
+def _steps(manifest: Manifest, plan: PhysicalPlan, node: NodePlan) -> int | None:
+    """Steps that a node counts as having made; None if it makes none."""
+    own = _own(manifest, plan, node)
+    if own is not None:
+        return own.member.steps
+    for role in node.roles:
+        member = next(file.member for file in manifest.files if role in file.member.roles)
+        if member.steps is not None:
+            return _scaled(member.steps, role, manifest, plan)
+    return None
 
 
 def _scaled(steps: int, role: str, manifest: Manifest, plan: PhysicalPlan) -> int:
-    return round(steps * manifest.roles[role] / sum(role in node.roles for node in plan.nodes))
+    return round(steps * manifest.roles[role] / len(plan.members()[role]))
+
+
+def _alike(wanted: TensorType, found: TensorType | None) -> bool:
+    """Tables of integers may have other rows: they grow with what happens."""
+    if found is None or found.dtype != wanted.dtype:
+        return False
+    return found.shape == wanted.shape or not wanted.dtype.startswith("F")
+
+
+def tensor_types(data: bytes) -> dict[str, TensorType]:
+    """The arrays in a file of a checkpoint, by ``element/tensor``."""
+    return describe(data, "", len(data), "").tensors
 
 
 def _canonical(body: Mapping[str, object]) -> bytes:

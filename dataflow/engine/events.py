@@ -224,7 +224,7 @@ class Snapshot:
     """The state of a node at one moment between tasks.
 
     Args:
-        node: its number.
+        node, name, roles: its number, its name, and the roles it plays.
         number: of the checkpoint that it is part of.
         steps: steps that its gathering operators have made; None if it has none.
         positions: by chain, the number of the step that it goes on with.
@@ -232,6 +232,8 @@ class Snapshot:
     """
 
     node: int
+    name: str
+    roles: tuple[str, ...]
     number: int
     steps: int | None
     positions: Mapping[str, int]

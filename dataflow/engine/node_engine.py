@@ -71,7 +71,7 @@ class NodeEngine:
             OperatorError: an operator cannot work as it is declared.
         """
         self._node, self._name, self._states = node, plan.nodes[node].name, loaded.states
-        self._tasks = plan.nodes[node].compute_tasks
+        self._tasks, self._roles = plan.nodes[node].compute_tasks, plan.nodes[node].roles
         self._slots = {"compute": self._tasks, "network": plan.nodes[node].network_tasks}
         self._tally = Tally(node, self._slots)
         self._locked: set[str] = set()
@@ -85,9 +85,7 @@ class NodeEngine:
         chains = [Chain(plan, chain, loaded.operators, loaded.contexts) for chain in plan.chains_on(node)]
         self._build(plan, loaded.members, chains, loaded.positions)
 
-    def _build(
-        self, plan: PhysicalPlan, members: Members, chains: list[Chain], positions: Mapping[str, int]
-    ) -> None:
+    def _build(self, plan: PhysicalPlan, members: Members, chains: list[Chain], positions: Mapping[str, int]) -> None:
         """Look up, once, where every edge comes from and goes to."""
         graph = plan.graph
         self._chains = {
@@ -302,9 +300,9 @@ class NodeEngine:
                 reraise(error, f"state element {name!r}", type(element), self._name)
             tensors.update({f"{name}/{key}": tensor for key, tensor in kept.items()})
         state.checkpoint = None
-        self._commands.append(
-            Report(Snapshot(self._node, number, max(gathers) if gathers else None, positions, tensors))
-        )
+        steps = max(gathers) if gathers else None
+        snapshot = Snapshot(self._node, self._name, self._roles, number, steps, positions, tensors)
+        self._commands.append(Report(snapshot))
         return True
 
     def _start_rates(self, state: ChainState, rates: Rates) -> bool:

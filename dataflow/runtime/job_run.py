@@ -5,22 +5,34 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from dataflow.clock import Clock
 from dataflow.engine import coordinator as co
+from dataflow.engine.checkpoints import EVERY_KIND, resumption
+from dataflow.errors import AkoError
 from dataflow.observe.condition import RECENT, MeasuredJob
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
+from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
+from dataflow.runtime.checkpoint_store import contents, load_manifest
+from dataflow.runtime.folders import Folder
+from dataflow.runtime.resuming import checkpoints_of, keeping, resumed_folder
 from dataflow.runtime.store import Store
-from dataflow.runtime.wire import statistics_from_wire
+from dataflow.runtime.wire import CHUNK_NBYTES, statistics_from_wire
+from dataflow.state import StateKind
 from dataflow.transport.generated import control_pb2 as pb
 
 _CLOSE_S = 5.0
 """Seconds a job process that has ended is given to leave on its own."""
+
+_BACKLOG = 64
+"""Messages that may wait for an agent before it is sent more of a checkpoint."""
+
+_BACKLOG_S = 0.005
 
 
 class Bell:
@@ -70,6 +82,8 @@ class JobRun:
         self._plan: PhysicalPlan | None = None
         self._token = secrets.token_urlsafe(32)
         self._timer: asyncio.TimerHandle | None = None
+        self._keeper: CheckpointKeeper | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def id(self) -> str:
@@ -141,6 +155,25 @@ class JobRun:
             self.live[statistics.node] = (count + 1, statistics)
             self.bell.ring()
 
+    def checkpoint(self, node: int, chunk: pb.CheckpointChunk) -> None:
+        """Keep a part of what a node has kept of itself."""
+        assert self._plan is not None
+        if self._keeper is None:
+            folder = checkpoints_of(self._store, self.id, self.spec)
+            self._keeper = CheckpointKeeper(keeping(folder, self.id, self.spec, self._plan, self._clock), self.warn)
+        self._keeper.take(node, chunk)
+
+    def warn(self, text: str) -> None:
+        """Tell everybody of something wrong that the job goes on without."""
+        self._keep(pb.JobEvent(warning=pb.JobWarning(text=text)))
+
+    def close(self) -> None:
+        """Let go of what only a job that runs needs."""
+        if self._keeper is not None:
+            self._keeper.close()
+        for task in self._tasks:
+            task.cancel()
+
     def measured(self) -> MeasuredJob:
         """What its nodes have told of themselves lately."""
         told = {node: tuple(map(statistics_from_wire, recent)) for node, recent in sorted(self.recent.items())}
@@ -155,7 +188,7 @@ class JobRun:
     def _do(self, command: co.Command) -> None:
         match command:
             case co.Deploy(node):
-                self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=self._deployment(node)))
+                self._deploy(node)
             case co.Connect(node, addresses):
                 self._send(node, lambda: pb.MasterMessage(job=self.id, connect=pb.Connect(addresses=addresses)))
             case co.Start(node):
@@ -181,6 +214,51 @@ class JobRun:
     def _kill(self, nodes: tuple[int, ...], grace_s: float) -> None:
         for node in nodes:
             self._send(node, lambda: pb.MasterMessage(job=self.id, kill=pb.Kill(grace_s=grace_s)))
+
+    def _deploy(self, node: int) -> None:
+        if self.spec.resume is None:
+            self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=self._deployment(node)))
+            return
+        folder, number = resumed_folder(self._store, self.spec.resume), self.spec.resume.number or 0
+        self._start_task(self._deploy_from(node, folder, number, EVERY_KIND))
+
+    async def _deploy_from(self, node: int, folder: Folder, number: int, kinds: frozenset[StateKind]) -> None:
+        """Have a node go on from a checkpoint: tell it which, then send it the files that it needs.
+
+        Args:
+            node: its number.
+            folder: where the checkpoint is.
+            number: of the checkpoint.
+            kinds: of the state elements that go on.
+        """
+        assert self._plan is not None
+        try:
+            manifest = await asyncio.to_thread(load_manifest, folder, number)
+            how = resumption(manifest, self._plan, node, kinds=kinds)
+        except AkoError as error:
+            self.feed(co.NodeFailed(node, str(error)))
+            return
+        deploy = self._deployment(node)
+        deploy.resumption_json = how.model_dump_json().encode()
+        self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=deploy))
+        try:
+            for file in how.files:
+                pieces = contents(folder, number, file.file)
+                while piece := await asyncio.to_thread(next, pieces, b""):
+                    for start in range(0, len(piece), CHUNK_NBYTES):
+                        await self._send_state(node, pb.StateChunk(data=piece[start : start + CHUNK_NBYTES]))
+        except OSError as error:
+            await self._send_state(node, pb.StateChunk(failure=str(error)))
+
+    async def _send_state(self, node: int, chunk: pb.StateChunk) -> None:
+        while self.sessions[node].backlog > _BACKLOG and self.id in self.sessions[node].jobs:
+            await asyncio.sleep(_BACKLOG_S)
+        self._send(node, lambda: pb.MasterMessage(job=self.id, state=chunk))
+
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _deployment(self, node: int) -> pb.Deploy:
         return pb.Deploy(

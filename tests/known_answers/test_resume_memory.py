@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def by_number(run: MemoryRun) -> dict[int, list[Snapshot]]:
 
 
 def manifest(snapshots: list[Snapshot], of: PhysicalPlan) -> tuple[Manifest, dict[str, bytes]]:
-    files = {f"node-{each.node}": encode(each, of) for each in snapshots}
+    files = {f"node-{each.node}": encode(each) for each in snapshots}
     kept = Manifest(
         version="1",
         job="a",
@@ -40,18 +41,20 @@ def manifest(snapshots: list[Snapshot], of: PhysicalPlan) -> tuple[Manifest, dic
         wall_s=0,
         roles={role: len(members) for role, members in of.members().items()},
         elements=of.graph.elements,
-        files=tuple(describe(data, name, len(data), "") for name, data in sorted(files.items())),
+        files=tuple(
+            describe(data, name, len(data), hashlib.sha256(data).hexdigest()) for name, data in sorted(files.items())
+        ),
     )
     return kept, files
 
 
 def resumed(snapshots: list[Snapshot], of: PhysicalPlan, onto: PhysicalPlan) -> list[LoadedNode]:
     kept, files = manifest(snapshots, of)
-    check_fits(kept, onto)
+    check_fits(kept, onto, {})
     nodes = []
     for node, loaded in enumerate(load_nodes(onto)):
         how = resumption(kept, onto, node)
-        nodes.append(resume(loaded, onto, node, how, [files[name] for name in how.files]))
+        nodes.append(resume(loaded, onto, node, how, [files[file.file] for file in how.files]))
     return nodes
 
 
