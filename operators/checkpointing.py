@@ -21,7 +21,8 @@ class Checkpoints(BaseModel):
         """Number of the newest checkpoint that falls due between gradients `before` (excluded) and `number`, if any.
 
         Args:
-            before, number: gradient numbers of one worker.
+            before: a gradient's number.
+            number: that of a later one.
             workers: how many there are.
         """
         every = max(1, round(self.images / (self.batch * workers)))

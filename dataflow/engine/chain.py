@@ -336,7 +336,8 @@ class _Call:
         elif isinstance(effect, Checkpoint):
             self.outcome.checkpoint = effect.number
         else:
-            fix = "yield self.<port>(message), Sample(...), Artifact(...) or Checkpoint(...); a source may yield EndOfData()"
+            own = "self.<port>(message), Sample(...), Artifact(...) or Checkpoint(...)"
+            fix = f"yield {own}; a source may yield EndOfData()"
             member.refuse("yielded something that is no effect of its own", effect, fix)
 
     def _emitted(self, position: int, member: Member, emission: Emission) -> None:

@@ -70,10 +70,10 @@ class Offered:
 class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
-    `feeders` are the sources on this node whose messages come to it. `rates` are the newest that its operators have not
-    been given. `checkpoint` is the number of one that is due before the chain goes on. `gathers` are the chains on this
-    node that make steps of what this one is the source of. `alone` says that no other chain that has not ended writes what this one's merge writes. `turn` and
-    `awake` are for `dataflow.engine.turns`.
+    `feeders` are the sources on this node whose messages come to it, `gathers` the chains on it that make steps of what
+    this source gives. `rates` are the newest that its operators have not been given. `checkpoint` is the number of one
+    that is due before the chain goes on. `alone` says that no other chain that has not ended writes what this one's
+    merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
     """
 
     def __init__(self, chain: Chain, inputs: Inputs) -> None:

@@ -17,9 +17,10 @@ import safetensors.numpy
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dataflow.engine.events import Snapshot
-from dataflow.engine.loading import LoadedNode, resolve
+from dataflow.engine.loading import LoadedNode, load_node, resolve
 from dataflow.errors import CheckpointError
-from dataflow.graph.logical import ElementSpec
+from dataflow.graph.logical import ElementSpec, LogicalGraph
+from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import TensorType
 from dataflow.plan.physical import NodePlan, PhysicalPlan
 from dataflow.state import StateElement, StateKind
@@ -182,7 +183,9 @@ def describe(begin: bytes, file: str, nbytes: int, sha256: str) -> KeptFile:
 
     Args:
         begin: the file's beginning, with its header at least; see `header_nbytes`.
-        file, nbytes, sha256: see `KeptFile`.
+        file: its name.
+        nbytes: its size.
+        sha256: of its content, in hex.
 
     Raises:
         CheckpointError: it is no file of a checkpoint.
@@ -190,8 +193,7 @@ def describe(begin: bytes, file: str, nbytes: int, sha256: str) -> KeptFile:
     try:
         header = json.loads(begin[8 : header_nbytes(begin)])
         member = Member.model_validate_json(header.pop("__metadata__")[_MEMBER])
-        tensors = {name: TensorType(dtype=each["dtype"], shape=each["shape"]) for name, each in header.items()}
-        return KeptFile(file=file, nbytes=nbytes, sha256=sha256, member=member, tensors=tensors)
+        return KeptFile(file=file, nbytes=nbytes, sha256=sha256, member=member, tensors=_types(header))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(what=f"no file of a checkpoint: {error}", where=file) from error
 
@@ -256,9 +258,7 @@ def resumption(
     """
     steps = {each.index: _steps(manifest, plan, each) for each in plan.nodes}
     found = _own(manifest, plan, plan.nodes[node])
-    files, positions = (
-        ((found,), found.member.positions) if found else _others(manifest, plan, plan.nodes[node])
-    )
+    files, positions = ((found,), found.member.positions) if found else _others(manifest, plan, plan.nodes[node])
     return Resumption(
         files=files,
         own=found is not None,
@@ -364,9 +364,24 @@ def _alike(wanted: TensorType, found: TensorType | None) -> bool:
     return found.shape == wanted.shape or not wanted.dtype.startswith("F")
 
 
-def tensor_types(data: bytes) -> dict[str, TensorType]:
-    """The arrays in a file of a checkpoint, by ``element/tensor``."""
-    return describe(data, "", len(data), "").tensors
+def tensor_types_of(graph: LogicalGraph, nodes: int, seed: int) -> dict[str, dict[str, TensorType]]:
+    """What the state of a graph is on the first node of every role, by role and ``element/tensor``; see `Resume`."""
+    plan, found = compile_graph(graph, nodes, seed=seed), {}
+    for role, members in plan.members().items():
+        states = load_node(plan, members[0]).states
+        kept = {
+            f"{spec.name}/{name}": tensor
+            for spec in graph.elements
+            if spec.role == role
+            for name, tensor in states[spec.name].tensors().items()
+        }
+        data = safetensors.numpy.save({name: np.ascontiguousarray(tensor) for name, tensor in kept.items()})
+        found[role] = _types(json.loads(data[8 : header_nbytes(data)]))
+    return found
+
+
+def _types(header: Mapping[str, Any]) -> dict[str, TensorType]:
+    return {name: TensorType(dtype=each["dtype"], shape=each["shape"]) for name, each in header.items()}
 
 
 def _canonical(body: Mapping[str, object]) -> bytes:

@@ -14,7 +14,7 @@ from dataflow.engine.loading import LoadedNode, load_nodes
 from dataflow.engine.memory_driver import MemoryDriver, MemoryRun
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
-from tests.known_answers.training import BASE, job, plain_sgd, replica
+from tests.known_answers.training import BASE, job, plain_sgd, plain_steps, replica
 
 EVERY = {"checkpoint_every": 64}
 
@@ -114,8 +114,6 @@ _STEPS: list[np.ndarray] = []
 
 
 def plain_at(step: int) -> np.ndarray:
-    from tests.known_answers.training import plain_steps
-
     if not _STEPS:
         _STEPS.extend(plain_steps())
     return _STEPS[step - 1]
