@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from ako_jobs.codec_settings import CodecConfig, keep_owed, window
+from ako_jobs.codec_settings import CodecConfig, window
 from ako_jobs.worker import Setting, add_joining, add_worker, finish_after
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
@@ -91,8 +91,7 @@ def build(config: Config) -> LogicalGraph:
     kept = window(setting, codec, "worker", updates=True, newest_only=not config.accumulate)
     graph = add_exchange(graph, setting.layout, rotation, kept)
     graph = graph.replace("send", SendToPeers(layout=setting.layout)).replace("receive", ReceiveFromPeers())
-    graph = finish_after(add_joining(graph), "apply")
-    return keep_owed(graph, setting, "window") if codec else graph
+    return finish_after(add_joining(graph), "apply")
 
 
 def add_exchange(graph: LogicalGraph, layout: Layout, rotation: Rotation, window: Window | CodedWindow) -> LogicalGraph:

@@ -10,7 +10,6 @@ from ako_jobs.config import TrainingConfig
 from ako_jobs.worker import Setting
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
-from operators.checkpoint import CheckpointOwed
 from operators.coded_window import CodedWindow
 from operators.compression import Codec, parse_codec
 from operators.kept import Kept
@@ -86,15 +85,9 @@ def send_whole(
     if codec is None:
         return graph.with_operator("send", SendGradients(layout=layout), role="worker")
     residual = Owed(codec=codec, n_weights=layout.n_weights, layers=setting.layers)
-    graph = graph.with_state("residual", residual, role="worker").with_operator(
+    return graph.with_state("residual", residual, role="worker").with_operator(
         "send", SendCoded(layout=layout, schedule=rate, updates=emits == "update", span=span), role="worker"
     )
-    return keep_owed(graph, setting, "residual")
-
-
-def keep_owed(graph: LogicalGraph, setting: Setting, element: str) -> LogicalGraph:
-    """`graph` whose checkpoints hold the state element that holds what a worker owes, as well."""
-    return graph.replace("checkpoint", CheckpointOwed(model=setting.model), bind={"owed": element})
 
 
 def window(

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from ako_jobs.models import network
 from ako_jobs.setting_values import literals, required
-from dataflow import StopRules
+from dataflow import Keep, StopRules
 from dataflow.errors import ConfigError, suggest
 from operators.dnn import NetworkSpec
 
@@ -42,7 +42,11 @@ class TrainingConfig(BaseModel):
         seed: root of every random number.
         holdout: fraction of the training images kept for validation.
         validate_every: images between two validations; an epoch if left out.
-        checkpoint_every: images between two checkpoints of every node; none if left out.
+        checkpoint_every: images between two checkpoints, to the nearest gradient; none if left out. See
+            docs/checkpoints.md.
+        keep_checkpoints: how many whole ones are kept.
+        checkpoint_dir: folder at the master, or address such as s3://bucket/folder, for them; the master's state
+            directory if left out.
         warm_start: fraction of an epoch that one replica trains before all start from its weights.
         warmup: epochs over which the learning rate rises from lr/n.
         schedule: learning rate after that: constant, step (times gamma at each milestone) or cosine (down to lr_min at
@@ -82,6 +86,8 @@ class TrainingConfig(BaseModel):
     holdout: float = Field(default=0.1, ge=0, lt=1)
     validate_every: int | None = Field(default=None, ge=1)
     checkpoint_every: int | None = Field(default=None, ge=1)
+    keep_checkpoints: int = Field(default=3, ge=1)
+    checkpoint_dir: str | None = None
     warm_start: float = Field(default=0.1, ge=0, le=1)
     warmup: float = Field(default=0.0, ge=0)
     schedule: Literal["constant", "step", "cosine"] = "constant"
@@ -101,10 +107,10 @@ class TrainingConfig(BaseModel):
             return settings
         return {**OWN_DEFAULTS.get(settings.get("data", cls.model_fields["data"].default), {}), **settings}
 
-    @field_validator("data_dir")
+    @field_validator("data_dir", "checkpoint_dir")
     @classmethod
     def _absolute(cls, value: str | None) -> str | None:
-        return None if value is None else str(Path(value).expanduser().resolve())
+        return value if value is None or "://" in value else str(Path(value).expanduser().resolve())
 
     @field_validator("milestones")
     @classmethod
@@ -157,6 +163,10 @@ class TrainingConfig(BaseModel):
     def network(self) -> NetworkSpec:
         """The network to train; a job with a network of its own overrides this."""
         return network(self.model, self.data, self.init)
+
+    def keep(self) -> Keep:
+        """What becomes of checkpoints."""
+        return Keep(place=self.checkpoint_dir or "", last=self.keep_checkpoints)
 
     def stop_rules(self) -> StopRules:
         """When the coordinator stops the job."""

@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ako_jobs.effective_rate import effective_rate
-from dataflow import Bundle, JobSpec, StopRules, compile_graph, make_bundle, place
+from dataflow import Bundle, JobSpec, Keep, StopRules, compile_graph, make_bundle, place
 from dataflow.errors import AkoError, ConfigError, OperatorError, suggest
 from dataflow.graph.checks import check
 from dataflow.graph.logical import LogicalGraph
@@ -44,8 +44,8 @@ class Job:
 
     Args:
         name: for people.
-        config: its settings; a class with a classmethod ``parse(settings)``. Its field `seed` and its method
-            `stop_rules` are used if it has them.
+        config: its settings; a class with a classmethod ``parse(settings)``. Its field `seed` and its methods
+            `stop_rules` and `keep` are used if it has them.
         build: makes the graph from a configuration.
         folder: whose Python files travel with the job; None if it needs installed modules only.
         include: further files and folders below `folder` that travel with it.
@@ -115,6 +115,7 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
         config: Any = job.config.parse(dict(settings))  # type: ignore[attr-defined]
         graph = job.build(config)
         stop = config.stop_rules() if hasattr(config, "stop_rules") else StopRules()
+        keep = config.keep() if hasattr(config, "keep") else Keep()
     if not isinstance(graph, LogicalGraph):
         what = f"the job {job.name!r} builds no LogicalGraph"
         raise ConfigError(what, got=type(graph).__name__, where=_line_of(job.build), fix="return the graph from build")
@@ -129,6 +130,7 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
             nodes=nodes,
             seed=getattr(config, "seed", 0),
             stop=stop,
+            keep=keep,
             config=config.model_dump(mode="json"),
             warnings=(rate,) if rate else (),
         )

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from ako_jobs.codec_settings import NONE, keep_owed, require_codec, window
+from ako_jobs.codec_settings import NONE, require_codec, window
 from ako_jobs.update_rules import SLIM, RuleConfig
 from ako_jobs.worker import Setting, add_worker, finish_after
 from dataflow.errors import ConfigError
@@ -108,11 +108,17 @@ def build(config: Config) -> LogicalGraph:
     )
     serve: Serve | ServeMean
     if config.consistency == "bsp":
-        serve = ServeMean(layout=layout, schedule=schedule, codec=codec)
+        serve = ServeMean(layout=layout, schedule=schedule, codec=codec, checkpoints=setting.checkpoints)
     else:
         tau = config.tau if config.consistency == "ssp" else None
-        rate = None if slim else schedule
-        serve = Serve(layout=layout, schedule=rate, tau=tau, fetch_every=config.n_fetch, codec=codec)
+        serve = Serve(
+            layout=layout,
+            schedule=None if slim else schedule,
+            tau=tau,
+            fetch_every=config.n_fetch,
+            codec=codec,
+            checkpoints=setting.checkpoints,
+        )
     shadows = copy = None
     if pull_codec:
         pushes = config.n_fetch // config.n_push if config.pull_codec == SAME else None
@@ -129,8 +135,7 @@ def build(config: Config) -> LogicalGraph:
         copy=copy,
         colocated=colocated,
     )
-    graph = finish_after(graph, "load")
-    return keep_owed(graph, setting, "window") if codec else graph
+    return finish_after(graph, "load")
 
 
 def add_servers(

@@ -11,7 +11,7 @@ from ako_jobs.datasets import DataSet
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from operators.advance import Advance
-from operators.checkpoint import Checkpoint
+from operators.checkpointing import Checkpoints
 from operators.clocks import Clocks
 from operators.compute import Compute
 from operators.course import Course
@@ -20,6 +20,7 @@ from operators.divergence import SAMPLED_WEIGHTS, Divergence, SampleReplica, Sam
 from operators.dnn import NetworkSpec, PhantomSpec, WeightRange, build_network
 from operators.due import Due, Newest
 from operators.joining import Listen, Talk
+from operators.keep_model import KeepModel
 from operators.layout import Layout, Sharding
 from operators.lending import Borrow, Lend, Loan
 from operators.optimizer import Sgd
@@ -112,6 +113,12 @@ class Setting:
         return Sgd(momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay)
 
     @property
+    def checkpoints(self) -> Checkpoints | None:
+        """When the state of every node is kept."""
+        config = self.config
+        return Checkpoints(images=config.checkpoint_every, batch=config.batch) if config.checkpoint_every else None
+
+    @property
     def warm_start(self) -> WarmStart | None:
         """Training before the start."""
         config = self.config
@@ -163,7 +170,6 @@ def add_worker(
         .with_state("velocity", Velocity(n_weights=setting.layout.n_weights, optimizer=optimizer), role="worker")
         .with_state("clocks", clocks, role="worker")
         .with_state("newest", Newest(), role="worker")
-        .with_state("newest_kept", Newest(), role="worker")
         .with_state("samples", Samples(), role="worker")
         .with_state("roll", Roll(), role="worker")
         .with_state("course", Course(), role="worker")
@@ -187,6 +193,7 @@ def add_worker(
                 local=local,
                 emits=emits,
                 slack=slack,
+                checkpoints=setting.checkpoints,
             ),
             role="worker",
         )
@@ -194,27 +201,20 @@ def add_worker(
         .with_operator(told, looks, role="worker")
         .with_operator("sample", SampleReplica(weights=setting.sampled_weights), role="worker")
         .with_operator("divergence", Divergence(), role="worker")
-        .with_operator(
-            "due_checkpoint",
-            Due(every=config.checkpoint_every or "end"),
-            role="worker",
-            bind={"newest": "newest_kept"},
-        )
-        .with_operator("checkpoint", Checkpoint(model=setting.model), role="worker")
+        .with_operator("keep_model", KeepModel(model=setting.model), role="worker")
         .connect("source", "compute")
         .connect("compute.progress", "due")
-        .connect("compute.progress", "due_checkpoint")
         .connect("due.in_turn", told)
+        .connect("due.in_turn", "keep_model")
         .connect("due.due", "sample")
         .connect("sample", "divergence", route=Route.ALL_TO_ONE, loopback=True)
-        .connect("due_checkpoint.due", "checkpoint")
     )
     return graph.insert_after("source", setting.normalise) if setting.normalise else graph
 
 
 def finish_after(graph: LogicalGraph, operator: str) -> LogicalGraph:
     """`graph` whose last validation and final model come after `operator` has ended."""
-    return graph.connect(f"{operator}.finished", "due").connect(f"{operator}.finished", "due_checkpoint")
+    return graph.connect(f"{operator}.finished", "due")
 
 
 def add_joining(graph: LogicalGraph) -> LogicalGraph:

@@ -10,12 +10,14 @@ from dataflow import compiled
 
 if TYPE_CHECKING:
     from dataflow.clock import Clock, SystemClock
+    from dataflow.engine.checkpoints import tensor_types_of
     from dataflow.engine.coordinator import JobState
     from dataflow.engine.memory_driver import MemoryDriver
     from dataflow.errors import (
         AkoError,
         AuthError,
         BundleError,
+        CheckpointError,
         ConfigError,
         DataError,
         GraphError,
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
     from dataflow.observe.events import JobEvent
     from dataflow.observe.record import installed_versions, make_record
     from dataflow.observe.series import Series
-    from dataflow.operators_api import Artifact, Emissions, EndOfData, Gather, Operator, Sample
+    from dataflow.operators_api import Artifact, Checkpoint, Emissions, EndOfData, Gather, Operator, Sample
     from dataflow.plan.compile import compile_graph
-    from dataflow.plan.job import JobSpec, StopRules
+    from dataflow.plan.job import JobSpec, Keep, Resume, StopRules
     from dataflow.plan.physical import PhysicalPlan
     from dataflow.plan.placement import place
     from dataflow.plan.render import plan_dot, plan_mermaid, plan_text
@@ -61,6 +63,8 @@ __all__ = [
     "AuthError",
     "Bundle",
     "BundleError",
+    "Checkpoint",
+    "CheckpointError",
     "Client",
     "Clock",
     "ClusterModel",
@@ -76,6 +80,7 @@ __all__ = [
     "JobSpec",
     "JobState",
     "JobStatus",
+    "Keep",
     "LocalCluster",
     "LogicalGraph",
     "MasterError",
@@ -91,6 +96,7 @@ __all__ = [
     "PlanError",
     "Profile",
     "Reads",
+    "Resume",
     "Route",
     "Sample",
     "Series",
@@ -123,17 +129,19 @@ __all__ = [
     "plan_mermaid",
     "plan_text",
     "profile_job",
+    "tensor_types_of",
 ]
 
 compiled.use()
 
 _HOMES = {
     "clock": "Clock SystemClock",
+    "engine.checkpoints": "tensor_types_of",
     "engine.coordinator": "JobState",
     "engine.memory_driver": "MemoryDriver",
     "reports": "NodeStatistics OperatorReport",
-    "errors": "AkoError AuthError BundleError ConfigError DataError GraphError JobFailedError MasterError "
-    "OperatorError PlanError WireError",
+    "errors": "AkoError AuthError BundleError CheckpointError ConfigError DataError GraphError JobFailedError "
+    "MasterError OperatorError PlanError WireError",
     "graph.checks": "check",
     "graph.logical": "LogicalGraph",
     "graph.render": "as_dot as_mermaid as_text",
@@ -143,9 +151,9 @@ _HOMES = {
     "observe.events": "JobEvent",
     "observe.record": "installed_versions make_record",
     "observe.series": "Series",
-    "operators_api": "Artifact Emissions EndOfData Gather Operator Sample",
+    "operators_api": "Artifact Checkpoint Emissions EndOfData Gather Operator Sample",
     "plan.compile": "compile_graph",
-    "plan.job": "JobSpec StopRules",
+    "plan.job": "JobSpec Keep Resume StopRules",
     "plan.physical": "PhysicalPlan",
     "plan.placement": "place",
     "plan.render": "plan_dot plan_mermaid plan_text",

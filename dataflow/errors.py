@@ -74,6 +74,10 @@ class MasterError(AkoError):
     """The master cannot be reached, or refused the request."""
 
 
+class CheckpointError(AkoError):
+    """A checkpoint is broken, or does not fit the job that is to go on from it."""
+
+
 class LabError(AkoError):
     """An emulated cluster cannot be made on this machine, or none is up."""
 

@@ -80,7 +80,18 @@ class EndOfData:
     """Yielded by a source that has nothing more to give."""
 
 
-Effect = Emission | Sample | Artifact | EndOfData
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Has the state of the whole node kept before the operator does anything more.
+
+    Args:
+        number: of the checkpoint; those of all nodes that have the same number make one.
+    """
+
+    number: int
+
+
+Effect = Emission | Sample | Artifact | EndOfData | Checkpoint
 Emissions = Iterator[Effect]
 
 

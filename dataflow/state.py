@@ -25,7 +25,7 @@ class StateKind(StrEnum):
     LOCAL = "local"
     """Each node's own; nothing to do with the others'."""
     PARTITIONED = "partitioned"
-    """Disjoint ranges of one whole."""
+    """Disjoint ranges of one whole: tensors of the whole's shape, zero outside of the range."""
     PARTIAL = "partial"
     """Replicas that exchange updates."""
 
@@ -49,12 +49,32 @@ class State(ABC):
             ValueError: names, shapes or dtypes differ from this element's.
         """
 
+    def kept(self) -> dict[str, np.ndarray]:
+        """What `tensors` gives, as arrays that later writes do not change."""
+        return {name: tensor.copy() for name, tensor in self.tensors().items()}
+
+    def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
+        """Go on from a checkpoint: take over what was kept, and count what was under way between nodes as dropped.
+
+        Args:
+            tensors: what `kept` gave; empty if there is nothing for this node, whose element then begins anew.
+            node: number of this node.
+            steps: of every node that makes steps, how many it had made.
+
+        Raises:
+            ValueError: see `restore`.
+        """
+        if tensors:
+            self.restore(tensors)
+
 
 class StateElement(BaseModel):
     """Declaration of a state element; the fields of a subclass are its parameters, as JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kind: ClassVar[StateKind] = StateKind.LOCAL
+    anybodys: ClassVar[bool] = False
+    """Whether a node may go on with any other's, as it must where a job is resumed on another number of nodes."""
 
     def create(self, node: NodeContext) -> State:
         """The live element on `node`.

@@ -58,6 +58,10 @@ class BarrierState(State):
             if mean is not None:
                 yield mean
 
+    def passed(self) -> int:
+        """The number of the newest step that is complete over all cells; 0 if none is."""
+        return min((number for number, _ in self.last.values()), default=0)
+
     def snapshot(self) -> BarrierState:
         """A copy of who is expected; contributions under way are not part of a checkpoint."""
         return BarrierState(set(self.expected))

@@ -184,6 +184,20 @@ class ClocksState(State):
         self._span = {origin: int(span) for origin, span in zip(origins, tensors["span"], strict=True)}
         self._fresh, self._last, self._slowest = {}, {}, None
 
+    def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
+        """Go on from clocks that were kept, with this node's own origins.
+
+        What an origin had made counts as applied, and what this node had made as answered by an origin that makes no
+        steps: what was under way is dropped at both ends, and nobody waits for it.
+        """
+        if tensors:
+            self.made, self.images = (int(value) for value in tensors["made"])
+        self.made = steps.get(node, self.made)
+        for origin, applied in self._applied.items():
+            self._applied[origin] = np.where(applied < FAR, steps.get(origin, self.made), FAR)
+            self._lowest[origin] = int(self._applied[origin].min())
+        self._slowest = None
+
     def _note(self, origin: int, span: int) -> None:
         """Note that what was applied of an origin, or its span, may have changed."""
         before = self._lowest[origin] + self._span[origin]
@@ -221,6 +235,7 @@ class Clocks(StateElement):
     """
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
+    anybodys: ClassVar[bool] = True
     cells: int
     origins: str
     sharding: Sharding | None = None

@@ -12,9 +12,10 @@ from pydantic import PrivateAttr
 
 from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, Gather, Sample, random_generator
+from dataflow.operators_api import Checkpoint, Emissions, Gather, Sample, random_generator
 from dataflow.ports import In, Out
 from dataflow.state import Writes
+from operators.checkpointing import Checkpoints
 from operators.clocks import ClocksState
 from operators.dnn import Network, NetworkSpec, build_network
 from operators.dnn.network import mean_statistics
@@ -66,6 +67,7 @@ class Compute(Gather):
         local: whether the replica here is updated.
         emits: what leaves: the gradient, or the update, which is the learning rate times the gradient.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
+        checkpoints: when the node's state is kept; never if None.
     """
 
     model: NetworkSpec
@@ -74,6 +76,7 @@ class Compute(Gather):
     local: bool = True
     emits: Literal["gradient", "update"] = "update"
     slack: int | None = None
+    checkpoints: Checkpoints | None = None
     batches = In(Batch, capacity=2)
     gradients = Out(Gradient)
     progress = Out(Progress)
@@ -161,6 +164,9 @@ class Compute(Gather):
         clocks.images += parts[0].of_all
         yield self.gradients(Gradient(number, total))
         yield self.progress(Progress(number, clocks.images, parts[0].epoch, loss))
+        due = self.checkpoints.due(number - 1, number, node.size) if self.checkpoints else None
+        if due is not None:
+            yield Checkpoint(due)
 
     def _seed(self, batch: Batch, node: NodeContext) -> int:
         """The seed of a shard; not asked for in vain, since a generator takes long to make beside a small step."""

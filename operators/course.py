@@ -63,13 +63,13 @@ class CourseState(State):
         return self.tensors()
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """``course``: number, epoch, first and per_epoch; ``sharing``: nodes."""
-        numbers = [self.number, self.epoch, self.first, self.per_epoch]
+        """``course``: number, base, epoch, first and per_epoch; ``sharing``: nodes."""
+        numbers = [self.number, self.base, self.epoch, self.first, self.per_epoch]
         return {"course": np.array(numbers, np.int64), "sharing": np.array(self.sharing, np.int64)}
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over the course; the source's next mini-batch is the one that was next."""
-        self.number, self.epoch, self.first, self.per_epoch = (int(value) for value in tensors["course"])
+        self.number, self.base, self.epoch, self.first, self.per_epoch = map(int, tensors["course"])
         self.sharing = tuple(int(node) for node in tensors["sharing"])
         self.closed = False
 

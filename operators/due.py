@@ -41,6 +41,7 @@ class Newest(StateElement):
     """The newest progress message of a node."""
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
+    anybodys: ClassVar[bool] = True
 
     def create(self, node: NodeContext) -> NewestState:
         """Nothing done yet."""

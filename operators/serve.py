@@ -11,10 +11,11 @@ import numpy as np
 from pydantic import Field
 
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, Operator
+from dataflow.operators_api import Checkpoint, Emissions, Operator
 from dataflow.ports import In, Out
 from dataflow.state import State, StateElement, StateKind, Writes
 from operators.barrier import BarrierState, Mean
+from operators.checkpointing import Checkpoints
 from operators.compression import Codec, Residual
 from operators.fragments import decoded
 from operators.layout import Layout
@@ -49,6 +50,10 @@ class PullsState(State):
         """The least gradient number applied of any worker that is there."""
         pushed = self.pushed.get(cells, {})
         return min((pushed.get(worker, 0) for worker in self.workers), default=np.iinfo(np.int64).max)
+
+    def applied(self) -> int:
+        """The least gradient number applied of any worker that is there, over all cells; 0 if there is none."""
+        return min(map(self.slowest, self.pushed), default=0) if self.workers else 0
 
     def release(self, cells: Cells, bound: float) -> Iterator[int]:
         """Workers that waited and are at most `bound` gradients ahead of the slowest; they wait no more."""
@@ -101,6 +106,7 @@ class Serve(Operator):
         tau: staleness bound; None for asynchronous.
         fetch_every: answer every so many gradients (Downpour's n_fetch).
         codec: what made fragments of gradients, to be compiled before any comes; None: they are float32.
+        checkpoints: when the node's state is kept, unless it is a worker too, which then sees to it; never if None.
     """
 
     pool = "network"
@@ -110,6 +116,7 @@ class Serve(Operator):
     tau: int | None = None
     fetch_every: int = Field(default=1, ge=1)
     codec: Codec | None = None
+    checkpoints: Checkpoints | None = None
     fragments = In(Fragment)
     weights = Out(Weights)
     shard = Writes()
@@ -127,12 +134,13 @@ class Serve(Operator):
         """Apply a gradient fragment; answer everybody who need not wait."""
         cells = (fragment.start, fragment.stop)
         rate = self.schedule.at(fragment.high, len(node.members[self.workers])) if self.schedule else 1.0
-        weights = shard.values[self.layout.weights(*cells)]
+        weights, before = shard.values[self.layout.weights(*cells)], pulls.applied()
         served.at(cells, weights).take(weights, fragment, rate)
         pulls.push(cells, fragment.origin, fragment.high)
         if fragment.high // self.fetch_every > fragment.low // self.fetch_every:
             pulls.waiting.setdefault(cells, []).append(fragment.origin)
         yield from self._answer(cells, shard, pulls, served, node)
+        yield from due(self.checkpoints, before, pulls.applied(), node, self.workers)
 
     def on_left(
         self, worker: int, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
@@ -165,6 +173,7 @@ class ServeMean(Operator):
         schedule: learning rate of the mean gradient, by the step's number.
         workers: role of the workers.
         codec: see `Serve`.
+        checkpoints: see `Serve`.
     """
 
     pool = "network"
@@ -172,6 +181,7 @@ class ServeMean(Operator):
     schedule: Schedule
     workers: str = "worker"
     codec: Codec | None = None
+    checkpoints: Checkpoints | None = None
     fragments = In(Fragment)
     weights = Out(Weights)
     shard = Writes()
@@ -184,10 +194,11 @@ class ServeMean(Operator):
 
     def process(self, fragment: Fragment, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
         """Take in a contribution; apply the mean and answer if it was the last."""
-        where = self.layout.weights(fragment.start, fragment.stop)
+        where, before = self.layout.weights(fragment.start, fragment.stop), barrier.passed()
         mean = barrier.add(decoded(fragment, where.stop - where.start))
         if mean is not None:
             yield from self._apply(mean, shard, node)
+            yield from due(self.checkpoints, before, barrier.passed(), node, self.workers)
 
     def on_left(self, worker: int, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
         """Go on without a worker that has ended."""
@@ -211,6 +222,16 @@ class ServeMean(Operator):
     ) -> Emissions:
         pushed = dict.fromkeys(workers, number)
         yield from map(self.weights, answers(self.layout, cells, pushed, shard, node))
+
+
+def due(
+    checkpoints: Checkpoints | None, before: int, number: int, node: NodeContext, workers: str
+) -> Iterator[Checkpoint]:
+    """The checkpoint that falls due once gradients up to `number`, and not to `before` only, are applied to a shard."""
+    members = node.members[workers]
+    found = checkpoints.due(before, number, len(members)) if checkpoints and node.index not in members else None
+    if found is not None:
+        yield Checkpoint(found)
 
 
 def answers(

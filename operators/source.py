@@ -25,6 +25,9 @@ from operators.sampling import epoch_order, node_indices, split_validation
 
 Rows = npt.NDArray[np.int64]
 
+_ROUNDING = 1e-6
+"""Of a mini-batch: a fraction of an epoch that was made of whole ones is that many again."""
+
 
 @dataclass(slots=True)
 class _Share:
@@ -38,7 +41,7 @@ class _Share:
         size: images that it reads in an epoch.
         batch: images of a mini-batch.
         per_epoch: mini-batches of an epoch.
-        nodes: that share.
+        sharing: the nodes that share the data.
         warm_up_steps: mini-batches in which only nodes up to `warm_up_nodes` have images, `warm_up_batch` at most.
         order: the newest epoch that was read, and `rows` in its order.
     """
@@ -51,7 +54,7 @@ class _Share:
     size: int
     batch: int
     per_epoch: int
-    nodes: int
+    sharing: tuple[int, ...]
     warm_up_steps: int
     warm_up_nodes: int
     warm_up_batch: int
@@ -73,7 +76,7 @@ class _Share:
             self.order = (epoch, order)
         first = position * self.batch
         seen = min(first + self.batch, self.size)
-        size, readers = seen - first, self.nodes
+        size, readers = seen - first, len(self.sharing)
         if number < self.warm_up_steps:
             size, readers = min(size, self.warm_up_batch), self.warm_up_nodes
         of_all = size * readers
@@ -187,22 +190,28 @@ class Source(Operator):
 
     def _go_on(self, number: int, roll: Present, course: CourseState, node: NodeContext) -> None:
         """Take the course to mini-batch `number`."""
-        course.number = number
-        members = node.members[node.role]
-        if course.sharing and number - course.first >= course.per_epoch:
+        ahead, course.number = number - course.number, number
+        members, per_epoch = node.members[node.role], self._share.per_epoch
+        if not course.sharing:  # a job that goes on with another number of nodes begins ahead
+            course.epoch += ahead // per_epoch
+            self._divide(roll.of(members), course.fraction + ahead % per_epoch / per_epoch, course, node)
+        elif number - course.first >= course.per_epoch:
             course.epoch += 1
             self._divide(roll.of(members), 0.0, course, node)
-        elif not course.sharing or (self.redivide == "now" and roll.of(members) != course.sharing):
+        elif self.redivide == "now" and roll.of(members) != course.sharing:
             self._divide(roll.of(members), course.fraction, course, node)
+        elif self._share.sharing != course.sharing:
+            self._share = self._cut(course.sharing, node)
         if self.epochs is not None:
             steps = max(1, math.floor(self.epochs * course.per_epoch + 0.5))
             course.closed = course.epoch * course.per_epoch + number - course.first >= steps
 
     def _divide(self, sharing: tuple[int, ...], fraction: float, course: CourseState, node: NodeContext) -> None:
-        if sharing != course.sharing:
+        if sharing != self._share.sharing:
             self._share = self._cut(sharing, node)
         per_epoch = self._share.per_epoch
-        course.share(sharing, per_epoch, min(math.floor(fraction * per_epoch), per_epoch - 1))
+        position = math.floor(fraction * per_epoch + _ROUNDING)
+        course.share(sharing, per_epoch, min(position, per_epoch - 1))
 
     def _cut(self, sharing: tuple[int, ...], node: NodeContext) -> _Share:
         """This node's share of the data among those that share it."""
@@ -219,7 +228,7 @@ class Source(Operator):
             size=min(per_epoch * self.batch, len(train) // nodes),
             batch=self.batch,
             per_epoch=per_epoch,
-            nodes=nodes,
+            sharing=sharing,
             warm_up_steps=math.floor(warm_up.epochs * per_epoch + 0.5) if warm_up else 0,
             warm_up_nodes=min(nodes, (warm_up.nodes if warm_up else None) or nodes),
             warm_up_batch=(warm_up.batch if warm_up else None) or self.batch,

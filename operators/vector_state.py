@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from sys import getrefcount
 from typing import ClassVar, cast
 
@@ -74,6 +74,10 @@ class VectorState(State):
         """``values``."""
         return {"values": self._values}
 
+    def kept(self) -> dict[str, np.ndarray]:
+        """``values``, copied only when somebody writes."""
+        return {"values": self.snapshot()}
+
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over `values`."""
         if tensors["values"].shape != self._values.shape or tensors["values"].dtype != self._values.dtype:
@@ -95,6 +99,27 @@ class VectorState(State):
     def _references(self) -> int:
         """How many references there are to the array, or to views of it, and to the view that is the snapshot."""
         return getrefcount(self._values) + getrefcount(self._view)
+
+
+class ShardState(VectorState):
+    """The part of a vector that a node owns; the rest is zero.
+
+    Args:
+        values: see `VectorState`.
+        own: where the part lies.
+    """
+
+    def __init__(self, values: Vector, own: Sequence[slice]) -> None:
+        super().__init__(values)
+        self._own = tuple(own)
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over the part of `values` that the node owns."""
+        super().restore(tensors)
+        whole = self.values.copy()
+        self.values[:] = 0
+        for where in self._own:
+            self.values[where] = whole[where]
 
 
 _OWN = VectorState(np.zeros(1, np.float32))._references()
@@ -124,6 +149,7 @@ class Replica(StateElement):
     """
 
     kind: ClassVar[StateKind] = StateKind.PARTIAL
+    anybodys: ClassVar[bool] = True
     model: NetworkSpec
     warm_start: WarmStart | None = None
 
@@ -141,6 +167,7 @@ class Statistics(StateElement):
     """
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
+    anybodys: ClassVar[bool] = True
     model: NetworkSpec
     warm_start: WarmStart | None = None
 
@@ -180,12 +207,11 @@ class Shard(StateElement):
     sharding: Sharding
     warm_start: WarmStart | None = None
 
-    def create(self, node: NodeContext) -> VectorState:
+    def create(self, node: NodeContext) -> ShardState:
         """The initial weights of the cells owned, by the job's seed; zeros elsewhere."""
         initial = initial_weights(self.model, self.warm_start, node.seed)
-        values = np.zeros_like(initial)
-        for start, stop, owner in runs(self.sharding.owners(node.size)):
-            if owner == node.rank:
-                where = self.sharding.layout.weights(start, stop)
-                values[where] = initial[where]
-        return VectorState(values)
+        values, owned = np.zeros_like(initial), runs(self.sharding.owners(node.size))
+        own = [self.sharding.layout.weights(start, stop) for start, stop, owner in owned if owner == node.rank]
+        for where in own:
+            values[where] = initial[where]
+        return ShardState(values, own)

@@ -206,6 +206,15 @@ class WindowState(State):
         self._sent_to[self._sent_to < FAR] = self.newest
         self._least = self._least_of_each()
 
+    def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
+        """Go on after the last gradient that the node had made; receivers count all before it as applied."""
+        skips = self.skips
+        super().resume(tensors, node, steps)
+        self.skips = skips
+        self.newest = self.closed = steps.get(node, self.newest)
+        self._sent_to[self._sent_to < FAR] = self.newest
+        self._least = self._least_of_each()
+
     def _sum(self, start: int, stop: int, low: int) -> Vector | Code:
         """Sum of gradients (low, newest] over cells; receivers with the same interval share one."""
         key = (start, stop, low)

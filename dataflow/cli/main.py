@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "run several jobs and put what came out side by side"),
     "replay": ("replay", "make a recorded run again, and compare"),
     "submit": ("train", "put a job into a master's queue"),
+    "resume": ("resume", "go on from a checkpoint of a job"),
     "check": ("graphs", "check a job without running it; list its settings"),
     "plan": ("graphs", "show what would run where: text, Mermaid, DOT or JSON"),
     "ls": ("jobs", "list the jobs of a master"),

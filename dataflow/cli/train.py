@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ako_jobs.jobs import Prepared, load_job, prepare
+from ako_jobs.resume import going_on
 from ako_jobs.run import Result, check_folder, execute, record_text
 from ako_jobs.simulate import execute_simulation, prepare_simulation
 from dataflow.cli.common import (
@@ -45,6 +46,7 @@ from dataflow.cli.simulated import (
 )
 from dataflow.engine.coordinator import JobState
 from dataflow.errors import ConfigError, JobFailedError
+from dataflow.plan.job import Resume
 from dataflow.runtime.state_dir import default_state_dir
 from dataflow.sim.model import ClusterModel
 
@@ -88,6 +90,10 @@ def run(
     record: Annotated[
         bool, typer.Option("--record", help="Keep in --out what `ako replay` needs to make the same run again.")
     ] = False,
+    resume: Annotated[
+        str,
+        typer.Option("--resume", metavar="DIR", help="Go on from the newest checkpoint there: checkpoint_dir/ID."),
+    ] = "",
     sim: SimFlag = False,
     bandwidth: BandwidthOption = None,
     latency: LatencyOption = "",
@@ -110,6 +116,7 @@ def run(
     if not sim and cluster is not None:
         raise ConfigError(what="options of a simulated cluster without --sim", fix="add --sim, or leave them out")
     _check_place(sim=sim, master=master, lab=lab)
+    _check_resume(resume, sim=sim, record=record)
     if record and out is None:
         raise ConfigError(what="--record has no folder to keep the record in", fix="add --out DIR")
     if out is not None:
@@ -126,6 +133,7 @@ def run(
     else:
         prepared = prepare(load_job(job), parse_settings(settings), nodes)
         prepared = prepared.recorded() if record else prepared
+        prepared = going_on(prepared, Resume(folder=_absolute(resume))) if resume else prepared
         address = master_address(master, default_state_dir()) if master else ""
         go = partial(execute, prepared, master=address, cluster=cluster_maker(plan))
     for warning in prepared.spec.warnings:
@@ -175,6 +183,17 @@ def submit(
     for warning in prepared.spec.warnings:
         note(warning)
     print(submitted)
+
+
+def _check_resume(place: str, *, sim: bool, record: bool) -> None:
+    if place and (sim or record):
+        what = "what goes on from a checkpoint is neither simulated nor recorded"
+        raise ConfigError(what, got=place, fix="leave out --sim and --record, or --resume")
+
+
+def _absolute(place: str) -> str:
+    """A folder's path from the root; an address as it is."""
+    return place if "://" in place else str(Path(place).expanduser().resolve())
 
 
 def _check_place(*, sim: bool, master: str, lab: bool) -> None:

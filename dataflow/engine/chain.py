@@ -24,6 +24,7 @@ from dataflow.operators_api import (
     HOOKS,
     RECORD_FOLDER,
     Artifact,
+    Checkpoint,
     EndOfData,
     Operator,
     Sample,
@@ -338,8 +339,11 @@ class _Call:
             self.outcome.artifacts.append(effect)
         elif isinstance(effect, EndOfData) and member.operator.source:
             self.outcome.end_of_data = True
+        elif isinstance(effect, Checkpoint):
+            self.outcome.checkpoint = effect.number
         else:
-            fix = "yield self.<port>(message), Sample(...) or Artifact(...); a source may yield EndOfData()"
+            own = "self.<port>(message), Sample(...), Artifact(...) or Checkpoint(...)"
+            fix = f"yield {own}; a source may yield EndOfData()"
             member.refuse("yielded something that is no effect of its own", effect, fix)
 
     def _emitted(self, position: int, member: Member, emission: Emission) -> None:

@@ -75,9 +75,11 @@ class Offered:
 class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
-    `feeders` are the sources on this node whose messages come to it. `rates` are the newest that its operators have not
-    been given. `telling` is the node of which they are being told the first of the `news`. `alone` says that no other
-    chain that has not ended writes what this one's merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
+    `feeders` are the sources on this node whose messages come to it, `gathers` the chains on it that make steps of what
+    this source gives. `rates` are the newest that its operators have not been given. `checkpoint` is the number of one
+    that is due before the chain goes on. `telling` is the node of which they are being told the first of the `news`.
+    `alone` says that no other chain that has not ended writes what this one's merge writes. `turn` and `awake` are for
+    `dataflow.engine.turns`.
     """
 
     def __init__(self, chain: Chain, inputs: Inputs) -> None:
@@ -103,6 +105,8 @@ class ChainState:
         self.turn = 0
         self.awake = False
         self.blocked_since: float | None = None
+        self.checkpoint: int | None = None
+        self.gathers: list[ChainState] = []
         self.feeders: list[ChainState] = []
         self._keys = {port.key for port in chain.head.inputs}
         self._local: list[tuple[Inbox, str]] = []
@@ -126,6 +130,8 @@ class ChainState:
         """
         if self.step is not None:
             return self.step.merging
+        if self.checkpoint is not None:
+            return bool(self.running) or self.gate_shut
         if self.rates is not None or (self.news and not self.ending):
             return False
         if self.source:
@@ -158,6 +164,12 @@ class ChainState:
             if run.delivery is not None and run.delivery.stream is not None and run.delivery.stream.source == node:
                 run.delivery.nbytes = 0
         self._steps = {source: step for source, step in self._steps.items() if source[1] != node}
+
+    def position(self) -> int:
+        """The number of the step to go on with: of a source, the first that no chain has made a step of yet."""
+        if self.gathers:
+            return min(gather.position() for gather in self.gathers)
+        return self.next_step if self.step is None else self.step.number
 
     def through(self) -> bool:
         """Whether nothing will come any more and nothing is under way."""

@@ -6,9 +6,11 @@ generated ones do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from dataflow.errors import AkoError
 from dataflow.message import Message
@@ -30,6 +32,7 @@ class Outcome:
         parts: a gathering operator's parts, each with the number of its shard.
         merged: a gathering operator's step has been merged.
         end_of_data: a source has nothing more.
+        checkpoint: number of the checkpoint that is due; None if none is.
     """
 
     emissions: list[tuple[str, Emission]]
@@ -39,10 +42,12 @@ class Outcome:
     parts: list[tuple[int, Any]]
     merged: bool
     end_of_data: bool
+    checkpoint: int | None
 
     def __init__(self) -> None:
         self.emissions, self.reports, self.samples, self.artifacts, self.parts = [], [], [], [], []
         self.merged = self.end_of_data = False
+        self.checkpoint = None
 
 
 @dataclass(init=False, slots=True, eq=False)
@@ -234,10 +239,31 @@ class GrantCredit:
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a node at one moment between tasks.
+
+    Args:
+        node, name, roles: its number, its name, and the roles it plays.
+        number: of the checkpoint that it is part of.
+        steps: steps that its gathering operators have made; None if it has none.
+        positions: by chain, the number of the step that it goes on with.
+        tensors: ``element/tensor`` to arrays that are never written again.
+    """
+
+    node: int
+    name: str
+    roles: tuple[str, ...]
+    number: int
+    steps: int | None
+    positions: Mapping[str, int]
+    tensors: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Tell the coordinator, or keep a result."""
 
-    what: OperatorReport | Artifact
+    what: OperatorReport | Artifact | Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -31,12 +31,14 @@ class LoadedNode:
         operators: operator instances by id.
         states: live state elements by name.
         contexts: where each operator runs, by its id.
+        positions: by chain, the number of the step that it begins with, if that is not 0.
     """
 
     members: Members
     operators: Mapping[str, Operator]
     states: Mapping[str, State]
     contexts: Mapping[str, NodeContext]
+    positions: Mapping[str, int] = field(default_factory=dict)
 
     def open(self) -> None:
         """Let every operator prepare: open its data, compile its kernels.

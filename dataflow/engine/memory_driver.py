@@ -28,6 +28,7 @@ from dataflow.engine.events import (
     RunTask,
     SendEnd,
     SendMessage,
+    Snapshot,
     Started,
     StopAsked,
     StreamEnded,
@@ -50,6 +51,7 @@ class MemoryRun:
         nodes: the loaded nodes, with their live state; of one that joined again, its last incarnation.
         reports: (node, report) in the order they came.
         artifacts: files of the job's results by name.
+        snapshots: what nodes have kept of themselves, in the order they came.
         ended: nodes that have ended.
         buried: nodes that have died and not joined again.
         deliveries: events handled.
@@ -58,6 +60,7 @@ class MemoryRun:
     nodes: list[LoadedNode]
     reports: list[tuple[int, OperatorReport]] = field(default_factory=list)
     artifacts: dict[str, bytes] = field(default_factory=dict)
+    snapshots: list[Snapshot] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
     buried: set[int] = field(default_factory=set)
     deliveries: int = 0
@@ -70,6 +73,7 @@ class MemoryDriver:
         plan: the physical plan.
         order: picks which stream's, node's or task's event comes next; first in, first out if left out.
         on_report: called with (driver, node, report) as reports come; it may call `stop`, `bury` and `join`.
+        nodes: the loaded nodes, if they are not to be loaded here.
     """
 
     def __init__(
@@ -78,9 +82,10 @@ class MemoryDriver:
         *,
         order: np.random.Generator | None = None,
         on_report: Callable[[MemoryDriver, int, OperatorReport], None] | None = None,
+        nodes: list[LoadedNode] | None = None,
     ) -> None:
         self.plan = plan
-        self.run = MemoryRun(load_nodes(plan))
+        self.run = MemoryRun(load_nodes(plan) if nodes is None else nodes)
         self.engines = [NodeEngine(plan, node.index, self.run.nodes[node.index]) for node in plan.nodes]
         self.incarnations = [0] * len(self.engines)
         self._order, self._on_report = order, on_report
@@ -229,9 +234,12 @@ class MemoryDriver:
                 case Failed(error):
                     raise error
 
-    def _report(self, node: int, what: OperatorReport | Artifact) -> None:
+    def _report(self, node: int, what: OperatorReport | Artifact | Snapshot) -> None:
         if isinstance(what, Artifact):
             self.run.artifacts[what.name] = what.data
+            return
+        if isinstance(what, Snapshot):
+            self.run.snapshots.append(what)
             return
         self.run.reports.append((node, what))
         if self._on_report:

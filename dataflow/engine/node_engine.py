@@ -35,6 +35,7 @@ from dataflow.engine.events import (
     RunTask,
     SendEnd,
     SendMessage,
+    Snapshot,
     Started,
     StopAsked,
     StreamEnded,
@@ -49,6 +50,7 @@ from dataflow.engine.news import Change, Happening
 from dataflow.engine.tally import Tally
 from dataflow.engine.turns import Turns
 from dataflow.errors import AkoError
+from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import reached
 from dataflow.message import Message, Sharded, Tick
 from dataflow.plan.physical import PhysicalPlan
@@ -71,7 +73,7 @@ class NodeEngine:
             OperatorError: an operator cannot work as it is declared.
         """
         self._node, self._name, self._states = node, plan.nodes[node].name, loaded.states
-        self._tasks = plan.nodes[node].compute_tasks
+        self._tasks, self._roles = plan.nodes[node].compute_tasks, plan.nodes[node].roles
         self._slots = {"compute": self._tasks, "network": plan.nodes[node].network_tasks}
         self._tally = Tally(node, self._slots)
         self._locked: set[str] = set()
@@ -84,9 +86,9 @@ class NodeEngine:
         self._now = self._started_s = 0.0
         self._started = self._ended = self._failed = False
         chains = [Chain(plan, chain, loaded.operators, loaded.contexts) for chain in plan.chains_on(node)]
-        self._build(plan, loaded.members, chains)
+        self._build(plan, loaded.members, chains, loaded.positions)
 
-    def _build(self, plan: PhysicalPlan, members: Members, chains: list[Chain]) -> None:
+    def _build(self, plan: PhysicalPlan, members: Members, chains: list[Chain], positions: Mapping[str, int]) -> None:
         """Look up, once, where every edge comes from and goes to."""
         graph = plan.graph
         self._chains = {
@@ -127,6 +129,22 @@ class NodeEngine:
             for target, _ in local if state.source else ():
                 target.feeders.append(state)
             state.look_around(self._turns)
+            state.next_step = positions.get(state.name, 0)
+        for state in self._turns:
+            state.gathers = self._gathers(graph, state) if state.source else []
+
+    def _gathers(self, graph: LogicalGraph, source: ChainState) -> list[ChainState]:
+        """The chains on this node that make steps of what a source gives."""
+        reached, ahead = [], [source]
+        for state in ahead:
+            ids = state.chain.plan.operators
+            targets = (edge.target for edge in graph.edges if edge.source in ids and edge.route is None)
+            for target in [self._chains[name] for name in targets if name in self._chains]:
+                if target.chain.gather:
+                    reached.append(target)
+                elif target not in ahead:
+                    ahead.append(target)
+        return reached
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take in an event and say what is to be done.
@@ -228,6 +246,8 @@ class NodeEngine:
     def _start(self, state: ChainState) -> bool:
         if state.step is not None:
             return self._continue_step(state, state.step)
+        if state.checkpoint is not None:
+            return self._keep(state, state.checkpoint)
         if state.rates is not None and self._start_rates(state, state.rates):
             return True
         if state.news and (news := state.news.next()) is not None:
@@ -270,6 +290,29 @@ class NodeEngine:
         state.telling, given = node, self._given(needs)
         tell = chain.joined if joined else chain.left
         self._run(state, "message", given, lambda: tell(node, given, step))
+        return True
+
+    def _keep(self, state: ChainState, number: int) -> bool:
+        """Take the checkpoint that a chain has asked for, once the chain could go on and nobody writes."""
+        gate = state.chain.gate_uses.without_writes()
+        if state.running or state.gate_shut or not self._free(gate) or not self._gate_open(state):
+            return False
+        if self._locked:
+            self._reserved |= self._states.keys()
+            return False
+        gathers = [each.position() for each in self._chains.values() if each.chain.gather]
+        positions = {name: each.position() for name, each in self._chains.items()}
+        tensors = {}
+        for name, element in self._states.items():
+            try:
+                kept = element.kept()
+            except Exception as error:
+                reraise(error, f"state element {name!r}", type(element), self._name)
+            tensors.update({f"{name}/{key}": tensor for key, tensor in kept.items()})
+        state.checkpoint = None
+        steps = max(gathers) if gathers else None
+        snapshot = Snapshot(self._node, self._name, self._roles, number, steps, positions, tensors)
+        self._commands.append(Report(snapshot))
         return True
 
     def _start_rates(self, state: ChainState, rates: Rates) -> bool:
@@ -321,7 +364,7 @@ class NodeEngine:
         if state.offered is not None or state.step is None or not state.step.merging or not state.alone:
             return
         # What follows a task is committed with it: nothing else of the chain may be under way.
-        if state.rates is not None or len(state.running) > 1:
+        if state.rates is not None or state.checkpoint is not None or len(state.running) > 1:
             return
         delivery = None if state.news and state.news.next() else state.inbox.lowest_step()
         if delivery is None or not state.has_room(2) or not state.is_open(None) or self._others_wait(state):
@@ -485,6 +528,8 @@ class NodeEngine:
         state.exhausted |= outcome.end_of_data
         if state.telling is not None:  # with nothing else of the chain under way, so this was it
             self._told(state, state.telling)
+        if outcome.checkpoint is not None:
+            state.checkpoint = outcome.checkpoint
         role = run.task.role
         if role == "shard" and state.step is not None:
             state.step.finished += 1

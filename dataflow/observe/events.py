@@ -28,7 +28,7 @@ class NodeChange:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something that happened to a job. Exactly one of `state`, `report`, `statistics` and `change` is set.
+    """Something that happened to a job. Exactly one of its parts from `state` on is set.
 
     Args:
         index: its number among the job's events, from 0. Statistics of a running node pass by and are not kept:
@@ -42,6 +42,7 @@ class JobEvent:
         report: a message emitted on a reported port.
         statistics: what a node has counted since the start.
         change: what has become of a node.
+        warning: what is wrong that the job goes on without.
     """
 
     index: int
@@ -54,3 +55,4 @@ class JobEvent:
     report: OperatorReport | None = None
     statistics: NodeStatistics | None = None
     change: NodeChange | None = None
+    warning: str = ""

@@ -51,12 +51,15 @@ def make_record(
         not measure is null: a simulated one has no processor, and no links that acknowledge.
     """
     reports: list[dict[str, JsonValue]] = []
+    warnings: list[JsonValue] = list(spec.warnings)
     last: JobEvent | None = None
     run_s = 0.0
     for event in events:
         run_s = max(run_s, event.elapsed_s)
         if event.state:
             last = event
+        if event.warning:
+            warnings.append(event.warning)
         if event.report is not None:
             said = {name: _number(value) for name, value in event.report.fields.items()}
             reports.append({**said, "time_s": event.elapsed_s, "node": event.node, "port": event.report.port})
@@ -67,7 +70,7 @@ def make_record(
         "seed": spec.seed,
         "config": dict(spec.config),
         "stop": spec.stop.model_dump(mode="json"),
-        "warnings": list(spec.warnings),
+        "warnings": warnings,
         "versions": dict(versions),
         "state": last.state if last else "",
         "reason": last.reason if last else "",

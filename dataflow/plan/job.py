@@ -38,6 +38,43 @@ class StopRules(_Data):
     time_s: float | None = Field(default=None, gt=0)
 
 
+class Keep(_Data):
+    """Where the checkpoints of a job are kept, and how many.
+
+    Args:
+        place: path of a folder at the master, or an address that fsspec knows, in which each job has a folder of its
+            own; the master's state directory if empty.
+        last: how many whole ones.
+    """
+
+    place: str = ""
+    last: int = Field(default=3, ge=1)
+
+
+class TensorType(_Data):
+    """Type of an array as safetensors writes it, such as F32, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Resume(_Data):
+    """That a job goes on from a checkpoint.
+
+    Args:
+        job: the job whose checkpoint it is; its bundle is this one's too, if that has none.
+        folder: the folder of its checkpoints, path or address; where `job` keeps them if empty.
+        number: of the checkpoint; the newest that is whole if None. The master fills it in.
+        tensors: by role and ``element/tensor``, what the graph's state is, to be compared with the checkpoint's; not
+            compared where nothing is named.
+    """
+
+    job: str = ""
+    folder: str = ""
+    number: int | None = None
+    tensors: dict[str, dict[str, TensorType]] = {}
+
+
 class JobSpec(_Data):
     """What a client submits, besides the code bundle.
 
@@ -51,6 +88,8 @@ class JobSpec(_Data):
         warnings: what the user should know, shown when the job is submitted and kept in the record.
         record: whether every node notes the events that its engine is given, so that the run can be replayed.
         min_nodes: the fewest nodes that it goes on with once it runs.
+        keep: what becomes of checkpoints.
+        resume: what it goes on from; None if it begins anew.
     """
 
     name: str
@@ -62,6 +101,8 @@ class JobSpec(_Data):
     warnings: tuple[str, ...] = ()
     record: bool = False
     min_nodes: int = Field(default=1, ge=1)
+    keep: Keep = Keep()
+    resume: Resume | None = None
 
     @model_validator(mode="after")
     def _has_so_many(self) -> Self:

@@ -186,6 +186,8 @@ class _Agent:
                 supervisor.tell(pb.ProcessCommand(connect=message.connect))
             case "start":
                 supervisor.tell(pb.ProcessCommand(start=message.start))
+            case "state":
+                supervisor.tell(pb.ProcessCommand(state=message.state))
             case "stop":
                 supervisor.tell(pb.ProcessCommand(stop=message.stop))
             case "kill":

@@ -33,6 +33,11 @@ class AgentSession:
         self.heard_s = self.seen_s = now
         self._outbox: asyncio.Queue[pb.MasterMessage | None] = asyncio.Queue()
 
+    @property
+    def backlog(self) -> int:
+        """Messages that wait to be sent."""
+        return self._outbox.qsize()
+
     def send(self, message: pb.MasterMessage) -> None:
         """Queue a message for the agent."""
         self._outbox.put_nowait(message)

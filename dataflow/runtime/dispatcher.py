@@ -22,6 +22,7 @@ from dataflow.plan.job import JobSpec
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.job_run import JobRun
+from dataflow.runtime.resuming import checkpoints_of, choose
 from dataflow.runtime.store import Store, StoredJob
 from dataflow.runtime.wire import report_from_wire, statistics_from_wire
 from dataflow.transport.generated import control_pb2 as pb
@@ -68,6 +69,19 @@ class Dispatcher:
         for session in self._sessions.values():
             session.end()
 
+    async def chosen(self, spec_json: bytes, bundle: Bundle) -> tuple[bytes, Bundle]:
+        """What to submit for a job: it itself, or if it goes on from a checkpoint, it with the one that was chosen.
+
+        Raises:
+            ConfigError: the specification is no valid one; or see `choose`.
+            CheckpointError, MasterError: see `choose`.
+        """
+        spec = _parsed(spec_json)
+        if spec.resume is None:
+            return spec_json, bundle
+        spec, bundle = await choose(self._store, spec, bundle)
+        return spec.model_dump_json().encode(), bundle
+
     def submit(self, operation_id: str, spec_json: bytes, bundle: Bundle) -> str:
         """Queue a job; see `Client.submit`.
 
@@ -77,12 +91,10 @@ class Dispatcher:
             PlanError: the graph cannot be placed on that many nodes.
             MasterError: the operation id was used for another job.
         """
-        try:
-            spec = JobSpec.model_validate_json(spec_json)
-        except ValidationError as error:
-            raise ConfigError(what=f"the job's specification is not valid: {error}") from error
+        spec = _parsed(spec_json)
         check(spec.graph)
         compile_graph(spec.graph, spec.nodes)
+        checkpoints_of(self._store, "", spec)
         status = pb.JobStatus(
             job=secrets.token_hex(6),
             name=spec.name,
@@ -181,6 +193,7 @@ class Dispatcher:
         for job, run in list(self._runs.items()):
             if run.over:
                 self._store.drop_partial_artifacts(job)
+                run.close()
                 self._past.append((self._clock.now(), run.measured()))
                 del self._runs[job]
                 run.bell.ring()
@@ -219,6 +232,8 @@ class Dispatcher:
                 report = report_from_wire(message.report)
                 run.report(node, message.report)
                 run.feed(co.NodeReport(node, report))
+            case "checkpoint" if not run.ended:
+                run.checkpoint(node, message.checkpoint)
             case "artifact" if not run.ended:  # the rest of one that could not be kept would look whole
                 self._store.write_artifact(run.id, node, message.artifact)
             case "statistics" if not run.ended:
@@ -270,6 +285,13 @@ class Dispatcher:
         if run is not None and node is not None:
             run.feed(co.NodeExited(node, _how(message.status), "\n".join(message.last_lines[-_LAST_LINES:])))
         self._settle()
+
+
+def _parsed(spec_json: bytes) -> JobSpec:
+    try:
+        return JobSpec.model_validate_json(spec_json)
+    except ValidationError as error:
+        raise ConfigError(what=f"the job's specification is not valid: {error}") from error
 
 
 def _in_order(name: str) -> tuple[tuple[str, int], ...]:

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 from dataflow.clock import SystemClock
+from dataflow.engine.checkpoints import Resumption
 from dataflow.errors import AkoError
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.bundle import Bundle, unpack
@@ -94,6 +95,7 @@ async def serve(control: socket.socket, progress: Progress, folder: Path) -> boo
             progress=progress.bump,
             bundle_digest=deploy.bundle_digest,
             record=deploy.record,
+            resumption=Resumption.model_validate_json(deploy.resumption_json) if deploy.resumption_json else None,
         )
 
     reader, writer = await asyncio.open_connection(sock=control)

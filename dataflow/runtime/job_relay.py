@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Protocol
 
+from dataflow.engine.checkpoints import Resumption, encode
+from dataflow.engine.events import Snapshot
 from dataflow.engine.membership import Members
-from dataflow.errors import WireError
+from dataflow.errors import CheckpointError, WireError
 from dataflow.operators_api import Artifact
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.frames import pack_frame, read_frame
@@ -26,8 +29,8 @@ STATISTICS_S = 0.5
 class Driver(Protocol):
     """Runs one node of a job; `dataflow.runtime.node_driver.NodeDriver` is the one."""
 
-    async def prepare(self) -> str:
-        """Import and open the operators, then listen; returns ``host:port``."""
+    async def prepare(self, files: Sequence[bytes]) -> str:
+        """Import and open the operators, go on from these files, then listen; returns ``host:port``."""
 
     @property
     def epoch(self) -> int:
@@ -55,7 +58,7 @@ class Driver(Protocol):
         """Free everything."""
 
 
-Report = Callable[[OperatorReport | Artifact | Trouble], None]
+Report = Callable[[OperatorReport | Artifact | Snapshot | Trouble], None]
 MakeDriver = Callable[[pb.Deploy, Report], Driver]
 """Makes the driver of a node; given what to deploy, and where it reports to, from any thread."""
 
@@ -82,6 +85,8 @@ class JobRelay:
         self._driver: Driver | None = None
         self._members: asyncio.Future[Members] = self._loop.create_future()
         self._start = asyncio.Event()
+        self._state: asyncio.Queue[pb.StateChunk] = asyncio.Queue()
+        self._keeping: asyncio.Task[None] | None = None
 
     async def run(self) -> bool:
         """Serve until the agent closes the connection; returns whether the node did not fail."""
@@ -102,6 +107,8 @@ class JobRelay:
             for task in (life, asked_to_leave):
                 task.cancel()
             await asyncio.gather(life, asked_to_leave, return_exceptions=True)
+            if self._keeping is not None:
+                self._keeping.cancel()
             if self._driver is not None:
                 await self._driver.close()
             await self._close()
@@ -122,7 +129,7 @@ class JobRelay:
 
     async def _run(self, deploy: pb.Deploy) -> NodeStatistics:
         driver = self._driver = self._make_driver(deploy, self._report)
-        address = await driver.prepare()
+        address = await driver.prepare(await self._files(deploy))
         self._send(pb.ProcessMessage(prepared=pb.Prepared(address=address)))
         await driver.connect(await self._members)
         self._send(pb.ProcessMessage(ready=pb.Ready()))
@@ -130,9 +137,30 @@ class JobRelay:
         driver.start()
         telling = asyncio.create_task(self._tell_statistics(driver))
         try:
-            return await driver.wait()
+            statistics = await driver.wait()
+            if self._keeping is not None:
+                await self._keeping  # before the end, behind which nothing is heard of this node
+            return statistics
         finally:
             telling.cancel()
+
+    async def _files(self, deploy: pb.Deploy) -> list[bytes]:
+        """What the node goes on from, as it comes from the master.
+
+        Raises:
+            CheckpointError: the master cannot read it.
+        """
+        if not deploy.resumption_json:
+            return []
+        sizes = [file.nbytes for file in Resumption.model_validate_json(deploy.resumption_json).files]
+        received = bytearray()
+        while len(received) < sum(sizes):
+            chunk = await self._state.get()
+            if chunk.failure:
+                raise CheckpointError(what=f"the checkpoint cannot be read: {chunk.failure}")
+            received += chunk.data
+        ends = list(accumulate(sizes))
+        return [bytes(received[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
     async def _listen(self, life: asyncio.Task[bool]) -> None:
         """Take commands; returns when the process is to leave."""
@@ -144,6 +172,8 @@ class JobRelay:
                     await self._driver.meet(members_from_wire(command.connect))
                 case "start":
                     self._start.set()
+                case "state":
+                    self._state.put_nowait(command.state)
                 case "stop":
                     if not self._start.is_set():
                         return
@@ -155,7 +185,7 @@ class JobRelay:
             await asyncio.sleep(STATISTICS_S)
             self._send(pb.ProcessMessage(statistics=statistics_to_wire(await driver.statistics())))
 
-    def _report(self, report: OperatorReport | Artifact | Trouble) -> None:
+    def _report(self, report: OperatorReport | Artifact | Snapshot | Trouble) -> None:
         match report:
             case OperatorReport():
                 self._send(pb.ProcessMessage(report=report_to_wire(report)))
@@ -163,6 +193,8 @@ class JobRelay:
                 self._send(pb.ProcessMessage(link_broken=pb.LinkBroken(peer=peer, reason=reason)))
             case Paused():
                 self._send(pb.ProcessMessage(paused=pb.Paused()))
+            case Snapshot():
+                self._loop.call_soon_threadsafe(self._keep, report)
             case Artifact():
                 self._send_artifact(report)
 
@@ -172,6 +204,23 @@ class JobRelay:
             end = start + CHUNK_NBYTES
             chunk = pb.ArtifactChunk(name=report.name, data=report.data[start:end], last=end >= len(report.data))
             self._send(pb.ProcessMessage(artifact=chunk))
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        """Send a snapshot beside everything else, unless the one before is still being sent."""
+        if self._keeping is not None and not self._keeping.done():
+            print(f"checkpoint {snapshot.number} is left out: the one before has not been sent yet", flush=True)
+            return
+        self._keeping = asyncio.create_task(self._send_file(snapshot))
+
+    async def _send_file(self, snapshot: Snapshot) -> None:
+        data = await self._loop.run_in_executor(None, encode, snapshot)
+        for start in range(0, len(data), CHUNK_NBYTES):
+            end = start + CHUNK_NBYTES
+            chunk = pb.CheckpointChunk(number=snapshot.number, data=data[start:end], last=end >= len(data))
+            self._send(pb.ProcessMessage(checkpoint=chunk))
+            await asyncio.sleep(0)  # what `_send` has given to the loop
+            with contextlib.suppress(ConnectionError):
+                await self._writer.drain()
 
     def _send(self, message: pb.ProcessMessage) -> None:
         # From any thread; and always by way of the loop, so that what was said first is sent first.

@@ -6,23 +6,35 @@ import asyncio
 import random
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from dataflow.clock import Clock
 from dataflow.engine import coordinator as co
+from dataflow.engine.checkpoints import EVERY_KIND, resumption
 from dataflow.engine.membership import BURIED, Life
+from dataflow.errors import AkoError, CheckpointError
 from dataflow.observe.condition import RECENT, MeasuredJob
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec, needed_nodes
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
+from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
+from dataflow.runtime.checkpoint_store import contents, load_manifest, newest_whole
+from dataflow.runtime.folders import Folder
+from dataflow.runtime.resuming import checkpoints_of, keeping, resumed_folder
 from dataflow.runtime.store import Store
-from dataflow.runtime.wire import members_to_wire, statistics_from_wire
+from dataflow.runtime.wire import CHUNK_NBYTES, members_to_wire, statistics_from_wire
+from dataflow.state import StateKind
 from dataflow.transport.generated import control_pb2 as pb
 
 _CLOSE_S = 5.0
 """Seconds a job process that has ended is given to leave on its own."""
+
+_BACKLOG = 64
+"""Messages that may wait for an agent before it is sent more of a checkpoint."""
+
+_BACKLOG_S = 0.005
 
 
 _APART_S = 0.9
@@ -86,6 +98,8 @@ class JobRun:
         self._plan: PhysicalPlan | None = None
         self._token = secrets.token_urlsafe(32)
         self._timer: asyncio.TimerHandle | None = None
+        self._keeper: CheckpointKeeper | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def id(self) -> str:
@@ -190,6 +204,25 @@ class JobRun:
             self.live[statistics.node] = (count + 1, statistics)
             self.bell.ring()
 
+    def checkpoint(self, node: int, chunk: pb.CheckpointChunk) -> None:
+        """Keep a part of what a node has kept of itself."""
+        assert self._plan is not None
+        if self._keeper is None:
+            folder = checkpoints_of(self._store, self.id, self.spec)
+            self._keeper = CheckpointKeeper(keeping(folder, self.id, self.spec, self._plan, self._clock), self.warn)
+        self._keeper.take(node, chunk)
+
+    def warn(self, text: str) -> None:
+        """Tell everybody of something wrong that the job goes on without."""
+        self._keep(pb.JobEvent(warning=pb.JobWarning(text=text)))
+
+    def close(self) -> None:
+        """Let go of what only a job that runs needs."""
+        if self._keeper is not None:
+            self._keeper.close()
+        for task in self._tasks:
+            task.cancel()
+
     def measured(self) -> MeasuredJob:
         """What its nodes have told of themselves lately."""
         told = {node: tuple(map(statistics_from_wire, recent)) for node, recent in sorted(self.recent.items())}
@@ -205,7 +238,7 @@ class JobRun:
         match command:
             case co.Deploy(node, incarnation):
                 self.sessions[node].jobs[self.id] = node
-                self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=self._deployment(node, incarnation)))
+                self._deploy(node, incarnation)
             case co.Connect(node, members):
                 self._send(node, lambda: pb.MasterMessage(job=self.id, connect=members_to_wire(members)))
             case co.Start(node):
@@ -234,6 +267,74 @@ class JobRun:
         for node in nodes:
             self._send(node, lambda: pb.MasterMessage(job=self.id, kill=pb.Kill(grace_s=grace_s)))
 
+    def _deploy(self, node: int, incarnation: int) -> None:
+        if incarnation and node in needed_nodes(self.spec):
+            self._start_task(self._deploy_again(node, incarnation))
+        elif self.spec.resume is not None and not incarnation:
+            folder, number = resumed_folder(self._store, self.spec.resume), self.spec.resume.number or 0
+            self._start_task(self._deploy_from(node, incarnation, folder, number, EVERY_KIND))
+        else:
+            self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=self._deployment(node, incarnation)))
+
+    async def _deploy_again(self, node: int, incarnation: int) -> None:
+        """Have a node that alone held a part of a whole go on with that of the newest checkpoint."""
+        folder = checkpoints_of(self._store, self.id, self.spec)
+        try:
+            manifest, broken = await asyncio.to_thread(newest_whole, folder, None)
+        except CheckpointError as error:
+            if self.spec.resume is None:
+                name = self.status.node_names[node]
+                self.warn(f"what node {name} held is lost, it begins anew: {error}; checkpoints would have kept it")
+                self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=self._deployment(node, incarnation)))
+                return
+            folder, number = resumed_folder(self._store, self.spec.resume), self.spec.resume.number or 0
+        else:
+            number = manifest.number
+            for text in broken:
+                self.warn(text)
+        await self._deploy_from(node, incarnation, folder, number, frozenset({StateKind.PARTITIONED}))
+
+    async def _deploy_from(
+        self, node: int, incarnation: int, folder: Folder, number: int, kinds: frozenset[StateKind]
+    ) -> None:
+        """Have a node go on from a checkpoint: tell it which, then send it the files that it needs.
+
+        Args:
+            node: its number.
+            incarnation: how often it has been started before.
+            folder: where the checkpoint is.
+            number: of the checkpoint.
+            kinds: of the state elements that go on.
+        """
+        assert self._plan is not None
+        try:
+            manifest = await asyncio.to_thread(load_manifest, folder, number)
+            how = resumption(manifest, self._plan, node, kinds=kinds)
+        except AkoError as error:
+            self.feed(co.NodeFailed(node, str(error)))
+            return
+        deploy = self._deployment(node, incarnation)
+        deploy.resumption_json = how.model_dump_json().encode()
+        self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=deploy))
+        try:
+            for file in how.files:
+                pieces = contents(folder, number, file.file)
+                while piece := await asyncio.to_thread(next, pieces, b""):
+                    for start in range(0, len(piece), CHUNK_NBYTES):
+                        await self._send_state(node, pb.StateChunk(data=piece[start : start + CHUNK_NBYTES]))
+        except OSError as error:
+            await self._send_state(node, pb.StateChunk(failure=str(error)))
+
+    async def _send_state(self, node: int, chunk: pb.StateChunk) -> None:
+        while self.sessions[node].backlog > _BACKLOG and self.id in self.sessions[node].jobs:
+            await asyncio.sleep(_BACKLOG_S)
+        self._send(node, lambda: pb.MasterMessage(job=self.id, state=chunk))
+
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def _deployment(self, node: int, incarnation: int) -> pb.Deploy:
         return pb.Deploy(
             operation_id=f"{self.id}/{node}/{incarnation}",
@@ -247,6 +348,10 @@ class JobRun:
         )
 
     def _change_node(self, command: co.ChangeNode) -> None:
+        if self._keeper is not None and command.life in BURIED:
+            self._keeper.leave(command.node)
+        elif self._keeper is not None and command.life is Life.ALIVE:
+            self._keeper.join(command.node)
         change = pb.NodeChange(
             node=command.node,
             life=command.life,

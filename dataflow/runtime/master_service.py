@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import grpc
 
 from dataflow.engine.coordinator import ENDED, JobState
-from dataflow.errors import AkoError, BundleError, ConfigError, GraphError, MasterError, PlanError
+from dataflow.errors import AkoError, BundleError, CheckpointError, ConfigError, GraphError, MasterError, PlanError
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.dispatcher import Dispatcher
@@ -45,7 +45,8 @@ class MasterService(MasterServicer):
                 what = f"a bundle may have {self._max_bundle_nbytes} bytes"
                 raise ConfigError(what, got=len(request.bundle), fix="keep data out of the job's folder")
             bundle = Bundle(request.bundle_digest, request.bundle)
-            return pb.SubmitReply(job=self._dispatcher.submit(request.operation_id, request.spec_json, bundle))
+            spec_json, bundle = await self._dispatcher.chosen(request.spec_json, bundle)
+            return pb.SubmitReply(job=self._dispatcher.submit(request.operation_id, spec_json, bundle))
         except AkoError as error:
             await _refuse(context, error)
 
@@ -183,7 +184,7 @@ def _check_operation_id(operation_id: str) -> None:
 
 async def _refuse(context: Context, error: AkoError) -> NoReturn:
     """Answer with an error; a bad request is told apart from one that only cannot be done now."""
-    bad = isinstance(error, ConfigError | PlanError | GraphError | BundleError)
+    bad = isinstance(error, ConfigError | PlanError | GraphError | BundleError | CheckpointError)
     code = grpc.StatusCode.INVALID_ARGUMENT if bad else grpc.StatusCode.FAILED_PRECONDITION
     await context.abort(code, str(error))
     raise error

@@ -6,12 +6,13 @@ Invariant: everything but the engine and its tasks happens on the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from dataflow.clock import Clock
+from dataflow.engine.checkpoints import Resumption, resume
 from dataflow.engine.events import (
     Command,
     CreditGranted,
@@ -25,6 +26,7 @@ from dataflow.engine.events import (
     Report,
     SendEnd,
     SendMessage,
+    Snapshot,
     Started,
     StopAsked,
     StreamEnded,
@@ -61,10 +63,11 @@ class NodeDriver:
         incarnation: how often this node has been started for the job, from 0.
         network: connects nodes.
         clock: for measurements.
-        report: told of reports, artifacts and trouble, on the event loop.
+        report: told of reports, artifacts, snapshots and trouble, on the event loop.
         progress: told whenever anything happened.
         bundle_digest: of the code that travels with the job; empty if none does.
         record: note the events that the engine is given; see `dataflow.engine.recording`.
+        resumption: what the node takes from a checkpoint; None if it begins anew.
     """
 
     def __init__(
@@ -76,13 +79,14 @@ class NodeDriver:
         incarnation: int,
         network: Network,
         clock: Clock,
-        report: Callable[[OperatorReport | Artifact | Trouble], None],
+        report: Callable[[OperatorReport | Artifact | Snapshot | Trouble], None],
         progress: Callable[[], None],
         bundle_digest: str = "",
         record: bool = False,
+        resumption: Resumption | None = None,
     ) -> None:
         self._plan, self._node, self._job, self._incarnation = plan, node, job, incarnation
-        self._bundle_digest, self._record = bundle_digest, record
+        self._bundle_digest, self._record, self._resumption = bundle_digest, record, resumption
         self._network, self._clock, self._report, self._progress = network, clock, report, progress
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -95,13 +99,16 @@ class NodeDriver:
         self._meeting, self._changed = asyncio.Lock(), asyncio.Event()
         self.loaded: LoadedNode | None = None
 
-    async def prepare(self) -> str:
+    async def prepare(self, files: Sequence[bytes] = ()) -> str:
         """Import and open the operators, then listen; returns the address at which peers reach this node.
 
+        Args:
+            files: contents of the files that `resumption` names.
+
         Raises:
-            AkoError: an operator cannot be made or opened.
+            AkoError: an operator cannot be made or opened, or the state does not fit the checkpoint.
         """
-        self.loaded = await self._loop.run_in_executor(None, self._load)
+        self.loaded = await self._loop.run_in_executor(None, self._load, files)
         digest = self._plan.digest()
         engine = (
             RecordedEngine(self._plan, self._node, self.loaded, digest=digest, incarnation=self._incarnation)
@@ -253,8 +260,10 @@ class NodeDriver:
         if self._minds_rates:
             self._runner.feed(Measured(rates))
 
-    def _load(self) -> LoadedNode:
+    def _load(self, files: Sequence[bytes]) -> LoadedNode:
         loaded = load_node(self._plan, self._node, incarnation=self._incarnation)
+        if self._resumption is not None:
+            loaded = resume(loaded, self._plan, self._node, self._resumption, files)
         loaded.open()
         return loaded
 

@@ -63,12 +63,15 @@ class Store:
     Args:
         state_dir: an existing directory.
 
+    Attributes:
+        checkpoints: folder for those of jobs that name no other place.
+
     Raises:
         MasterError: the database is from another version of the program, or is none.
     """
 
     def __init__(self, state_dir: Path) -> None:
-        self._artifacts = state_dir / "artifacts"
+        self._artifacts, self.checkpoints = state_dir / "artifacts", state_dir / "checkpoints"
         path = state_dir / "jobs.sqlite"
         # For their owner only, even where others may look into the directory: jobs hold code and models.
         self._artifacts.mkdir(mode=0o700, exist_ok=True)

@@ -154,5 +154,7 @@ def event_from_wire(message: pb.JobEvent) -> JobEvent:
                 node=message.change.node,
                 change=change_from_wire(message.change),
             )
+        case "warning":
+            return JobEvent(message.index, message.wall_s, message.elapsed_s, warning=message.warning.text)
         case _:
             raise WireError(what="an event has no body", fix="run the same version of ako everywhere")

@@ -43,7 +43,7 @@ from dataflow.operators_api import Artifact
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
 from dataflow.plan.physical import PhysicalPlan, StreamId
-from dataflow.reports import NodeStatistics
+from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.sim.clock import VirtualClock
 from dataflow.sim.cores import Cores
 from dataflow.sim.costs import SPREADS, Pace, Spread, TaskKind, TaskTimes
@@ -364,7 +364,7 @@ class Simulator:
         what = command.what
         if isinstance(what, Artifact):
             self.run_so_far.artifacts[what.name] = what.data
-        else:
+        elif isinstance(what, OperatorReport):
             self._tell(self._clock.now(), node=node, report=what)
             self._inform(co.NodeReport(node, what))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dataflow.clock import SystemClock
+from dataflow.engine.events import Snapshot
 from dataflow.engine.loading import LoadedNode
 from dataflow.engine.membership import Members
 from dataflow.errors import WireError
@@ -31,17 +32,21 @@ class InProcessRun:
         statistics: of every node.
         reports: (node, report) in the order they came.
         artifacts: files of the job's results by name.
+        snapshots: what nodes have kept of themselves, in the order they came.
     """
 
     nodes: list[LoadedNode] = field(default_factory=list)
     statistics: list[NodeStatistics] = field(default_factory=list)
     reports: list[tuple[int, OperatorReport]] = field(default_factory=list)
     artifacts: dict[str, bytes] = field(default_factory=dict)
+    snapshots: list[Snapshot] = field(default_factory=list)
 
-    def note(self, node: int, report: OperatorReport | Artifact) -> None:
+    def note(self, node: int, report: OperatorReport | Artifact | Snapshot) -> None:
         """Keep what a node reports."""
         if isinstance(report, Artifact):
             self.artifacts[report.name] = report.data
+        elif isinstance(report, Snapshot):
+            self.snapshots.append(report)
         else:
             self.reports.append((node, report))
 

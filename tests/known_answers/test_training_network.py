@@ -37,12 +37,12 @@ def test_one_worker_over_grpc_equals_plain_sgd_bit_for_bit(topology: str, nodes:
     np.testing.assert_array_equal(replica(run.nodes[0]), plain_sgd())
 
 
-def test_checkpoint_under_threads_holds_the_weights_of_the_step_in_its_name() -> None:
-    kept = checkpoints(over_grpc(plan("ako", 1, p=1, checkpoint_every=3 * BASE["batch"])).artifacts)
+def test_checkpoint_under_threads_holds_the_weights_of_the_steps_it_tells_of() -> None:
+    kept = checkpoints(over_grpc(plan("ako", 1, p=1, checkpoint_every=3 * BASE["batch"])).snapshots)
     steps = list(plain_steps())
     assert len(kept) > 1
     for step, tensors in kept.items():
-        np.testing.assert_array_equal(tensors["replica"], steps[step - 1])
+        np.testing.assert_array_equal(tensors["replica/values"], steps[step - 1])
 
 
 @pytest.mark.parametrize(

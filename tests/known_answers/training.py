@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 from pydantic import PrivateAttr
 
 from ako_jobs import ako, all_to_all, parameter_server, sparse
 from ako_jobs.worker import Setting
+from dataflow.engine.events import Snapshot
 from dataflow.engine.loading import LoadedNode
 from dataflow.graph.logical import LogicalGraph
 from dataflow.message import Tick
@@ -81,14 +81,9 @@ def plain_steps(workers: int = 1, **settings: Any) -> Iterator[np.ndarray]:
         yield weights.copy()
 
 
-def checkpoints(artifacts: Mapping[str, bytes], node: int = 0) -> dict[int, dict[str, np.ndarray]]:
-    """The tensors of a node's checkpoints, by the step in their names."""
-    begin, end = f"checkpoints/node-{node}-step-", ".safetensors"
-    return {
-        int(name.removeprefix(begin).removesuffix(end)): safetensors.numpy.load(data)
-        for name, data in artifacts.items()
-        if name.startswith(begin)
-    }
+def checkpoints(snapshots: Iterable[Snapshot], node: int = 0) -> dict[int, Mapping[str, np.ndarray]]:
+    """The tensors that a node has kept, by the steps it had made."""
+    return {each.steps or 0: each.tensors for each in snapshots if each.node == node}
 
 
 def batches(setting: Setting, node: NodeContext) -> Iterator[Batch]:

@@ -108,7 +108,7 @@ class WatchRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
 
 class JobEvent(_message.Message):
-    __slots__ = ("index", "wall_s", "elapsed_s", "state", "report", "statistics", "change")
+    __slots__ = ("index", "wall_s", "elapsed_s", "state", "report", "statistics", "change", "warning")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     WALL_S_FIELD_NUMBER: _ClassVar[int]
     ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class JobEvent(_message.Message):
     REPORT_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     CHANGE_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
     index: int
     wall_s: float
     elapsed_s: float
@@ -123,7 +124,14 @@ class JobEvent(_message.Message):
     report: NodeReport
     statistics: NodeStatistics
     change: NodeChange
-    def __init__(self, index: _Optional[int] = ..., wall_s: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., state: _Optional[_Union[StateChange, _Mapping]] = ..., report: _Optional[_Union[NodeReport, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., change: _Optional[_Union[NodeChange, _Mapping]] = ...) -> None: ...
+    warning: JobWarning
+    def __init__(self, index: _Optional[int] = ..., wall_s: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., state: _Optional[_Union[StateChange, _Mapping]] = ..., report: _Optional[_Union[NodeReport, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., change: _Optional[_Union[NodeChange, _Mapping]] = ..., warning: _Optional[_Union[JobWarning, _Mapping]] = ...) -> None: ...
+
+class JobWarning(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
 
 class NodeChange(_message.Message):
     __slots__ = ("node", "life", "incarnation", "epoch", "reason", "wall_s")
@@ -396,7 +404,7 @@ class ProcessExited(_message.Message):
     def __init__(self, job: _Optional[str] = ..., status: _Optional[int] = ..., last_lines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("job", "welcome", "deploy", "connect", "start", "stop", "kill")
+    __slots__ = ("job", "welcome", "deploy", "connect", "start", "stop", "kill", "state")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DEPLOY_FIELD_NUMBER: _ClassVar[int]
@@ -404,6 +412,7 @@ class MasterMessage(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     KILL_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     job: str
     welcome: Welcome
     deploy: Deploy
@@ -411,7 +420,8 @@ class MasterMessage(_message.Message):
     start: Start
     stop: Stop
     kill: Kill
-    def __init__(self, job: _Optional[str] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., kill: _Optional[_Union[Kill, _Mapping]] = ...) -> None: ...
+    state: StateChunk
+    def __init__(self, job: _Optional[str] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., kill: _Optional[_Union[Kill, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("version",)
@@ -420,7 +430,7 @@ class Welcome(_message.Message):
     def __init__(self, version: _Optional[str] = ...) -> None: ...
 
 class Deploy(_message.Message):
-    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record")
+    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "resumption_json")
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -431,6 +441,7 @@ class Deploy(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    RESUMPTION_JSON_FIELD_NUMBER: _ClassVar[int]
     operation_id: str
     plan_json: bytes
     node: int
@@ -441,7 +452,16 @@ class Deploy(_message.Message):
     host: str
     job: str
     record: bool
-    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ...) -> None: ...
+    resumption_json: bytes
+    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ..., resumption_json: _Optional[bytes] = ...) -> None: ...
+
+class StateChunk(_message.Message):
+    __slots__ = ("data", "failure")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    failure: str
+    def __init__(self, data: _Optional[bytes] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class Connect(_message.Message):
     __slots__ = ("addresses", "epoch", "incarnations")
@@ -484,19 +504,21 @@ class Kill(_message.Message):
     def __init__(self, grace_s: _Optional[float] = ...) -> None: ...
 
 class ProcessCommand(_message.Message):
-    __slots__ = ("deploy", "connect", "start", "stop")
+    __slots__ = ("deploy", "connect", "start", "stop", "state")
     DEPLOY_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     deploy: Deploy
     connect: Connect
     start: Start
     stop: Stop
-    def __init__(self, deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ...) -> None: ...
+    state: StateChunk
+    def __init__(self, deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ...) -> None: ...
 
 class ProcessMessage(_message.Message):
-    __slots__ = ("prepared", "ready", "report", "artifact", "statistics", "ended", "failed", "link_broken", "paused")
+    __slots__ = ("prepared", "ready", "report", "artifact", "statistics", "ended", "failed", "link_broken", "paused", "checkpoint")
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -506,6 +528,7 @@ class ProcessMessage(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     LINK_BROKEN_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     prepared: Prepared
     ready: Ready
     report: OperatorReport
@@ -515,7 +538,8 @@ class ProcessMessage(_message.Message):
     failed: Failed
     link_broken: LinkBroken
     paused: Paused
-    def __init__(self, prepared: _Optional[_Union[Prepared, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., report: _Optional[_Union[OperatorReport, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactChunk, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., link_broken: _Optional[_Union[LinkBroken, _Mapping]] = ..., paused: _Optional[_Union[Paused, _Mapping]] = ...) -> None: ...
+    checkpoint: CheckpointChunk
+    def __init__(self, prepared: _Optional[_Union[Prepared, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., report: _Optional[_Union[OperatorReport, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactChunk, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., link_broken: _Optional[_Union[LinkBroken, _Mapping]] = ..., paused: _Optional[_Union[Paused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointChunk, _Mapping]] = ...) -> None: ...
 
 class LinkBroken(_message.Message):
     __slots__ = ("peer", "reason")
@@ -528,6 +552,16 @@ class LinkBroken(_message.Message):
 class Paused(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class CheckpointChunk(_message.Message):
+    __slots__ = ("number", "data", "last")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    data: bytes
+    last: bool
+    def __init__(self, number: _Optional[int] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("address",)

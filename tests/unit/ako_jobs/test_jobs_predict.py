@@ -11,8 +11,8 @@ from ako_jobs.datasets import load
 from ako_jobs.jobs import load_job, prepare
 from ako_jobs.predict import ModelInput, load_model, predict
 from dataflow.errors import ConfigError, DataError
-from operators.checkpoint import model_file
 from operators.dnn import Model, ModelSpec, TorchSpec
+from operators.keep_model import model_file
 
 
 def keep_model(folder: Path, normalise: str = "true") -> tuple[ModelSpec, np.ndarray, ModelInput]:

@@ -1,0 +1,66 @@
+"""Jobs that go on from a checkpoint of another: the same job, on other nodes or with other settings if need be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ako_jobs.jobs import BUILT_IN, Prepared, load_job, prepare
+from dataflow import JobSpec, LogicalGraph, Resume, compile_graph, tensor_types_of
+from dataflow.errors import ConfigError
+
+FIXED = ("data", "seed", "batch", "holdout")
+"""Settings by which it is known which images have been seen: they stay."""
+
+
+def resumed(
+    spec: JobSpec, resume: Resume, *, nodes: int | None = None, settings: Mapping[str, Any] | None = None, job: str = ""
+) -> Prepared:
+    """A job that goes on from a checkpoint of the one with this specification.
+
+    Args:
+        spec: of the job that was.
+        resume: which checkpoint.
+        nodes: how many nodes it goes on with; as many as before if None.
+        settings: values by key that differ from those of then.
+        job: what `load_job` takes, if the job that was is not a built-in one and settings differ.
+
+    Raises:
+        ConfigError: a setting is wrong, or cannot differ; or the job's code is not named.
+        AkoError: see `prepare`.
+    """
+    count = nodes or spec.nodes
+    if not settings:
+        graph = without_warm_start(spec.graph)
+        compile_graph(graph, count)
+        update = {"graph": graph, "nodes": count, "resume": resume, "record": False, "warnings": ()}
+        return Prepared(spec.model_copy(update=update), None, graph)
+    for key in FIXED:
+        if key in settings and str(settings[key]) != str(spec.config.get(key)):
+            what = f"{key} stays what it was: it decides which images have been seen"
+            raise ConfigError(what, got=settings[key], fix="leave it out, or run a new job")
+    if not job and spec.name not in BUILT_IN:
+        raise ConfigError(
+            what="the job's code is needed to change its settings", got=spec.name, fix="add --job my_job.py"
+        )
+    before = {key: value for key, value in spec.config.items() if value is not None}
+    return going_on(prepare(load_job(job or spec.name), before | dict(settings), count), resume)
+
+
+def going_on(prepared: Prepared, resume: Resume) -> Prepared:
+    """A prepared job that goes on from a checkpoint, if its state is like that."""
+    graph, spec = without_warm_start(prepared.graph), prepared.spec
+    resume = resume.model_copy(update={"tensors": tensor_types_of(graph, spec.nodes, spec.seed)})
+    return Prepared(spec.model_copy(update={"graph": graph, "resume": resume, "record": False}), prepared.bundle, graph)
+
+
+def without_warm_start(graph: LogicalGraph) -> LogicalGraph:
+    """A graph whose state begins without training: what it would give is replaced by the checkpoint's."""
+    elements = []
+    for spec in graph.elements:
+        params = json.loads(spec.params)
+        if "warm_start" in params:
+            params["warm_start"] = None
+        elements.append(spec.model_copy(update={"params": json.dumps(params)}))
+    return graph.model_copy(update={"elements": tuple(elements)})

@@ -1,0 +1,392 @@
+"""Checkpoints as data: a file per node, a manifest that lists them, and what a node of another job takes from them.
+
+Invariant: what a manifest says of itself and of its files is checked, byte for byte, before anything is used. Files are
+safetensors, so reading one runs no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import safetensors.numpy
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dataflow.engine.events import Snapshot
+from dataflow.engine.loading import LoadedNode, load_node, resolve
+from dataflow.errors import CheckpointError
+from dataflow.graph.logical import ElementSpec, LogicalGraph
+from dataflow.plan.compile import compile_graph
+from dataflow.plan.job import TensorType
+from dataflow.plan.physical import NodePlan, PhysicalPlan
+from dataflow.state import StateElement, StateKind
+
+SCHEMA_VERSION = 1
+"""Of manifests and of what the files' headers say."""
+
+EVERY_KIND = frozenset(StateKind)
+
+_MEMBER = "member"
+_MAX_HEADER_NBYTES = 100 << 20
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Member(_Data):
+    """The node that a file is of.
+
+    Args:
+        node: its number.
+        name: its name.
+        roles: the roles it played.
+        steps: steps that its gathering operators had made; None if it has none.
+        positions: by chain, the number of the step that it goes on with.
+    """
+
+    node: int
+    name: str
+    roles: tuple[str, ...]
+    steps: int | None
+    positions: dict[str, int]
+
+
+class KeptFile(_Data):
+    """A file of a checkpoint.
+
+    Args:
+        file: its name.
+        nbytes: its size.
+        sha256: of its content, in hex.
+        member: the node.
+        tensors: by ``element/tensor``.
+    """
+
+    file: str
+    nbytes: int
+    sha256: str
+    member: Member
+    tensors: dict[str, TensorType]
+
+    def check(self, data: Iterable[bytes]) -> None:
+        """Nothing, if `data`, in pieces, is the file's content.
+
+        Raises:
+            CheckpointError: it is not.
+        """
+        nbytes, digest = 0, hashlib.sha256()
+        for piece in data:
+            nbytes += len(piece)
+            digest.update(piece)
+        if nbytes != self.nbytes:
+            raise CheckpointError(what=f"a file of {self.nbytes} bytes has {nbytes}", where=self.file)
+        if digest.hexdigest() != self.sha256:
+            raise CheckpointError(what="a file is not what was written", where=self.file)
+
+
+class Manifest(_Data):
+    """What makes a checkpoint whole; written last.
+
+    Args:
+        schema_version: `SCHEMA_VERSION` when it was written.
+        version: of the program that wrote it.
+        job: id of the job.
+        number: of the checkpoint, in steps of the job's schedule.
+        plan: digest of the physical plan.
+        seed: of the job.
+        wall_s: when it was whole, in seconds since 1970-01-01 UTC.
+        roles: nodes of every role, those not alive included.
+        elements: the graph's state elements.
+        files: of every node that was expected to have one, by node number.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    version: str
+    job: str
+    number: int
+    plan: str
+    seed: int
+    wall_s: float
+    roles: dict[str, int]
+    elements: tuple[ElementSpec, ...]
+    files: tuple[KeptFile, ...]
+
+    def encode(self) -> bytes:
+        """Its bytes: JSON whose field ``sha256`` is the digest of the rest."""
+        body = self.model_dump(mode="json")
+        return _canonical(body | {"sha256": hashlib.sha256(_canonical(body)).hexdigest()})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """A manifest from its bytes.
+
+        Raises:
+            CheckpointError: they are not what was written, or of another version of the format.
+        """
+        try:
+            body: dict[str, Any] = json.loads(data)
+            digest = body.pop("sha256")
+            whole = (
+                hashlib.sha256(_canonical(body)).hexdigest() == digest and _canonical(body | {"sha256": digest}) == data
+            )
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+            whole = False
+        if not whole:
+            raise CheckpointError(what="the manifest is not what was written")
+        if body["schema_version"] != SCHEMA_VERSION:
+            what = f"the checkpoint is of version {body['schema_version']}, this program reads {SCHEMA_VERSION}"
+            raise CheckpointError(what, fix="resume it with the program that wrote it")
+        try:
+            return cls.model_validate(body)
+        except ValidationError as error:
+            raise CheckpointError(what=f"the manifest is not valid: {error}") from error
+
+
+class Resumption(_Data):
+    """How a node goes on from a checkpoint.
+
+    Args:
+        files: those that it needs, in the order in which it is given their contents.
+        own: whether the only one is the node's own; else each element is taken from whichever node's will do.
+        kinds: of the state elements that go on; the others begin anew.
+        steps: by node of the plan, the steps that it counts as having made.
+        positions: by chain of the node, the number of the step that it goes on with.
+    """
+
+    files: tuple[KeptFile, ...]
+    own: bool
+    kinds: frozenset[StateKind]
+    steps: dict[int, int]
+    positions: dict[str, int]
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """The file of a node's snapshot."""
+    member = Member(
+        node=snapshot.node,
+        name=snapshot.name,
+        roles=snapshot.roles,
+        steps=snapshot.steps,
+        positions=dict(snapshot.positions),
+    )
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in snapshot.tensors.items()}
+    return safetensors.numpy.save(tensors, {_MEMBER: member.model_dump_json()})
+
+
+def describe(begin: bytes, file: str, nbytes: int, sha256: str) -> KeptFile:
+    """What a manifest says of a file.
+
+    Args:
+        begin: the file's beginning, with its header at least; see `header_nbytes`.
+        file: its name.
+        nbytes: its size.
+        sha256: of its content, in hex.
+
+    Raises:
+        CheckpointError: it is no file of a checkpoint.
+    """
+    try:
+        header = json.loads(begin[8 : header_nbytes(begin)])
+        member = Member.model_validate_json(header.pop("__metadata__")[_MEMBER])
+        return KeptFile(file=file, nbytes=nbytes, sha256=sha256, member=member, tensors=_types(header))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(what=f"no file of a checkpoint: {error}", where=file) from error
+
+
+def header_nbytes(begin: bytes) -> int:
+    """Size of a file's header, by its first 8 bytes.
+
+    Raises:
+        CheckpointError: that is no size of a header.
+    """
+    size = 8 + int.from_bytes(begin[:8], "little")
+    if len(begin) < 8 or size > _MAX_HEADER_NBYTES:
+        raise CheckpointError(what="no file of a checkpoint")
+    return size
+
+
+def check_fits(manifest: Manifest, plan: PhysicalPlan, tensors: Mapping[str, Mapping[str, TensorType]]) -> None:
+    """Nothing, if a job with this plan can go on from a checkpoint.
+
+    Args:
+        manifest: of the checkpoint.
+        plan: of the job.
+        tensors: see `Resume`.
+
+    Raises:
+        CheckpointError: its state elements are others, or no node of some role was kept.
+    """
+    kept = {spec.name: (spec.role, spec.kind, spec.factory) for spec in manifest.elements}
+    wanted = {spec.name: (spec.role, spec.kind, spec.factory) for spec in plan.graph.elements}
+    for name in sorted(kept.keys() | wanted.keys()):
+        if kept.get(name) != wanted.get(name):
+            what = (
+                f"state element {name!r} is {_words(wanted.get(name))}, and in the checkpoint {_words(kept.get(name))}"
+            )
+            raise CheckpointError(what, fix="resume with the settings that the job had")
+    if manifest.seed != plan.seed:
+        what = f"the seed is {plan.seed}, and in the checkpoint {manifest.seed}: data would be read in another order"
+        raise CheckpointError(what, fix="leave the seed out")
+    lacking = {role for node in plan.nodes for role in node.roles} - {
+        role for file in manifest.files for role in file.member.roles
+    }
+    if lacking:
+        raise CheckpointError(what=f"the checkpoint has no node of role {min(lacking)!r}")
+    for role, wanted_of_role in tensors.items():
+        file = next(file for file in manifest.files if role in file.member.roles)
+        for name, tensor in wanted_of_role.items():
+            if not _alike(tensor, file.tensors.get(name)):
+                found = file.tensors.get(name)
+                there = f"{found.dtype} {list(found.shape)}" if found else "not there"
+                what = f"state {name} is {tensor.dtype} {list(tensor.shape)}, and in the checkpoint {there}"
+                raise CheckpointError(what, fix="leave out the settings that change what is trained")
+
+
+def resumption(
+    manifest: Manifest, plan: PhysicalPlan, node: int, *, kinds: frozenset[StateKind] = EVERY_KIND
+) -> Resumption:
+    """How node number `node` of a plan goes on from a checkpoint that fits it.
+
+    Where every role has as many nodes as before, a node goes on with its own. Else, and where it was not alive then, it
+    takes what is anybody's from the first node of its role, and the role goes on where it was in its data: as many
+    steps as its nodes had made together, divided among those that it has now.
+    """
+    steps = {each.index: _steps(manifest, plan, each) for each in plan.nodes}
+    found = _own(manifest, plan, plan.nodes[node])
+    files, positions = ((found,), found.member.positions) if found else _others(manifest, plan, plan.nodes[node])
+    return Resumption(
+        files=files,
+        own=found is not None,
+        kinds=kinds,
+        steps={index: made for index, made in steps.items() if made is not None},
+        positions=positions,
+    )
+
+
+def resume(loaded: LoadedNode, plan: PhysicalPlan, node: int, how: Resumption, files: Sequence[bytes]) -> LoadedNode:
+    """A loaded node that goes on from a checkpoint.
+
+    Args:
+        loaded: the node as it begins.
+        plan: its plan.
+        node: its number.
+        how: what it takes from the checkpoint.
+        files: the contents of `how.files`.
+
+    Raises:
+        CheckpointError: a content is not what was written, or a state element does not take its tensors.
+    """
+    for file, data in zip(how.files, files, strict=True):
+        file.check([data])
+    kept = [_by_element(data) for data in files]
+    for spec in plan.graph.elements:
+        if spec.name not in loaded.states or spec.kind not in how.kinds:
+            continue
+        parts = [each[spec.name] for each in kept if spec.name in each]
+        try:
+            loaded.states[spec.name].resume(_taken(spec, parts, own=how.own), node, how.steps)
+        except (ValueError, KeyError) as error:
+            what = f"state element {spec.name!r} does not fit the checkpoint: {error}"
+            fix = "resume with the settings that the job had"
+            raise CheckpointError(what, where=f"node {plan.nodes[node].name}", fix=fix) from error
+    return replace(loaded, positions=how.positions)
+
+
+def _taken(spec: ElementSpec, parts: Sequence[dict[str, np.ndarray]], *, own: bool) -> dict[str, np.ndarray]:
+    """What an element goes on with, of those of the nodes whose files there are."""
+    if not parts or not (own or spec.kind is StateKind.PARTITIONED or resolve(spec.factory, StateElement).anybodys):
+        return {}
+    if own or spec.kind is not StateKind.PARTITIONED:
+        return parts[0]
+    return {name: np.sum([part[name] for part in parts], axis=0, dtype=whole.dtype) for name, whole in parts[0].items()}
+
+
+def _by_element(data: bytes) -> dict[str, dict[str, np.ndarray]]:
+    try:
+        tensors = safetensors.numpy.load(data)
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(what=f"no file of a checkpoint: {error}") from error
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name, tensor in tensors.items():
+        element, _, key = name.partition("/")
+        found.setdefault(element, {})[key] = tensor
+    return found
+
+
+def _own(manifest: Manifest, plan: PhysicalPlan, node: NodePlan) -> KeptFile | None:
+    """The file of the node itself, if there is one and its roles have as many nodes as before."""
+    if any(manifest.roles[role] != len(members) for role, members in plan.members().items()):
+        return None
+    found = (file for file in manifest.files if file.member.node == node.index and file.member.roles == node.roles)
+    return next(found, None)
+
+
+def _others(manifest: Manifest, plan: PhysicalPlan, node: NodePlan) -> tuple[tuple[KeptFile, ...], dict[str, int]]:
+    """Files that a node takes what is anybody's from, and where it goes on."""
+    files: dict[str, KeptFile] = {}
+    positions: dict[str, int] = {}
+    partitioned = {spec.role for spec in plan.graph.elements if spec.kind is StateKind.PARTITIONED}
+    for role in node.roles:
+        of_role = [file for file in manifest.files if role in file.member.roles]
+        files |= {file.file: file for file in (of_role if role in partitioned else of_role[:1])}
+        heads = {chain.head for chain in plan.chains if chain.role == role}
+        for head, position in of_role[0].member.positions.items():
+            if head in heads:
+                positions[head] = _scaled(position, role, manifest, plan)
+    return tuple(files.values()), positions
+
+
+def _steps(manifest: Manifest, plan: PhysicalPlan, node: NodePlan) -> int | None:
+    """Steps that a node counts as having made; None if it makes none."""
+    own = _own(manifest, plan, node)
+    if own is not None:
+        return own.member.steps
+    for role in node.roles:
+        member = next(file.member for file in manifest.files if role in file.member.roles)
+        if member.steps is not None:
+            return _scaled(member.steps, role, manifest, plan)
+    return None
+
+
+def _scaled(steps: int, role: str, manifest: Manifest, plan: PhysicalPlan) -> int:
+    return round(steps * manifest.roles[role] / len(plan.members()[role]))
+
+
+def _alike(wanted: TensorType, found: TensorType | None) -> bool:
+    """Tables of integers may have other rows: they grow with what happens."""
+    if found is None or found.dtype != wanted.dtype:
+        return False
+    return found.shape == wanted.shape or not wanted.dtype.startswith("F")
+
+
+def tensor_types_of(graph: LogicalGraph, nodes: int, seed: int) -> dict[str, dict[str, TensorType]]:
+    """What the state of a graph is on the first node of every role, by role and ``element/tensor``; see `Resume`."""
+    plan, found = compile_graph(graph, nodes, seed=seed), {}
+    for role, members in plan.members().items():
+        states = load_node(plan, members[0]).states
+        kept = {
+            f"{spec.name}/{name}": tensor
+            for spec in graph.elements
+            if spec.role == role
+            for name, tensor in states[spec.name].tensors().items()
+        }
+        data = safetensors.numpy.save({name: np.ascontiguousarray(tensor) for name, tensor in kept.items()})
+        found[role] = _types(json.loads(data[8 : header_nbytes(data)]))
+    return found
+
+
+def _types(header: Mapping[str, Any]) -> dict[str, TensorType]:
+    return {name: TensorType(dtype=each["dtype"], shape=each["shape"]) for name, each in header.items()}
+
+
+def _canonical(body: Mapping[str, object]) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _words(found: tuple[str, StateKind, str] | None) -> str:
+    return "not there" if found is None else f"{found[1]} {found[2]} of role {found[0]}"

@@ -1,0 +1,91 @@
+"""Keeps the checkpoints of a running job off the event loop: a disk that is slow, full or gone holds nothing up.
+
+Invariant: everything but the store happens on the event loop; the store is used by one thread only. What waits for it
+is bounded: one file of each node, and none that would begin beyond `QUEUED_NBYTES`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from dataflow.runtime.checkpoint_store import CheckpointStore
+from dataflow.transport.generated import control_pb2 as pb
+
+QUEUED_NBYTES = 256 << 20
+"""While more bytes wait for the disk, no file is begun."""
+
+_Work = Callable[[CheckpointStore], None]
+
+
+class CheckpointKeeper:
+    """The checkpoints of one job. Make it on the event loop.
+
+    Args:
+        make_store: makes the store, given what it warns with; called on the store's thread.
+        warn: told, on the event loop, what is wrong.
+    """
+
+    def __init__(
+        self, make_store: Callable[[Callable[[str], None]], CheckpointStore], warn: Callable[[str], None]
+    ) -> None:
+        self._make_store, self._tell = make_store, warn
+        self._loop = asyncio.get_running_loop()
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._queued_nbytes = 0
+        self._writing: dict[int, int] = {}
+        self._left_out: dict[int, int] = {}
+        self._is_slow = False
+        threading.Thread(target=self._run, name="checkpoints", daemon=True).start()
+
+    def take(self, node: int, chunk: pb.CheckpointChunk) -> None:
+        """Take the next part of a node's file, or leave the file out if the disk has not come to the one before."""
+        number, nbytes = chunk.number, len(chunk.data)
+        if self._left_out.get(node) == number:
+            return
+        begins = node not in self._writing
+        if self._writing.get(node, number) != number or (begins and self._queued_nbytes > QUEUED_NBYTES):
+            self._left_out[node] = number
+            if not self._is_slow:
+                self._is_slow = True
+                self._tell(f"checkpoint {number} is left out: the disk is too slow; the job goes on without it")
+            return
+        self._writing[node] = number
+        self._queued_nbytes += nbytes
+
+        def write(store: CheckpointStore) -> None:
+            store.write(node, number, chunk.data, last=chunk.last)
+            self._call(self._written, node, nbytes, chunk.last)
+
+        self._work.put(write)
+
+    def leave(self, node: int) -> None:
+        """A node has left the job: checkpoints are whole without it from now on."""
+        self._writing.pop(node, None)
+        self._work.put(lambda store: store.leave(node))
+
+    def join(self, node: int) -> None:
+        """A node is there again: checkpoints are whole with it only."""
+        self._work.put(lambda store: store.join(node))
+
+    def close(self) -> None:
+        """Finish what has come, and leave nothing behind that is not whole; does not wait for that."""
+        self._work.put(CheckpointStore.close)
+        self._work.put(None)
+
+    def _written(self, node: int, nbytes: int, last: bool) -> None:
+        self._queued_nbytes -= nbytes
+        if last:
+            self._writing.pop(node, None)
+            self._is_slow = bool(self._writing) and self._is_slow
+
+    def _run(self) -> None:
+        store = self._make_store(lambda text: self._call(self._tell, text))
+        while (work := self._work.get()) is not None:
+            work(store)
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)

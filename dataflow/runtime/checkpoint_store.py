@@ -1,0 +1,273 @@
+"""The checkpoints of one job in a folder: written file by file, whole once the manifest is there, the last few kept.
+
+Invariant: at any moment, and after being killed at any moment, every checkpoint that has a manifest has all its files,
+unless somebody else has changed them; `verify` tells. Not for several threads at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dataflow.engine.checkpoints import KeptFile, Manifest, describe, header_nbytes
+from dataflow.errors import CheckpointError
+from dataflow.runtime.folders import Folder, Writer
+
+MANIFEST = "manifest.json"
+
+_BEGUN = 4
+"""Checkpoints at most that have begun and are not whole."""
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass
+class _Writing:
+    """A file that is being written: how much, its digest, and its beginning up to its header's end."""
+
+    writer: Writer
+    number: int
+    begin: bytearray = field(default_factory=bytearray)
+    nbytes: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+
+
+class CheckpointStore:
+    """The checkpoints of a job.
+
+    Args:
+        folder: where they are; nobody else writes there.
+        keep: how many whole ones are kept.
+        manifest: makes the manifest of a checkpoint from its number and its files.
+        nodes: without whose files a checkpoint is not whole.
+        warn: told of every failure, once until there is a whole checkpoint again.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        *,
+        keep: int,
+        manifest: Callable[[int, tuple[KeptFile, ...]], Manifest],
+        nodes: frozenset[int],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._folder, self._keep, self._manifest, self._warn = folder, keep, manifest, warn
+        self.expected = nodes
+        self._writing: dict[int, _Writing] = {}
+        self._files: dict[int, dict[int, KeptFile]] = {}
+        self._failed: set[int] = set()
+        self._newest = next((number for number in numbers(folder) if _is_whole(folder, number)), -1)
+        self._warned: set[tuple[str, int | None]] = set()
+
+    def write(self, node: int, number: int, data: bytes, *, last: bool) -> None:
+        """Take the next bytes of a node's file of a checkpoint; a node sends one file after the other."""
+        self._limit(number)
+        if number <= self._newest or number in self._failed:
+            return
+        try:
+            writing = self._writing.get(node)
+            if writing is None or writing.number != number:
+                self._drop(node)
+                writing = self._writing[node] = _Writing(self._folder.begin(_name(number), _file(node)), number)
+            writing.writer.write(data)
+            _note(writing, data)
+            if last:
+                self._complete(node, writing)
+        except (OSError, CheckpointError) as error:
+            self._fail(number, error)
+
+    def leave(self, node: int) -> None:
+        """Expect nothing of a node any more; checkpoints that lacked only that become whole."""
+        self.expected -= {node}
+        self._drop(node)
+        for number in sorted(self._files):
+            try:
+                self._finish(number)
+            except OSError as error:
+                self._fail(number, error)
+
+    def join(self, node: int) -> None:
+        """Expect files of a node from now on."""
+        self.expected |= {node}
+
+    def close(self) -> None:
+        """Leave nothing behind that is not whole."""
+        for node in list(self._writing):
+            self._drop(node)
+        for number in set(self._files) | self._failed:
+            self._clear(number)
+
+    def _limit(self, number: int) -> None:
+        """Give up the oldest of too many checkpoints that are not whole: some node does not send its part."""
+        begun = sorted(self._files.keys() | {writing.number for writing in self._writing.values()} | {number})
+        if len(begun) > _BEGUN:
+            lacking = ", ".join(str(node) for node in sorted(self.expected - self._files.get(begun[0], {}).keys()))
+            self._fail(begun[0], CheckpointError(f"nodes have sent nothing while others went on: {lacking}"))
+
+    def _complete(self, node: int, writing: _Writing) -> None:
+        """Give a file its name, and finish its checkpoint if that is whole now."""
+        file = describe(bytes(writing.begin), _file(node), writing.nbytes, writing.digest.hexdigest())
+        if file.member.node != node:
+            raise CheckpointError(what=f"node {node} has sent a file of node {file.member.node}", where=file.file)
+        writing.writer.commit()
+        del self._writing[node]
+        self._files.setdefault(writing.number, {})[node] = file
+        self._finish(writing.number)
+
+    def _finish(self, number: int) -> None:
+        """Write the manifest if all files are there."""
+        files = self._files.get(number, {})
+        if number <= self._newest or not self.expected or not self.expected <= files.keys():
+            return
+        kept = tuple(files[node] for node in sorted(files))
+        writer = self._folder.begin(_name(number), MANIFEST)
+        try:
+            writer.write(self._manifest(number, kept).encode())
+            writer.commit()
+        except OSError:
+            writer.discard()
+            raise
+        self._newest = number
+        self._warned.clear()
+        self._prune(self._keep)
+
+    def _prune(self, keep: int) -> None:
+        """Keep the newest whole ones, and remove what is older and what will never be whole."""
+        whole = [number for number in numbers(self._folder) if _is_whole(self._folder, number)]
+        gone = set(whole[keep:]) | {number for number in numbers(self._folder) if number < self._newest} - set(whole)
+        for number in sorted(gone):
+            self._clear(number)
+        for node in [node for node, writing in self._writing.items() if writing.number <= self._newest]:
+            self._drop(node)
+        self._files = {number: files for number, files in self._files.items() if number > self._newest}
+        self._failed = {number for number in self._failed if number > self._newest}
+
+    def _fail(self, number: int, error: Exception) -> None:
+        """Give a checkpoint up, and say so; where there is no space, make room for the next."""
+        self._failed.add(number)
+        for node in [node for node, writing in self._writing.items() if writing.number == number]:
+            self._drop(node)
+        self._files.pop(number, None)
+        self._clear(number)
+        made = ""
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            before = len(numbers(self._folder))
+            self._prune(1)
+            made = "; older ones were removed to make room" if len(numbers(self._folder)) < before else ""
+        kind = (type(error).__name__, getattr(error, "errno", None))
+        if kind not in self._warned:
+            self._warned.add(kind)
+            place = self._folder.place
+            self._warn(f"checkpoint {number} cannot be kept in {place}: {error}; the job goes on without it{made}")
+
+    def _clear(self, number: int) -> None:
+        try:
+            self._folder.remove(_name(number), MANIFEST)
+        except OSError:
+            return  # it is not whole, or stays beside those that are kept: neither does harm
+
+    def _drop(self, node: int) -> None:
+        writing = self._writing.pop(node, None)
+        if writing is not None:
+            writing.writer.discard()
+
+
+def numbers(folder: Folder) -> list[int]:
+    """Numbers of the checkpoints in a folder, whole or not, newest first; none if it cannot be read."""
+    try:
+        return sorted((int(name) for name in folder.folders() if name.isdecimal()), reverse=True)
+    except OSError:
+        return []
+
+
+def load_manifest(folder: Folder, number: int) -> Manifest:
+    """The manifest of a checkpoint.
+
+    Raises:
+        CheckpointError: it has none, or none that can be used.
+    """
+    where = f"{folder.place}/{_name(number)}/{MANIFEST}"
+    try:
+        return Manifest.decode(b"".join(folder.read(_name(number), MANIFEST)))
+    except FileNotFoundError as error:
+        raise CheckpointError(what="the checkpoint is not whole: it has no manifest", where=where) from error
+    except OSError as error:
+        raise CheckpointError(what=f"the checkpoint cannot be read: {error}", where=where) from error
+    except CheckpointError as error:
+        raise CheckpointError(error.what, where=where, fix=error.fix) from error
+
+
+def verify(folder: Folder, number: int) -> Manifest:
+    """The manifest of a checkpoint all of whose files are what was written.
+
+    Raises:
+        CheckpointError: one of them is not, or there is none; the error names it.
+    """
+    manifest = load_manifest(folder, number)
+    for file in manifest.files:
+        where = f"{folder.place}/{_name(number)}/{file.file}"
+        try:
+            file.check(folder.read(_name(number), file.file))
+        except OSError as error:
+            raise CheckpointError(what=f"a file cannot be read: {error}", where=where) from error
+        except CheckpointError as error:
+            raise CheckpointError(error.what, where=where) from error
+    return manifest
+
+
+def newest_whole(folder: Folder, number: int | None = None) -> tuple[Manifest, list[str]]:
+    """The newest checkpoint that can be used, and what is wrong with the newer ones.
+
+    Args:
+        folder: where checkpoints are.
+        number: the one that it must be; any if None.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    broken: list[str] = []
+    for each in numbers(folder) if number is None else [number]:
+        try:
+            return verify(folder, each), broken
+        except CheckpointError as error:
+            broken.append(f"checkpoint {each} is left out: {error}")
+    known = ", ".join(str(each) for each in numbers(folder))
+    fix = f"name one that is there: {known}" if number is not None and known else "see checkpoint_every"
+    what = "there is no whole checkpoint" + (f" {number}" if number is not None else "")
+    raise CheckpointError("; ".join([what, *broken]), where=folder.place, fix=fix)
+
+
+def contents(folder: Folder, number: int, file: str) -> Iterator[bytes]:
+    """A file of a checkpoint, in pieces.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return folder.read(_name(number), file)
+
+
+def _is_whole(folder: Folder, number: int) -> bool:
+    try:
+        load_manifest(folder, number)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _note(writing: _Writing, data: bytes) -> None:
+    writing.nbytes += len(data)
+    writing.digest.update(data)
+    if len(writing.begin) < 8 or len(writing.begin) < header_nbytes(bytes(writing.begin[:8])):
+        writing.begin += data
+
+
+def _name(number: int) -> str:
+    return f"{number:09d}"
+
+
+def _file(node: int) -> str:
+    return f"node-{node}.safetensors"

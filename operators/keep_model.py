@@ -1,0 +1,35 @@
+"""Keep the model: the trained weights as a safetensors file, once training is over."""
+
+from __future__ import annotations
+
+import safetensors.numpy
+
+from dataflow.operators_api import Artifact, Emissions, Operator
+from dataflow.ports import In
+from dataflow.state import Reads
+from operators.dnn import NetworkSpec, build_network
+from operators.messages import Progress, Vector
+
+
+class KeepModel(Operator):
+    """Keeps the node's model at the final progress that it is told of.
+
+    Args:
+        model: the network; its specification is part of the file.
+    """
+
+    pool = "network"
+    model: NetworkSpec
+    progress = In(Progress, capacity=64)
+    replica = Reads()
+    statistics = Reads()
+
+    def process(self, progress: Progress, replica: Vector, statistics: Vector) -> Emissions:
+        """The final model."""
+        if progress.final:
+            yield Artifact("model.safetensors", model_file(self.model, replica, statistics))
+
+
+def model_file(spec: NetworkSpec, weights: Vector, statistics: Vector) -> bytes:
+    """A safetensors file of named weights and statistics, with the network's specification as JSON in its header."""
+    return safetensors.numpy.save(build_network(spec).tensors(weights, statistics), {"model": spec.model_dump_json()})

@@ -1,0 +1,190 @@
+"""A job that goes on from a checkpoint, in the memory driver."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataflow.engine.checkpoints import Manifest, check_fits, describe, encode, resume, resumption, tensor_types_of
+from dataflow.engine.events import Snapshot
+from dataflow.engine.loading import LoadedNode, load_nodes
+from dataflow.engine.memory_driver import MemoryDriver, MemoryRun
+from dataflow.errors import CheckpointError
+from dataflow.plan.compile import compile_graph
+from dataflow.plan.physical import PhysicalPlan
+from tests.known_answers.training import BASE, job, replica
+
+EVERY = {"checkpoint_every": 64}
+
+
+def plan(topology: str, nodes: int, tasks: int = 1, **settings: Any) -> PhysicalPlan:
+    return compile_graph(job(topology, **EVERY, **settings), nodes, seed=BASE["seed"], compute_tasks=tasks)
+
+
+def by_number(run: MemoryRun) -> dict[int, list[Snapshot]]:
+    found: dict[int, list[Snapshot]] = {}
+    for snapshot in run.snapshots:
+        found.setdefault(snapshot.number, []).append(snapshot)
+    return found
+
+
+def manifest(snapshots: list[Snapshot], of: PhysicalPlan) -> tuple[Manifest, dict[str, bytes]]:
+    files = {f"node-{each.node}": encode(each) for each in snapshots}
+    kept = Manifest(
+        version="1",
+        job="a",
+        number=snapshots[0].number,
+        plan=of.digest(),
+        seed=of.seed,
+        wall_s=0,
+        roles={role: len(members) for role, members in of.members().items()},
+        elements=of.graph.elements,
+        files=tuple(
+            describe(data, name, len(data), hashlib.sha256(data).hexdigest()) for name, data in sorted(files.items())
+        ),
+    )
+    return kept, files
+
+
+def resumed(snapshots: list[Snapshot], of: PhysicalPlan, onto: PhysicalPlan) -> list[LoadedNode]:
+    kept, files = manifest(snapshots, of)
+    check_fits(kept, onto, {})
+    nodes = []
+    for node, loaded in enumerate(load_nodes(onto)):
+        how = resumption(kept, onto, node)
+        nodes.append(resume(loaded, onto, node, how, [files[file.file] for file in how.files]))
+    return nodes
+
+
+EXACT: list[tuple[str, dict[str, Any], int, int]] = [
+    ("ako", {}, 1, 1),
+    ("ako", {"momentum": 0.9}, 1, 2),
+    ("ako", {"codec": "topk"}, 1, 1),
+    ("all_to_all", {"consistency": "ssp"}, 1, 1),
+    ("sparse", {"codec": "threshold:tau=0.03"}, 1, 1),
+    ("sparse", {}, 1, 2),
+    ("parameter_server", {}, 2, 1),
+    ("parameter_server", {"servers": "all"}, 1, 1),
+    ("all_to_all", {"consistency": "bsp"}, 4, 1),
+    ("all_to_all", {"consistency": "bsp", "momentum": 0.9}, 4, 2),
+    ("all_to_all", {"consistency": "bsp", "codec": "topk"}, 4, 1),
+    ("sparse", {"consistency": "ssp", "tau": 0}, 1, 1),
+    ("parameter_server", {"consistency": "bsp"}, 4, 1),
+    ("parameter_server", {"consistency": "bsp", "servers": 2, "momentum": 0.9}, 4, 1),
+    ("parameter_server", {"consistency": "bsp", "servers": "all"}, 4, 1),
+]
+
+
+@pytest.mark.parametrize(("topology", "settings", "nodes", "tasks"), EXACT)
+def test_resume_from_any_checkpoint_gives_the_uninterrupted_weights_bit_for_bit(
+    topology: str, settings: dict[str, Any], nodes: int, tasks: int
+) -> None:
+    of = plan(topology, nodes, tasks, **settings)
+    whole = MemoryDriver(of).execute()
+    kept = by_number(whole)
+    complete = [number for number, snapshots in kept.items() if len(snapshots) == nodes]
+    assert len(complete) >= 3
+    for number in (complete[0], complete[len(complete) // 2]):
+        again = MemoryDriver(of, nodes=resumed(kept[number], of, of)).execute()
+        for before, after in zip(whole.nodes, again.nodes, strict=True):
+            for name, state in before.states.items():
+                expected, got = state.tensors(), after.states[name].tensors()
+                if name in ("replica", "shard", "velocity", "statistics", "residual"):
+                    for key in expected:
+                        np.testing.assert_array_equal(got[key], expected[key], err_msg=f"{name}/{key}")
+
+
+@pytest.mark.parametrize(
+    ("topology", "settings", "nodes"),
+    [
+        ("ako", {"p": 3, "tau": 0, "every": 2}, 4),
+        ("ako", {"p": 5, "tau": 0, "codec": "topk"}, 4),
+        ("all_to_all", {"consistency": "ssp", "tau": 1}, 3),
+        ("all_to_all", {"consistency": "async", "codec": "threshold"}, 3),
+        ("parameter_server", {"consistency": "ssp", "tau": 1, "servers": 2}, 5),
+        ("parameter_server", {"n_push": 2, "n_fetch": 4}, 4),
+        ("parameter_server", {"codec": "topk", "servers": "all"}, 3),
+        ("sparse", {"consistency": "ssp", "tau": 1}, 3),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_resume_with_messages_under_way_ends_after_the_same_gradients(
+    topology: str, settings: dict[str, Any], nodes: int, seed: int
+) -> None:
+    """Nobody waits for what was dropped, no fragment is refused, and every worker makes as many gradients as it would."""
+    of = plan(topology, nodes, **settings)
+    whole = MemoryDriver(of, order=np.random.default_rng(seed)).execute()
+    kept = {number: snapshots for number, snapshots in by_number(whole).items() if len(snapshots) == nodes}
+    assert len(kept) >= 2
+    snapshots = kept[sorted(kept)[len(kept) // 2]]
+    again = MemoryDriver(of, nodes=resumed(snapshots, of, of), order=np.random.default_rng(seed + 7)).execute()
+    for before, after in zip(whole.nodes, again.nodes, strict=True):
+        if "clocks" in before.states:
+            made, want = (each.states["clocks"].tensors()["made"].tolist() for each in (after, before))
+            assert made == want
+            assert np.isfinite(replica(after)).all()
+            assert getattr(after.states["clocks"], "rejected") == 0
+
+
+@pytest.mark.parametrize(
+    ("topology", "settings", "before", "after"),
+    [
+        ("ako", {"p": 2}, 1, 3),
+        ("ako", {"p": 3}, 4, 2),
+        ("ako", {"p": 3, "codec": "topk"}, 4, 1),
+        ("all_to_all", {"consistency": "bsp"}, 2, 4),
+        ("parameter_server", {"consistency": "bsp", "servers": 2}, 4, 6),
+        ("parameter_server", {"servers": "all"}, 4, 3),
+        ("sparse", {}, 2, 3),
+    ],
+)
+def test_resume_on_other_nodes_has_the_model_and_goes_through_the_rest_of_the_data(
+    topology: str, settings: dict[str, Any], before: int, after: int
+) -> None:
+    of, onto = (plan(topology, nodes, **settings) for nodes in (before, after))
+    kept = by_number(MemoryDriver(of).execute())
+    number = sorted(kept)[len(kept) // 2]
+    nodes = resumed(kept[number], of, onto)
+    weights = next(each.tensors["replica/values"] for each in kept[number] if each.node == 0)
+    workers = [node for node in nodes if "replica" in node.states]
+    for node in workers:
+        np.testing.assert_array_equal(replica(node), weights)
+    shards = [node.states["shard"].tensors()["values"] for node in nodes if "shard" in node.states]
+    if shards:
+        parts = [each.tensors["shard/values"] for each in kept[number] if "shard/values" in each.tensors]
+        np.testing.assert_array_equal(np.sum(shards, axis=0), np.sum(parts, axis=0))
+        assert (np.count_nonzero(shards, axis=0) <= 1).all()
+    run = MemoryDriver(onto, nodes=nodes).execute()
+    alone = MemoryDriver(onto).execute()
+    for resumed_node, node in zip(run.nodes, alone.nodes, strict=True):
+        if "clocks" in node.states:
+            made, want = (each.states["clocks"].tensors()["made"].tolist()[0] for each in (resumed_node, node))
+            assert made == want
+
+
+def test_resume_where_a_node_had_died_takes_what_is_anybodys_for_it() -> None:
+    of = plan("ako", 3, p=2)
+    kept = by_number(MemoryDriver(of).execute())
+    snapshots = [each for each in kept[sorted(kept)[2]] if each.node != 1]
+    nodes = resumed(snapshots, of, of)
+    tensors = {each.node: each.tensors for each in snapshots}
+    for node, source in ((0, 0), (1, 0), (2, 2)):
+        np.testing.assert_array_equal(replica(nodes[node]), tensors[source]["replica/values"])
+        assert nodes[node].states["clocks"].tensors()["made"][0] == snapshots[0].number
+        assert nodes[node].positions["source"] == snapshots[0].number
+    MemoryDriver(of, nodes=nodes).execute()
+
+
+def test_checkpoint_of_another_graph_or_seed_is_refused() -> None:
+    of = plan("ako", 2, p=2)
+    kept, _ = manifest(next(iter(by_number(MemoryDriver(of).execute()).values())), of)
+    with pytest.raises(CheckpointError, match="'barrier' is local operators.barrier:Barrier.*not there"):
+        check_fits(kept, plan("all_to_all", 2, consistency="bsp"), {})
+    with pytest.raises(CheckpointError, match="the seed is 4, and in the checkpoint 3"):
+        check_fits(kept, of.model_copy(update={"seed": 4}), {})
+    with pytest.raises(CheckpointError, match=r"velocity/values is F32 \[\d+\], and in the checkpoint F32 \[0\]"):
+        check_fits(kept, of, tensor_types_of(job("ako", p=2, momentum=0.9), 2, BASE["seed"]))
+    check_fits(kept, of, tensor_types_of(job("ako", p=2, lr=0.5), 2, BASE["seed"]))

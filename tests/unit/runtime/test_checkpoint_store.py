@@ -1,0 +1,298 @@
+"""Checkpoints on disks that fail, and in files that are not what was written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+from dataflow.engine.checkpoints import KeptFile, Manifest, encode
+from dataflow.engine.events import Snapshot
+from dataflow.errors import CheckpointError, ConfigError
+from dataflow.runtime.checkpoint_store import MANIFEST, CheckpointStore, load_manifest, newest_whole, numbers, verify
+from dataflow.runtime.folders import Disk, Folder, LocalFolder, RemoteFolder, open_folder
+
+NODES = 2
+
+
+class Crash(BaseException):
+    """The process is gone: nothing that would follow happens."""
+
+
+class QuickDisk(Disk):
+    """Ends of processes are tested, not of machines: what was written is there."""
+
+    def sync(self, descriptor: int) -> None:
+        assert descriptor > 2
+
+    def sync_folder(self, folder: Path) -> None:
+        assert folder.is_dir()
+
+
+class FailingDisk(QuickDisk):
+    """A disk whose operation number `at` fails, or at which the process ends, before or after it was done."""
+
+    def __init__(self, at: int, error: BaseException, *, after: bool = False, lasting: bool = False) -> None:
+        self.at, self.error, self.after, self.lasting, self.count = at, error, after, lasting, 0
+
+    def __getattribute__(self, name: str):
+        found = super().__getattribute__(name)
+        if name.startswith("_") or not callable(found):
+            return found
+
+        def call(*arguments):
+            number = self.count
+            self.count += 1
+            fails = number == self.at or (self.lasting and number > self.at)
+            if fails and not self.after and name != "close":
+                raise self.error
+            result = found(*arguments)
+            if fails:
+                raise self.error
+            return result
+
+        return call
+
+
+def content(node: int, number: int, size: int = 64) -> bytes:
+    values = np.full(size, number, np.float32)
+    return encode(
+        Snapshot(node, f"node-{node}", ("worker",), number, number, {"source": number}, {"replica/values": values})
+    )
+
+
+def manifest(number: int, files: tuple[KeptFile, ...]) -> Manifest:
+    return Manifest(
+        version="1",
+        job="a",
+        number=number,
+        plan="",
+        seed=0,
+        wall_s=0,
+        roles={"worker": NODES},
+        elements=(),
+        files=files,
+    )
+
+
+def store(folder: Folder, warnings: list[str], keep: int = 2) -> CheckpointStore:
+    return CheckpointStore(folder, keep=keep, manifest=manifest, nodes=frozenset(range(NODES)), warn=warnings.append)
+
+
+def write(kept: CheckpointStore, number: int, size: int = 64) -> None:
+    for node in range(NODES):
+        data = content(node, number, size)
+        middle = len(data) // 2
+        kept.write(node, number, data[:middle], last=False)
+        kept.write(node, number, data[middle:], last=True)
+
+
+def test_store_keeps_the_last_ones_whole_and_nothing_else(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    kept = store(LocalFolder(tmp_path / "job"), warnings)
+    for number in (10, 20, 30):
+        write(kept, number)
+    kept.write(0, 40, content(0, 40), last=True)
+    kept.write(1, 40, b"12345678", last=False)
+    kept.close()
+    folder = LocalFolder(tmp_path / "job")
+    assert numbers(folder) == [30, 20]
+    found = verify(folder, 30)
+    assert [(file.member.node, file.member.steps, file.tensors["replica/values"].shape) for file in found.files] == [
+        (0, 30, (64,)),
+        (1, 30, (64,)),
+    ]
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == 2 * [MANIFEST] + 2 * [
+        "node-0.safetensors"
+    ] + 2 * ["node-1.safetensors"]
+    assert warnings == []
+
+
+def test_store_without_a_node_that_has_left_is_whole(tmp_path: Path) -> None:
+    kept = store(LocalFolder(tmp_path / "job"), [])
+    kept.write(0, 10, content(0, 10), last=True)
+    assert numbers(LocalFolder(tmp_path / "job")) == [10]
+    with pytest.raises(CheckpointError, match="no manifest"):
+        load_manifest(LocalFolder(tmp_path / "job"), 10)
+    kept.leave(1)
+    assert [file.member.node for file in verify(LocalFolder(tmp_path / "job"), 10).files] == [0]
+    kept.join(1)
+    kept.write(0, 20, content(0, 20), last=True)
+    assert newest_whole(LocalFolder(tmp_path / "job"))[0].number == 10
+
+
+def test_store_gives_up_what_a_node_never_sends(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    kept = store(LocalFolder(tmp_path / "job"), warnings)
+    for number in range(10, 100, 10):
+        kept.write(0, number, content(0, number), last=True)
+    assert numbers(LocalFolder(tmp_path / "job")) == [90, 80, 70, 60]
+    (warning,) = warnings
+    assert "checkpoint 10" in warning
+    assert "others went on: 1" in warning
+
+
+def attempt(disk: Disk, path: Path) -> list[str]:
+    warnings: list[str] = []
+    kept = store(LocalFolder(path / "job", disk), warnings)
+    for number in (10, 20, 30, 40):
+        write(kept, number)
+    return warnings
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_crash_between_any_two_operations_leaves_the_newest_whole_one(tmp_path: Path, *, after: bool) -> None:
+    at = 0
+    newest: list[int] = []
+    while True:
+        disk, path = FailingDisk(at, Crash(), after=after), tmp_path / f"{at}"
+        try:
+            attempt(disk, path)
+        except Crash:
+            pass
+        else:
+            break
+        folder = LocalFolder(path / "job")
+        whole = [number for number in numbers(folder) if is_whole(folder, number)]
+        newest.append(max(whole, default=0))
+        write(store(LocalFolder(path / "job", QuickDisk()), []), 50)
+        assert newest_whole(folder) == (verify(folder, 50), [])
+        at += 1
+    assert newest == sorted(newest)  # what was whole once is there for good
+    assert set(newest) == {0, 10, 20, 30, 40}
+    assert at > 60
+
+
+def is_whole(folder: Folder, number: int) -> bool:
+    """Every checkpoint that has a manifest has what it says."""
+    try:
+        load_manifest(folder, number)
+    except CheckpointError as error:
+        assert "no manifest" in str(error)
+        return False
+    verify(folder, number)
+    return True
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_error_at_any_operation_is_told_and_the_next_checkpoint_is_kept(tmp_path: Path, code: int) -> None:
+    at = told = 0
+    while True:
+        disk, path = FailingDisk(at, OSError(code, os.strerror(code))), tmp_path / f"{at}"
+        warnings = attempt(disk, path)
+        if disk.count <= at:
+            break
+        folder = LocalFolder(path / "job")
+        found, broken = newest_whole(folder)
+        assert broken == []
+        assert found.number in (30, 40)
+        assert len(warnings) <= 1
+        told += len(warnings)
+        assert all(os.strerror(code) in warning and str(path) in warning for warning in warnings)
+        assert not list(path.rglob("*.part"))
+        at += 1
+    assert told > 30
+
+
+def test_disk_that_stays_full_or_read_only_is_told_once(tmp_path: Path) -> None:
+    warnings = attempt(FailingDisk(20, OSError(errno.EROFS, "Read-only file system"), lasting=True), tmp_path)
+    (warning,) = warnings
+    assert "the job goes on without it" in warning
+    descriptors = os.listdir("/proc/self/fd")
+    attempt(FailingDisk(3, OSError(errno.ENOSPC, "No space left on device"), lasting=True), tmp_path / "more")
+    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+
+
+@pytest.mark.parametrize("file", ["node-1.safetensors", MANIFEST])
+def test_truncation_at_every_kib_and_every_byte_of_the_manifest_is_caught(tmp_path: Path, file: str) -> None:
+    folder = written(tmp_path)
+    path = tmp_path / "job" / "000000020" / file
+    data = path.read_bytes()
+    for size in range(0, len(data), 1024 if file != MANIFEST else 7):
+        path.write_bytes(data[:size])
+        found, broken = newest_whole(folder)
+        assert found.number == 10
+        assert len(broken) == 1
+        assert file in broken[0]
+    path.write_bytes(data)
+    assert newest_whole(folder)[0].number == 20
+
+
+@pytest.mark.parametrize("file", ["node-0.safetensors", MANIFEST])
+def test_flipped_bits_are_caught(tmp_path: Path, file: str) -> None:
+    folder = written(tmp_path)
+    path = tmp_path / "job" / "000000020" / file
+    data = path.read_bytes()
+    for bit in np.random.default_rng(1).integers(8 * len(data), size=250).tolist():
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        found, broken = newest_whole(folder)
+        assert found.number == 10, bit
+        assert file in broken[0]
+
+
+def written(tmp_path: Path) -> Folder:
+    kept = store(LocalFolder(tmp_path / "job"), [])
+    write(kept, 10, 4096)
+    write(kept, 20, 4096)
+    return LocalFolder(tmp_path / "job")
+
+
+def test_lost_file_is_caught_and_nothing_whole_says_why(tmp_path: Path) -> None:
+    folder = written(tmp_path)
+    for number in (10, 20):
+        (tmp_path / "job" / f"{number:09d}" / "node-1.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"no whole checkpoint; checkpoint 20 is left out.*node-1.*checkpoint 10"):
+        newest_whole(folder)
+    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+        newest_whole(LocalFolder(tmp_path / "elsewhere"))
+
+
+def test_file_of_another_node_or_of_none_is_refused(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    kept = store(LocalFolder(tmp_path), warnings)
+    kept.write(0, 10, content(1, 10), last=True)
+    kept.write(1, 20, b"no header at all, but long enough", last=True)
+    assert len(warnings) == 1
+    assert "a file of node 1" in warnings[0]
+    assert numbers(LocalFolder(tmp_path)) == []
+
+
+def test_manifest_of_a_later_version_is_refused() -> None:
+    later = manifest(1, ()).model_copy(update={"schema_version": 2})
+    with pytest.raises(CheckpointError, match="of version 2, this program reads 1"):
+        Manifest.decode(later.encode())
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    yield "memory://checkpoints/job"
+    fsspec.filesystem("memory").store.clear()
+
+
+def test_object_store_keeps_prunes_and_verifies_like_a_disk(memory: str) -> None:
+    folder = open_folder(memory)
+    assert isinstance(folder, RemoteFolder)
+    assert numbers(folder) == []
+    kept = store(folder, [])
+    for number in (10, 20, 30):
+        write(kept, number)
+    assert numbers(folder) == [30, 20]
+    assert newest_whole(folder)[0].number == 30
+    files = fsspec.filesystem("memory")
+    path = "/checkpoints/job/000000030/node-0.safetensors"
+    files.pipe_file(path, files.cat_file(path)[:-1])
+    found, broken = newest_whole(folder)
+    assert (found.number, len(broken)) == (20, 1)
+    assert path.lstrip("/") in broken[0]
+
+
+def test_unknown_kind_of_address_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere://x.*ako-dataflow\[remote\]"):
+        open_folder("nowhere://x")
