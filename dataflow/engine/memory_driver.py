@@ -93,8 +93,8 @@ class MemoryDriver:
         self._offers: dict[Task, Offer] = {}
         self._first: dict[Task, Task] = {}
         self._compute: list[tuple[int, Task]] = []
-        nodes = range(len(self.engines))
-        self._open = {(node, other) for node in nodes for other in nodes}
+        everybody = range(len(self.engines))
+        self._open = {(node, other) for node in everybody for other in everybody}
         self._unmet: dict[int, set[int]] = {}
 
     def execute(self) -> MemoryRun:

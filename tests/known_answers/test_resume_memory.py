@@ -126,7 +126,7 @@ def test_resume_with_messages_under_way_ends_after_the_same_gradients(
             made, want = (each.states["clocks"].tensors()["made"].tolist() for each in (after, before))
             assert made == want
             assert np.isfinite(replica(after)).all()
-            assert getattr(after.states["clocks"], "rejected") == 0
+            assert after.states["clocks"].rejected == 0
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from operators.checkpoint import Checkpoint, model_file
 from tiny_data import IDENTITY, TWO
 
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
+from operators.checkpoint import Checkpoint, model_file
 from operators.clocks import ClocksState, everything
 from operators.dnn import ModelSpec
 from operators.messages import Progress

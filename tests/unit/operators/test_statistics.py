@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import safetensors.numpy
-from operators.checkpoint import Checkpoint, model_file
 from tiny_data import IDENTITY, TWO, data
 
 from dataflow.errors import ConfigError
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
+from operators.checkpoint import Checkpoint, model_file
 from operators.clocks import ClocksState
 from operators.compute import Compute
 from operators.dnn import TorchSpec, build_network
