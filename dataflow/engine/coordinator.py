@@ -57,7 +57,6 @@ class Trigger(StrEnum):
     RULE_BROKEN = "stop rule cannot be followed"
     CANCEL = "cancel"
     GRACE_OVER = "grace over"
-    MASTER_RESTARTED = "master restarted"
 
 
 _S, _T = JobState, Trigger
@@ -66,27 +65,22 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.SUBMITTED, _T.PLACED): _S.DEPLOYING,
     (_S.SUBMITTED, _T.UNPLACED): _S.PENDING,
     (_S.SUBMITTED, _T.CANCEL): _S.CANCELLED,
-    (_S.SUBMITTED, _T.MASTER_RESTARTED): _S.PENDING,
     (_S.PENDING, _T.PLACED): _S.DEPLOYING,
     (_S.PENDING, _T.UNPLACED): _S.PENDING,
     (_S.PENDING, _T.CANCEL): _S.CANCELLED,
-    (_S.PENDING, _T.MASTER_RESTARTED): _S.PENDING,
     (_S.DEPLOYING, _T.ALL_READY): _S.RUNNING,
     (_S.DEPLOYING, _T.NOT_READY_IN_TIME): _S.FAILED,
     (_S.DEPLOYING, _T.NODE_FAILED): _S.FAILED,
     (_S.DEPLOYING, _T.NODE_LOST): _S.FAILED,
     (_S.DEPLOYING, _T.CANCEL): _S.CANCELLING,
-    (_S.DEPLOYING, _T.MASTER_RESTARTED): _S.FAILED,
     (_S.RUNNING, _T.ALL_ENDED): _S.FINISHED,
     (_S.RUNNING, _T.DRAINING_TOOK_TOO_LONG): _S.FINISHED,
     (_S.RUNNING, _T.NODE_FAILED): _S.FAILED,
     (_S.RUNNING, _T.NODE_LOST): _S.FAILED,
     (_S.RUNNING, _T.RULE_BROKEN): _S.FAILED,
     (_S.RUNNING, _T.CANCEL): _S.CANCELLING,
-    (_S.RUNNING, _T.MASTER_RESTARTED): _S.FAILED,
     (_S.CANCELLING, _T.ALL_ENDED): _S.CANCELLED,
     (_S.CANCELLING, _T.GRACE_OVER): _S.CANCELLED,
-    (_S.CANCELLING, _T.MASTER_RESTARTED): _S.CANCELLED,
 }
 """The life of a job. A trigger that a state does not list changes nothing there."""
 
@@ -167,29 +161,12 @@ class CancelAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class MasterRestarted:
-    """The master that looked after the job is gone or going; if the job can wait, another will go on with it."""
-
-    reason: str = "the master was restarted"
-
-
-@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: the answer to the last `SetTimer`; harmless at any other time."""
 
 
 Event = (
-    Placed
-    | Unplaced
-    | NodePrepared
-    | NodeReady
-    | NodeReport
-    | NodeEnded
-    | NodeFailed
-    | NodeLost
-    | CancelAsked
-    | MasterRestarted
-    | Tick
+    Placed | Unplaced | NodePrepared | NodeReady | NodeReport | NodeEnded | NodeFailed | NodeLost | CancelAsked | Tick
 )
 
 
@@ -310,7 +287,8 @@ class JobCoordinator:
         nodes: number of nodes of the job.
         rules: when to stop it.
         deadlines: how long to wait for what.
-        state: where the job is; other than SUBMITTED when a restarted master takes it over.
+
+    A master that takes a job over gives a fresh coordinator the same events at the same times, and has it where it was.
 
     Attributes:
         state: where the job is.
@@ -318,15 +296,8 @@ class JobCoordinator:
         started_s: when it began to run, on the clock of `now`; None before.
     """
 
-    def __init__(
-        self,
-        nodes: int,
-        rules: StopRules,
-        deadlines: Deadlines | None = None,
-        *,
-        state: JobState = JobState.SUBMITTED,
-    ) -> None:
-        self.state = state
+    def __init__(self, nodes: int, rules: StopRules, deadlines: Deadlines | None = None) -> None:
+        self.state = JobState.SUBMITTED
         self.stopped_by: StoppedBy = ""
         self.started_s: float | None = None
         self._rules = rules
@@ -368,8 +339,6 @@ class JobCoordinator:
                 commands = self._on_broken(Trigger.NODE_LOST, node, f"node {self._names[node]} was lost: {reason}", now)
             case CancelAsked():
                 commands = self._go(Trigger.CANCEL, now, "cancelled")
-            case MasterRestarted(reason):
-                commands = self._go(Trigger.MASTER_RESTARTED, now, reason)
             case Tick():
                 commands = self._on_tick(now)
         return commands

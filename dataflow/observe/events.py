@@ -9,7 +9,7 @@ from dataflow.reports import NodeStatistics, OperatorReport
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something that happened to a job. Exactly one of `state`, `report` and `statistics` is set.
+    """Something that happened to a job. Exactly one of `state`, `report`, `statistics` and `master_away` is set.
 
     Args:
         index: its number among the job's events, from 0. Statistics of a running node pass by and are not kept:
@@ -22,6 +22,7 @@ class JobEvent:
         node: number of the node, for a report.
         report: a message emitted on a reported port.
         statistics: what a node has counted since the start.
+        master_away: from when until when there was no master, in seconds since 1970-01-01 UTC.
     """
 
     index: int
@@ -33,3 +34,4 @@ class JobEvent:
     node: int = 0
     report: OperatorReport | None = None
     statistics: NodeStatistics | None = None
+    master_away: tuple[float, float] | None = None

@@ -28,7 +28,11 @@ from dataflow.transport.generated import control_pb2 as pb
 PAST_S = 60.0
 """Seconds for which what the nodes of a job measured is kept once it is over."""
 
+GRACE_S = 10.0
+"""Seconds that agents are given to attach again to a master that was restarted."""
+
 _SWEEP_S = 0.5
+_PASSING = frozenset({"statistics", "report", "artifact"})
 _LAST_LINES = 5
 
 
@@ -47,20 +51,27 @@ class Dispatcher:
         self._runs: dict[str, JobRun] = {}
         self._sessions: dict[str, AgentSession] = {}
         self._past: deque[tuple[float, MeasuredJob]] = deque()
+        self._leaving = False
 
     def recover(self) -> None:
-        """Take over the jobs of an earlier master: those that waited go on waiting, the others have failed."""
+        """Take over the jobs of an earlier master, which go on; nodes have `GRACE_S` to attach again."""
+        now_s, alive_s = self._clock.wall(), self._store.alive_s()
+        absence = pb.Absence(from_s=now_s if alive_s is None else alive_s, to_s=now_s)
         for status in self._store.statuses():
             if co.JobState(status.state) not in co.ENDED:
                 job = self._store.job(status.job)
                 run = self._run(job, JobSpec.model_validate_json(job.spec_json))
-                run.feed(co.MasterRestarted())
+                run.recover()
+                if run.away():
+                    run.was_away(absence)
+        self._store.set_alive_s(now_s)
+        if any(run.away() for run in self._runs.values()):
+            asyncio.get_running_loop().call_later(GRACE_S, self._grace_over)
         self._settle()
 
     def shut_down(self) -> None:
-        """End what runs, in order, because the master has been told to leave; what waits is kept for the next one."""
-        for run in self._runs.values():
-            run.feed(co.MasterRestarted("the master was stopped"))
+        """Let go of the agents, because the master has been told to leave; jobs go on, and the next one finds them."""
+        self._leaving = True
         for session in self._sessions.values():
             session.end()
 
@@ -87,10 +98,11 @@ class Dispatcher:
             submitted_s=self._clock.wall(),
         )
         stored = StoredJob(status.job, spec_json, bundle, status)
-        job = self._store.add_job(operation_id, stored)
-        if job == status.job:
-            self._run(stored, spec).announce()
-            self._settle()
+        with self._store.transaction(durable=True):
+            job = self._store.add_job(operation_id, stored)
+            if job == status.job:
+                self._run(stored, spec).announce()
+        self._settle()
         return job
 
     def cancel(self, job: str) -> None:
@@ -114,41 +126,67 @@ class Dispatcher:
         return [session.status(now) for session in self._sessions.values()]
 
     def attach(self, hello: pb.Hello) -> AgentSession:
-        """Let an agent in.
+        """Let an agent in, and have it end what it holds of jobs that are over or that nobody knows.
 
         Raises:
-            MasterError: one of that name is attached already.
+            MasterError: another one of that name is attached already.
         """
-        if hello.name in self._sessions:
+        before = self._sessions.get(hello.name)
+        if before is not None and before.life != hello.life:
             fix = "give it another --name"
             raise MasterError(what="a node of this name is attached already", got=hello.name, fix=fix)
-        session = self._sessions[hello.name] = AgentSession(hello, self._clock.now())
+        had = {} if before is None else before.jobs
+        if before is not None:  # its connection broke, which it was the first to notice
+            before.end()
+            before.jobs = {}
+        kept = self._store.kept(hello.name, hello.life)
+        session = self._sessions[hello.name] = AgentSession(hello, self._clock.now(), kept)
+        rejoined = set[str]()
+        for held in hello.held:
+            run = self._runs.get(held.job)
+            if run is not None and run.deployed(held):
+                rejoined.add(held.job)
+                run.rejoin(held.node, session, held=True)
+            else:
+                session.jobs[held.job] = held.node
+                session.send(pb.MasterMessage(job=held.job, kill=pb.Kill()))
+        for run in self._runs.values():
+            here = [node for node, name in run.away().items() if name == hello.name]
+            node = had.get(run.id, here[0] if here else None)
+            if node is not None and run.id not in rejoined:
+                run.rejoin(node, session, held=False)
         self._settle()
         return session
 
     def detach(self, session: AgentSession, reason: str) -> None:
         """An agent has gone, and why."""
-        if self._sessions.get(session.name) is not session:
+        if self._leaving or self._sessions.get(session.name) is not session:
             return
         del self._sessions[session.name]
         session.end()
         jobs, session.jobs = session.jobs, {}
         for job, node in jobs.items():
-            self._runs[job].feed(co.NodeLost(node, reason))
+            if job in self._runs:
+                self._runs[job].feed(co.NodeLost(node, reason))
         self._settle()
 
     def heard(self, session: AgentSession, message: pb.AgentMessage) -> None:
-        """An agent has said something."""
+        """An agent has said something; what has a number is kept, and has its effect, once."""
+        if self._leaving or self._sessions.get(session.name) is not session:
+            return
         session.heard_s = self._clock.now()
-        match message.WhichOneof("body"):
-            case "heartbeat":
-                session.progress = dict(message.heartbeat.progress)
-            case "from_process":
-                self._from_process(session, message.from_process)
-            case "log_lines":
-                self._log_lines(session, message.log_lines)
-            case "exited":
-                self._exited(session, message.exited)
+        body = message.WhichOneof("body")
+        if body == "heartbeat":
+            session.progress = dict(message.heartbeat.progress)
+        elif not message.number:
+            self._take(session, message)
+        elif message.number > session.kept:
+            passing = body == "log_lines" or message.from_process.message.WhichOneof("body") in _PASSING
+            with self._store.transaction(durable=not passing):
+                self._take(session, message)
+                self._store.set_kept(session.name, session.life, message.number)
+            session.kept = message.number
+        session.acknowledge(at_once=body == "heartbeat")
 
     async def sweep(self) -> None:
         """Detach agents that have fallen silent, for ever."""
@@ -156,12 +194,30 @@ class Dispatcher:
             before = self._clock.now()
             await asyncio.sleep(_SWEEP_S)
             now = self._clock.now()
+            self._store.set_alive_s(self._clock.wall())
             for session in list(self._sessions.values()):
                 if now - before > 2 * _SWEEP_S:
                     # It was this process that did not run: what the agents sent meanwhile has not been read yet.
                     session.heard_s = now
                 elif session.lost(now, self._lost_after_s):
                     self.detach(session, f"no heartbeat for {now - session.heard_s:.1f} s")
+
+    def _take(self, session: AgentSession, message: pb.AgentMessage) -> None:
+        match message.WhichOneof("body"):
+            case "from_process":
+                self._from_process(session, message.from_process)
+            case "log_lines":
+                self._log_lines(session, message.log_lines)
+            case "exited":
+                self._exited(session, message.exited)
+
+    def _grace_over(self) -> None:
+        for run in list(self._runs.values()):
+            for node in run.away():
+                reason = f"its agent did not come back within {GRACE_S:g} s of the master's restart"
+                run.feed(co.NodeLost(node, reason))
+            run.feed(co.Tick())  # what was due while there was no master
+        self._settle()
 
     def _run(self, job: StoredJob, spec: JobSpec) -> JobRun:
         run = JobRun(job.status, spec, job.bundle, self._store, self._clock, self._deadlines)
@@ -174,6 +230,7 @@ class Dispatcher:
         for job, run in list(self._runs.items()):
             if run.over:
                 self._store.drop_partial_artifacts(job)
+                self._store.drop_decisions(job)
                 self._past.append((self._clock.now(), run.measured()))
                 del self._runs[job]
                 run.bell.ring()
@@ -229,7 +286,7 @@ class Dispatcher:
         told = run.recent.get(statistics.node)
         before = told[-1].received_nbytes if told else {}
         for peer, nbytes in statistics.received_nbytes.items():
-            if nbytes > before.get(peer, 0) and peer < len(run.sessions):
+            if nbytes > before.get(peer, 0) and peer in run.sessions:
                 run.sessions[peer].seen_s = self._clock.now()
 
     def _log_lines(self, session: AgentSession, message: pb.LogLines) -> None:

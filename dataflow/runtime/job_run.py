@@ -1,8 +1,13 @@
-"""A job that has not ended, in the master: its coordinator's commands carried out, its events kept."""
+"""A job that has not ended, in the master: its coordinator's commands carried out, its events kept.
+
+Invariant: what the coordinator is given is kept before anything that it commands is sent, and every command may be sent
+again: a master that takes the job over decides the same again, and tells every node all that it should have been told.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -15,12 +20,16 @@ from dataflow.plan.job import JobSpec
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
+from dataflow.runtime.history import event_from_text, event_to_text
 from dataflow.runtime.store import Store
 from dataflow.runtime.wire import statistics_from_wire
 from dataflow.transport.generated import control_pb2 as pb
 
 _CLOSE_S = 5.0
 """Seconds a job process that has ended is given to leave on its own."""
+
+
+MakeMessage = Callable[[], pb.MasterMessage]
 
 
 class Bell:
@@ -52,7 +61,7 @@ class JobRun:
 
     Attributes:
         bell: rings when there is news for those who watch or read logs.
-        sessions: the agents it was placed on, by node number.
+        sessions: the agents it was placed on, by node number; without those that a master's death has parted from it.
         live: newest statistics of each running node and how many have come, for those who watch.
         recent: the newest few statistics of each node, oldest first.
     """
@@ -61,15 +70,17 @@ class JobRun:
         self, status: pb.JobStatus, spec: JobSpec, bundle: Bundle, store: Store, clock: Clock, deadlines: co.Deadlines
     ) -> None:
         self.status, self.spec, self.bell = status, spec, Bell()
-        self.sessions: tuple[AgentSession, ...] = ()
+        self.sessions: dict[int, AgentSession] = {}
         self.live: dict[int, tuple[int, pb.NodeStatistics]] = {}
         self.recent: dict[int, deque[pb.NodeStatistics]] = {}
         self.next_event = store.event_count(status.job)
         self._bundle, self._store, self._clock = bundle, store, clock
-        self._coordinator = co.JobCoordinator(spec.nodes, spec.stop, deadlines, state=co.JobState(status.state))
+        self._coordinator = co.JobCoordinator(spec.nodes, spec.stop, deadlines)
         self._plan: PhysicalPlan | None = None
         self._token = secrets.token_urlsafe(32)
         self._timer: asyncio.TimerHandle | None = None
+        self._told: dict[int, list[MakeMessage]] = {}
+        self._prepared: set[int] = set()
 
     @property
     def id(self) -> str:
@@ -89,7 +100,7 @@ class JobRun:
     @property
     def over(self) -> bool:
         """Whether it has ended and none of its processes is left."""
-        return self.ended and not any(self.id in session.jobs for session in self.sessions)
+        return self.ended and not any(self.id in session.jobs for session in self.sessions.values())
 
     def announce(self) -> None:
         """Keep the job's first event."""
@@ -98,20 +109,66 @@ class JobRun:
     def place(self, sessions: tuple[AgentSession, ...]) -> None:
         """Start on these agents, which become busy."""
         names = tuple(session.name for session in sessions)
-        plan = compile_graph(self.spec.graph, self.spec.nodes, seed=self.spec.seed, names=names)
-        self._plan = plan.model_copy(
-            update={
-                "nodes": tuple(
-                    node.model_copy(update={"compute_tasks": session.tasks})
-                    for node, session in zip(plan.nodes, sessions, strict=True)
-                )
-            }
-        )
-        self.sessions = sessions
+        tasks = tuple(session.tasks for session in sessions)
+        self.sessions = dict(enumerate(sessions))
         self.status.node_names[:] = names
         for node, session in enumerate(sessions):
             session.jobs[self.id] = node
-        self.feed(co.Placed(names))
+        with self._store.transaction(durable=True):
+            self._store.set_placement(self.id, json.dumps({"tasks": tasks, "token": self._token}))
+            self._plan = self._compiled(names, tasks)
+            self.feed(co.Placed(names))
+
+    def recover(self) -> None:
+        """Come to where an earlier master has brought the job; nothing is sent, and what it did is not done again."""
+        if placement := self._store.placement(self.id):
+            where = json.loads(placement)
+            self._token = where["token"]
+            self._plan = self._compiled(tuple(self.status.node_names), tuple(where["tasks"]))
+        # Times are told by the machine's clock that outlives processes, and must not go back for all that.
+        now, wall_s, before = self._clock.now(), self._clock.wall(), float("-inf")
+        for happened_s, text in self._store.decisions(self.id):
+            before = max(before, now - max(0.0, wall_s - happened_s))
+            for command in self._decide(event_from_text(text), before):
+                if not isinstance(command, co.SetTimer | co.ChangeState | co.Finish):
+                    self._do(command)
+
+    def away(self) -> dict[int, str]:
+        """Names of the nodes, by number, that run it as far as is known and whose agents are not attached."""
+        if self.waiting or self.ended:
+            return {}
+        return {node: name for node, name in enumerate(self.status.node_names) if node not in self.sessions}
+
+    def rejoin(self, node: int, session: AgentSession, *, held: bool) -> None:
+        """The agent of a node is attached again: tell it all that it may not have heard.
+
+        Args:
+            node: the node's number.
+            session: its agent.
+            held: whether the agent still holds what was deployed to it.
+        """
+        self.sessions[node] = session
+        if held:
+            session.jobs[self.id] = node
+            for make in self._told[node][1:]:
+                session.send(make())
+        elif node not in self._prepared and self._coordinator.state is co.JobState.DEPLOYING:
+            # The earlier master was killed before it could say so, or the agent before anything came of it.
+            session.jobs[self.id] = node
+            for make in self._told.get(node, []):
+                session.send(make())
+        else:
+            self.feed(co.NodeLost(node, "its agent was restarted"))
+
+    def deployed(self, held: pb.Held) -> bool:
+        """Whether this is a node of the job as it is now."""
+        return not self.ended and held.node in self._told and held.operation_id == self._operation(held.node)
+
+    def was_away(self, absence: pb.Absence) -> None:
+        """Note that the job had no master for a while."""
+        self.status.master_away.append(absence)
+        self._store.set_status(self.status)
+        self._keep(pb.JobEvent(master_away=absence))
 
     def wait_because(self, reason: str) -> None:
         """It cannot start yet."""
@@ -120,8 +177,10 @@ class JobRun:
 
     def feed(self, event: co.Event) -> None:
         """Give the coordinator an event and do what it says."""
-        for command in self._coordinator.handle(event, self._clock.now()):
-            self._do(command)
+        with self._store.transaction(durable=not isinstance(event, co.NodeReport)):
+            self._store.add_decision(self.id, self._clock.wall(), event_to_text(event))
+            for command in self._decide(event, self._clock.now()):
+                self._do(command)
         self.bell.ring()
 
     def report(self, node: int, report: pb.OperatorReport) -> None:
@@ -152,9 +211,23 @@ class JobRun:
         self._stamp(event)
         return event
 
+    def _decide(self, event: co.Event, now: float) -> list[co.Command]:
+        if isinstance(event, co.NodePrepared):
+            self._prepared.add(event.node)
+        return self._coordinator.handle(event, now)
+
+    def _compiled(self, names: tuple[str, ...], tasks: tuple[int, ...]) -> PhysicalPlan:
+        plan = compile_graph(self.spec.graph, self.spec.nodes, seed=self.spec.seed, names=names)
+        nodes = tuple(
+            node.model_copy(update={"compute_tasks": each}) for node, each in zip(plan.nodes, tasks, strict=True)
+        )
+        return plan.model_copy(update={"nodes": nodes})
+
     def _do(self, command: co.Command) -> None:
         match command:
             case co.Deploy(node):
+                self._told[node] = []
+                self._prepared.discard(node)
                 self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=self._deployment(node)))
             case co.Connect(node, addresses):
                 self._send(node, lambda: pb.MasterMessage(job=self.id, connect=pb.Connect(addresses=addresses)))
@@ -174,9 +247,13 @@ class JobRun:
             case co.Finish(state, reason, stopped_by):
                 self._change_state(state, reason, stopped_by)
 
-    def _send(self, node: int, make: Callable[[], pb.MasterMessage]) -> None:
-        if node < len(self.sessions) and self.id in self.sessions[node].jobs:
+    def _send(self, node: int, make: MakeMessage) -> None:
+        self._told.setdefault(node, []).append(make)
+        if node in self.sessions and self.id in self.sessions[node].jobs:
             self.sessions[node].send(make())
+
+    def _operation(self, node: int) -> str:
+        return f"{self.id}/{node}/0"
 
     def _kill(self, nodes: tuple[int, ...], grace_s: float) -> None:
         for node in nodes:
@@ -184,7 +261,7 @@ class JobRun:
 
     def _deployment(self, node: int) -> pb.Deploy:
         return pb.Deploy(
-            operation_id=f"{self.id}/{node}/0",
+            operation_id=self._operation(node),
             plan_json=self._plan.model_dump_json().encode() if self._plan else b"",
             node=node,
             incarnation=0,

@@ -22,6 +22,9 @@ from dataflow.runtime.auth import TOKEN_VARIABLE, read_token
 from dataflow.runtime.client import Client
 from dataflow.runtime.state_dir import read_endpoint
 
+PATIENCE_S = 30.0
+"""Seconds for which the cluster's client waits for a master that has died."""
+
 START_S = 60.0
 """Seconds within which all processes must be there."""
 
@@ -103,6 +106,11 @@ class LocalCluster:
         """Process ids by name: ``master``, ``node-0``, ..."""
         return {name: process.pid for name, process in self._processes.items()}
 
+    def restart_master(self) -> None:
+        """Start a master in place of the one that has died, at the same address; returns before it serves."""
+        self._processes["master"].wait()
+        self._spawn("master", MASTER, "--port", self.client.address.rpartition(":")[2])
+
     def log(self, name: str) -> str:
         """What a process of the cluster has printed."""
         return (self.state_dir / "logs" / f"{name}.log").read_text(errors="replace")
@@ -118,7 +126,9 @@ class LocalCluster:
             tasks = self._place(name).tasks or self.tasks
             self._spawn(name, "dataflow.runtime.agent", "--name", name, "--tasks", str(tasks))
         deadline = self._clock.now() + START_S
-        self.client = Client(self._until_listening(deadline), read_token(self.state_dir))
+        self.client = Client(
+            self._until_listening(deadline), read_token(self.state_dir), patience_s=PATIENCE_S, clock=self._clock
+        )
         while len(self.client.nodes()) < self.nodes:
             self._check(deadline)
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import secrets
+import zlib
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -47,8 +49,9 @@ class World:
         self.clock, self.store = ManualClock(), Store(folder)
         self.dispatcher = Dispatcher(self.store, self.clock, Deadlines(), lost_after_s=5.0)
 
-    def attach(self, name: str) -> AgentSession:
-        return self.dispatcher.attach(pb.Hello(name=name, host="127.0.0.1", cores=2, tasks=1))
+    def attach(self, name: str, life: str = "", held: Sequence[pb.Held] = ()) -> AgentSession:
+        life = life or secrets.token_hex(4)
+        return self.dispatcher.attach(pb.Hello(name=name, host="127.0.0.1", cores=2, tasks=1, life=life, held=held))
 
     def submit(self, operation: str, nodes: int = 1) -> str:
         graph = LogicalGraph(name="idle").with_role("worker").with_operator("source", Idle(), role="worker")
@@ -121,11 +124,11 @@ def test_artifact_that_cannot_be_kept_fails_the_job_and_its_rest_is_dropped(tmp_
     async def scene(world: World) -> None:
         session = world.attach("a")
         job = world.submit("one")
-        part = tmp_path / "artifacts" / f"{job}.0.part"
+        part = tmp_path / "artifacts" / f"{job}.0.{zlib.crc32(b'model'):08x}.part"
         part.mkdir(parents=True)
         world.say(session, job, artifact=pb.ArtifactChunk(name="model", data=b"1"))
         part.rmdir()
-        world.say(session, job, artifact=pb.ArtifactChunk(name="model", data=b"2", last=True))
+        world.say(session, job, artifact=pb.ArtifactChunk(name="model", data=b"2", last=True, start=1))
         state, reason = world.state(job)
         assert state == "FAILED"
         assert "node a: cannot keep an artifact" in reason
