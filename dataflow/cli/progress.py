@@ -60,6 +60,9 @@ class Progress:
         elif event.report is not None:
             self._report, self._report_s = event.report, event.elapsed_s
             self._say(self._line())
+        elif event.master_away is not None:
+            from_s, to_s = event.master_away
+            self._say(f"the master is back after {seconds(to_s - from_s)}; the job went on")
         else:
             self._state = event.state
             # Why a job failed is the error that the command ends with.

@@ -22,7 +22,7 @@ import grpc
 
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import AkoError, AuthError, MasterError
-from dataflow.runtime.auth import check_host, find_token
+from dataflow.runtime.auth import check_host, find_authority, find_token
 from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.job_supervisor import JobSupervisor
 from dataflow.runtime.outbox import Outbox
@@ -31,6 +31,7 @@ from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_
 from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import CHANNEL_OPTIONS
 from dataflow.transport.authorization import token_metadata
+from dataflow.transport.encryption import open_aio_channel
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.generated.control_pb2_grpc import MasterStub
 
@@ -98,7 +99,8 @@ async def attach(config: AgentConfig, clock: Clock | None = None, announce: Anno
         MasterError: the master could not be reached within `FIRST_S`, or refused the node at its first attempt: a name
             taken, another version.
     """
-    check_host(config.host, insecure=config.insecure)
+    encrypted = find_authority(config.state_dir) is not None
+    check_host(config.host, insecure=config.insecure, encrypted=encrypted)
     clock = clock or SystemClock()
     agent = _Agent(config, clock, announce)
     delay_s, attached_before, away_s = _BACKOFF_S[0], False, clock.now()
@@ -141,7 +143,8 @@ class _Agent:
             return False
         token = find_token(self._config.token, self._config.state_dir)
         attached = False
-        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        authority = find_authority(self._config.state_dir)
+        async with open_aio_channel(address, authority, CHANNEL_OPTIONS) as channel:
             stub: Any = MasterStub(channel)  # type: ignore[no-untyped-call]
             welcome = asyncio.Event()
             call = stub.Attach(self._messages(welcome), metadata=token_metadata(token))
@@ -266,6 +269,9 @@ def _check(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> None:
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNAUTHENTICATED:
         raise AuthError(what="the master refuses this token", where=address) from error
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        fix = "use that of `ako token --role node`"
+        raise AuthError(what="the master takes this token, but not of a node", where=address, fix=fix) from error
     if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION) and not patient:
         raise MasterError(what=f"the master refuses this node: {details}", where=address) from error
     print(f"not attached to {address}: {code.name} {details}", file=sys.stderr, flush=True)

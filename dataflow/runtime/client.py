@@ -24,10 +24,11 @@ from dataflow.engine.coordinator import ENDED, JobState
 from dataflow.errors import AkoError, AuthError, ConfigError, MasterError
 from dataflow.observe.events import JobEvent
 from dataflow.reports import NodeStatistics, OperatorReport
-from dataflow.runtime.auth import TOKEN_VARIABLE
+from dataflow.runtime.auth import AUTHORITY_FILE, AUTHORITY_VARIABLE, TOKEN_VARIABLE
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.wire import CHANNEL_OPTIONS, event_from_wire, report_from_wire, statistics_from_wire
 from dataflow.transport.authorization import token_metadata
+from dataflow.transport.encryption import open_channel
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.generated.control_pb2_grpc import MasterStub
 
@@ -137,6 +138,8 @@ class Client:
     Args:
         address: the master's ``host:port``.
         token: the cluster's token; see `dataflow.runtime.auth.find_token`.
+        authority: certificate of who must have signed the master's; see `dataflow.runtime.auth.find_authority`. None:
+            what is said is not encrypted.
         patience_s: for how long a master that has answered may be away.
         clock: the clock.
 
@@ -144,11 +147,19 @@ class Client:
     Where a job is asked for by id, the beginning of exactly one id will do.
     """
 
-    def __init__(self, address: str, token: str, *, patience_s: float = PATIENCE_S, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        authority: bytes | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+        clock: Clock | None = None,
+    ) -> None:
         self.address = address
         self._patience_s, self._clock, self._answered = patience_s, clock or SystemClock(), False
         self._metadata = token_metadata(token)
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = open_channel(address, authority, CHANNEL_OPTIONS)
         self._stub: Any = MasterStub(self._channel)  # type: ignore[no-untyped-call]
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ako-client")
 
@@ -326,11 +337,16 @@ def _errors(address: str) -> Iterator[None]:
 def _translated(error: Any, address: str) -> AkoError:
     code, details = error.code(), error.details()
     if code in _AWAY:
-        fix = "start it with `ako master`, or check the address"
+        if "handshake" in (details or "").lower() or "certificate" in (details or "").lower():
+            what = "whoever is there does not show a certificate of this cluster"
+            return AuthError(what, where=address, fix=f"set {AUTHORITY_VARIABLE} to the master's {AUTHORITY_FILE}")
+        fix = "start it with `ako master`, check the address, or, if it speaks TLS, set " + AUTHORITY_VARIABLE
         return MasterAwayError(what="the master cannot be reached", where=address, fix=fix)
     if code is grpc.StatusCode.UNAUTHENTICATED:
         fix = f"set {TOKEN_VARIABLE} to what the master's token file holds"
         return AuthError(what="the master refuses this token", where=address, fix=fix)
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        return AuthError(what=details, where=address, fix="use the token of another role; see `ako token --help`")
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return ConfigError(what=details)
     return MasterError(what=details or f"the master answered {code.name}", where=address)

@@ -7,6 +7,7 @@ import re
 import secrets
 import signal
 from collections import deque
+from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 
@@ -23,6 +24,7 @@ from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.job_run import JobRun
 from dataflow.runtime.store import Store, StoredJob
 from dataflow.runtime.wire import report_from_wire, statistics_from_wire
+from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
 
 PAST_S = 60.0
@@ -36,6 +38,14 @@ _PASSING = frozenset({"statistics", "report", "artifact"})
 _LAST_LINES = 5
 
 
+Encrypt = Callable[[Sequence[str]], KeyPair | None]
+"""Makes the key pair of a job, given the hosts of its nodes; None: they do not encrypt."""
+
+
+def _plain(_hosts: Sequence[str]) -> KeyPair | None:
+    return None
+
+
 class Dispatcher:
     """All jobs that have not ended, and all attached agents.
 
@@ -44,9 +54,13 @@ class Dispatcher:
         clock: the clock.
         deadlines: see `Deadlines`.
         lost_after_s: seconds of silence after which an agent counts as lost; see `AgentSession.lost`.
+        encrypt: makes the key pair with which the nodes of a job encrypt, given their hosts; None: they do not.
     """
 
-    def __init__(self, store: Store, clock: Clock, deadlines: co.Deadlines, lost_after_s: float) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, deadlines: co.Deadlines, lost_after_s: float, encrypt: Encrypt = _plain
+    ) -> None:
+        self._encrypt = encrypt
         self._store, self._clock, self._deadlines, self._lost_after_s = store, clock, deadlines, lost_after_s
         self._runs: dict[str, JobRun] = {}
         self._sessions: dict[str, AgentSession] = {}
@@ -239,7 +253,8 @@ class Dispatcher:
         free = sorted((session.name for session in self._sessions.values() if not session.jobs), key=_in_order)
         placements = place_jobs(waiting, free, len(self._sessions))
         for job, names in placements.placed.items():
-            self._runs[job].place(tuple(self._sessions[name] for name in names))
+            sessions = tuple(self._sessions[name] for name in names)
+            self._runs[job].place(sessions, self._encrypt([session.host for session in sessions]))
         for job, reason in placements.reasons.items():
             self._runs[job].wait_because(reason)
 

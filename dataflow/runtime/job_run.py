@@ -23,6 +23,7 @@ from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.history import event_from_text, event_to_text
 from dataflow.runtime.store import Store
 from dataflow.runtime.wire import statistics_from_wire
+from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
 
 _CLOSE_S = 5.0
@@ -78,6 +79,7 @@ class JobRun:
         self._coordinator = co.JobCoordinator(spec.nodes, spec.stop, deadlines)
         self._plan: PhysicalPlan | None = None
         self._token = secrets.token_urlsafe(32)
+        self._pair: KeyPair | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._told: dict[int, list[MakeMessage]] = {}
         self._prepared: set[int] = set()
@@ -106,8 +108,8 @@ class JobRun:
         """Keep the job's first event."""
         self._change_state(self._coordinator.state, "")
 
-    def place(self, sessions: tuple[AgentSession, ...]) -> None:
-        """Start on these agents, which become busy."""
+    def place(self, sessions: tuple[AgentSession, ...], pair: KeyPair | None) -> None:
+        """Start on these agents, which become busy; encrypted between them if there is a key pair."""
         names = tuple(session.name for session in sessions)
         tasks = tuple(session.tasks for session in sessions)
         self.sessions = dict(enumerate(sessions))
@@ -115,7 +117,11 @@ class JobRun:
         for node, session in enumerate(sessions):
             session.jobs[self.id] = node
         with self._store.transaction(durable=True):
-            self._store.set_placement(self.id, json.dumps({"tasks": tasks, "token": self._token}))
+            self._pair = pair
+            where = {"tasks": tasks, "token": self._token}
+            if pair is not None:
+                where |= {"certificate": pair.certificate.decode(), "key": pair.key.decode()}
+            self._store.set_placement(self.id, json.dumps(where))
             self._plan = self._compiled(names, tasks)
             self.feed(co.Placed(names))
 
@@ -124,6 +130,8 @@ class JobRun:
         if placement := self._store.placement(self.id):
             where = json.loads(placement)
             self._token = where["token"]
+            if "key" in where:
+                self._pair = KeyPair(where["certificate"].encode(), where["key"].encode())
             self._plan = self._compiled(tuple(self.status.node_names), tuple(where["tasks"]))
         # Times are told by the machine's clock that outlives processes, and must not go back for all that.
         now, wall_s, before = self._clock.now(), self._clock.wall(), float("-inf")
@@ -269,6 +277,8 @@ class JobRun:
             bundle_digest=self._bundle.digest,
             token=self._token,
             record=self.spec.record,
+            certificate=self._pair.certificate if self._pair else b"",
+            key=self._pair.key if self._pair else b"",
         )
 
     def _set_timer(self, at_s: float) -> None:

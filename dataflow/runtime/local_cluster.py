@@ -18,7 +18,7 @@ from typing import Self
 
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import MasterError
-from dataflow.runtime.auth import TOKEN_VARIABLE, read_token
+from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE, read_token
 from dataflow.runtime.client import Client
 from dataflow.runtime.state_dir import read_endpoint
 
@@ -141,7 +141,8 @@ class LocalCluster:
         if place.insecure:
             common.append("--insecure")
         # The cluster has a token of its own; that of another one, for the user's other commands, is not for it.
-        environment = {key: value for key, value in os.environ.items() if key != TOKEN_VARIABLE}
+        foreign = {TOKEN_VARIABLE, AUTHORITY_VARIABLE}
+        environment = {key: value for key, value in os.environ.items() if key not in foreign}
         with (self.state_dir / "logs" / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [*place.enter, sys.executable, "-m", module, *common, *arguments],

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2
 
 from dataflow.errors import AuthError, ConfigError
 from dataflow.runtime import auth
-from dataflow.runtime.auth import check_host, find_token, make_token, read_token
+from dataflow.runtime.auth import Role, check_host, find_token, make_tokens, read_token
 from dataflow.runtime.client import Client
 from dataflow.runtime.master import MasterConfig, serve
 from dataflow.runtime.state_dir import read_endpoint
@@ -94,16 +94,19 @@ def test_every_method_of_the_data_plane_refuses_calls_without_the_token() -> Non
 
 
 def test_token_is_made_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
-    token = make_token(tmp_path)
-    assert len(token) == 43
-    assert make_token(tmp_path) == token == read_token(tmp_path)
-    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+    tokens = make_tokens(tmp_path)
+    assert {len(token) for token in tokens} == {43}
+    assert list(tokens.values()) == list(Role)
+    assert make_tokens(tmp_path) == tokens == {read_token(tmp_path, role): role for role in Role}
+    files = [tmp_path / name for name in ("token", "token.read", "token.submit", "token.node")]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
 def test_token_that_others_may_read_or_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AuthError, match="cannot read"):
         read_token(tmp_path)
-    token = make_token(tmp_path)
+    make_tokens(tmp_path)
+    token = read_token(tmp_path)
     (tmp_path / "token").chmod(0o644)
     with pytest.raises(AuthError, match="others may read") as caught:
         read_token(tmp_path)
@@ -116,7 +119,8 @@ def test_token_comes_from_the_argument_then_the_environment_then_the_file(
     monkeypatch.delenv(auth.TOKEN_VARIABLE, raising=False)
     with pytest.raises(AuthError, match="no token"):
         find_token()
-    made = make_token(tmp_path)
+    make_tokens(tmp_path)
+    made = read_token(tmp_path)
     assert find_token(state_dir=tmp_path) == made
     monkeypatch.setenv(auth.TOKEN_VARIABLE, "from the environment")
     assert find_token(state_dir=tmp_path) == "from the environment"
@@ -131,7 +135,7 @@ def test_token_that_no_call_can_show_is_refused_and_not_named(
     with pytest.raises(AuthError, match="one line of ASCII text at AKO_TOKEN") as caught:
         find_token()
     assert token not in str(caught.value)
-    make_token(tmp_path)
+    make_tokens(tmp_path)
     (tmp_path / "token").write_text(token)
     with pytest.raises(AuthError, match="one line of ASCII text"):
         read_token(tmp_path)
