@@ -146,11 +146,23 @@ def find_authority(state_dir: Path | None = None) -> bytes | None:
         AuthError: the file that was named cannot be read.
     """
     if named := os.environ.get(AUTHORITY_VARIABLE, ""):
-        path = Path(named).expanduser()
-    elif state_dir is None or os.environ.get(TOKEN_VARIABLE, "") or not (state_dir / AUTHORITY_FILE).exists():
+        return _read_certificate(Path(named).expanduser())
+    if state_dir is None or os.environ.get(TOKEN_VARIABLE, ""):
         return None
-    else:
-        path = state_dir / AUTHORITY_FILE
+    return read_authority(state_dir)
+
+
+def read_authority(state_dir: Path) -> bytes | None:
+    """PEM certificate of the authority in a master's state directory; None if there is none.
+
+    Raises:
+        AuthError: it cannot be read.
+    """
+    path = state_dir / AUTHORITY_FILE
+    return _read_certificate(path) if path.exists() else None
+
+
+def _read_certificate(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

@@ -18,7 +18,7 @@ from typing import Self
 
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import MasterError
-from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE, read_token
+from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE, read_authority, read_token
 from dataflow.runtime.client import Client
 from dataflow.runtime.state_dir import read_endpoint
 
@@ -107,7 +107,10 @@ class LocalCluster:
         return {name: process.pid for name, process in self._processes.items()}
 
     def restart_master(self) -> None:
-        """Start a master in place of the one that has died, at the same address; returns before it serves."""
+        """Start a master in place of the one that has died, at the same address; returns before it serves.
+
+        Like the others it goes with the thread that starts it.
+        """
         self._processes["master"].wait()
         self._spawn("master", MASTER, "--port", self.client.address.rpartition(":")[2])
 
@@ -127,7 +130,11 @@ class LocalCluster:
             self._spawn(name, "dataflow.runtime.agent", "--name", name, "--tasks", str(tasks))
         deadline = self._clock.now() + START_S
         self.client = Client(
-            self._until_listening(deadline), read_token(self.state_dir), patience_s=PATIENCE_S, clock=self._clock
+            self._until_listening(deadline),
+            read_token(self.state_dir),
+            read_authority(self.state_dir),
+            patience_s=PATIENCE_S,
+            clock=self._clock,
         )
         while len(self.client.nodes()) < self.nodes:
             self._check(deadline)

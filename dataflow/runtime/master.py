@@ -161,11 +161,18 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=MasterConfig.port)
     parser.add_argument("--state-dir", type=Path, default=default_state_dir())
     parser.add_argument("--insecure", action="store_true")
+    parser.add_argument("--encrypt-loopback", action="store_true")
     parser.add_argument("--die-with", type=int, default=0, metavar="PID", help="end when this parent process ends")
     options = parser.parse_args()
     if options.die_with:
         die_with_parent(options.die_with)
-    config = MasterConfig(options.host, options.port, options.state_dir, options.insecure)
+    config = MasterConfig(
+        options.host,
+        options.port,
+        options.state_dir,
+        options.insecure,
+        encrypt_loopback=options.encrypt_loopback,
+    )
     try:
         serve_until_signal(serve(config))
     except AkoError as error:

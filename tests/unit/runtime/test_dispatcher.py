@@ -275,13 +275,9 @@ def test_next_master_goes_on_where_the_one_before_was_killed(tmp_path: Path, rea
             STARTED: [(job, CONNECTED), (job, STARTED)],
         }[reached]
         assert await told(left) == await told(right) == expected
-        assert [dict(node_status_jobs(world))] == [{"a": job, "b": job}]
+        assert {node.name: node.job for node in world.dispatcher.nodes()} == {"a": job, "b": job}
 
     play(tmp_path, scene)
-
-
-def node_status_jobs(world: World) -> list[tuple[str, str]]:
-    return [(node.name, node.job) for node in world.dispatcher.nodes()]
 
 
 def test_elapsed_time_and_stop_rules_go_on_through_a_restart(tmp_path: Path) -> None:
