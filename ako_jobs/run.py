@@ -24,6 +24,7 @@ from dataflow import (
     LocalCluster,
     Series,
     default_state_dir,
+    find_authority,
     find_token,
     installed_versions,
     make_record,
@@ -211,7 +212,8 @@ def record_text(result: Result) -> str:
 def _client(master: str, make_cluster: MakeCluster, nodes: int) -> Iterator[Client]:
     """A client of the master at that address, or of one that lives as long as the ``with`` block."""
     if master:
-        with Client(master, find_token(state_dir=default_state_dir())) as client:
+        folder = default_state_dir()
+        with Client(master, find_token(state_dir=folder), find_authority(folder)) as client:
             yield client
     else:
         with make_cluster(nodes) as cluster:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dataflow.errors import ConfigError
-from dataflow.runtime.auth import find_token
+from dataflow.runtime.auth import find_authority, find_token
 from dataflow.runtime.client import Client
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
 
@@ -79,7 +79,7 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
 def connect(master: str, state_dir: Path | None) -> Client:
     """A client of the master at `master`, or of that of the state directory."""
     folder = state_dir or default_state_dir()
-    return Client(master_address(master, folder), find_token(state_dir=folder))
+    return Client(master_address(master, folder), find_token(state_dir=folder), find_authority(folder))
 
 
 def master_address(master: str, state_dir: Path) -> str:

@@ -126,6 +126,8 @@ def show_job(job: JobStatus) -> None:
     """Print a job and how its nodes are doing."""
     print(f"{job.id} {job.name}: {job.state}" + (f" ({_why(job)})" if _why(job) else ""))
     print(f"submitted {_moment(job.submitted_s)}, {job.nodes} nodes" + (f", ran {_ran(job)}" if _ran(job) else ""))
+    for from_s, to_s in job.master_away:
+        print(f"the master was away from {_moment(from_s)} to {_moment(to_s)}")
     if job.last_report is not None:
         shown = (
             f"{name} {value:.6g}" for name, value in job.last_report.fields.items() if isinstance(value, float | int)

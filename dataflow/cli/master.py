@@ -43,12 +43,19 @@ def master(
         str, typer.Option("--metrics-host", help="Address for that; loopback unless --insecure.")
     ] = "",
     insecure: InsecureFlag = False,
+    encrypt_loopback: Annotated[
+        bool,
+        typer.Option(
+            "--encrypt-loopback", help="With TLS: encrypt between nodes on this machine's loopback addresses, too."
+        ),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Start a master in the foreground: it queues jobs and places them on nodes.
 
-    Its state directory keeps jobs, results and the token that nodes and clients need. Stop it with Ctrl-C; jobs that
-    wait are there again when it is restarted. With --json it prints where it listens as a line of JSON.
+    Its state directory keeps jobs, results and the tokens that nodes and clients need; `ako token --tls` gives it
+    certificates. Stop it with Ctrl-C: jobs go on, and are there when it is started again. With --json it prints where
+    it listens as a line of JSON.
     """
     if metrics_host and metrics_port is None:
         what = "metrics have an address and no port"
@@ -60,5 +67,6 @@ def master(
         insecure,
         metrics_host=metrics_host or MasterConfig.metrics_host,
         metrics_port=metrics_port,
+        encrypt_loopback=encrypt_loopback,
     )
     serve_until_signal(serve(config, announce=print_line) if as_json else serve(config))

@@ -19,8 +19,10 @@ from dataflow.cli.common import (
     verbs,
 )
 from dataflow.cli.serving import HostOption, InsecureFlag
+from dataflow.clock import SystemClock
 from dataflow.runtime.agent import AgentConfig, attach
-from dataflow.runtime.auth import read_token
+from dataflow.runtime.auth import Role, read_token
+from dataflow.runtime.certificates import make_authority
 from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.state_dir import default_state_dir
 
@@ -30,7 +32,7 @@ app = verbs()
 @app.command(
     epilog=examples(
         "ako node --tasks 1",
-        "AKO_TOKEN=... ako node --master 10.0.0.1:7461 --host 10.0.0.2 --insecure",
+        "AKO_CA=ca.pem AKO_TOKEN=... ako node --master 10.0.0.1:7461 --host 10.0.0.2",
     )
 )
 def node(
@@ -46,13 +48,22 @@ def node(
     ] = None,
     state_dir: StateDirOption = None,
     insecure: InsecureFlag = False,
+    end_jobs_after: Annotated[
+        float | None,
+        typer.Option(
+            "--end-jobs-after",
+            min=0.0,
+            metavar="SECONDS",
+            help="End jobs once the master has been away for so long; they never are if left out.",
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Attach this machine to a master, in the foreground; it runs jobs until Ctrl-C.
 
-    The token is taken from $AKO_TOKEN, or from the master's state directory where that is on this machine. Once
-    attached, the node keeps trying to reach a master that goes away. With --json it prints a line of JSON each time it
-    is attached.
+    The token is taken from $AKO_TOKEN, or from the master's state directory where that is on this machine; and the
+    certificate for a master that speaks TLS from the file $AKO_CA. Once attached, the node keeps trying to reach a
+    master that goes away; its jobs go on meanwhile. With --json it prints a line of JSON each time it is attached.
     """
     folder = state_dir or default_state_dir()
     config = AgentConfig(
@@ -63,19 +74,38 @@ def node(
         cores=cores,
         tasks=tasks,
         insecure=insecure,
+        end_jobs_after_s=end_jobs_after,
     )
     serve_until_signal(attach(config, announce=print_line) if as_json else attach(config))
 
 
 @app.command(
     epilog=examples(
-        "AKO_TOKEN=$(ako token) ako status --master 127.0.0.1:7461",
+        "AKO_TOKEN=$(ako token --role read) ako status --master 127.0.0.1:7461",
+        "ako token --tls",
     )
 )
-def token(state_dir: StateDirOption = None, json: JsonFlag = False) -> None:
-    """Print the token of the master whose state directory is on this machine."""
-    found = read_token(state_dir or default_state_dir())
+def token(
+    role: Annotated[Role, typer.Option("--role", help="Whose: what it allows.")] = Role.ADMIN,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Make certificates, if there are none, and print where the authority's is.")
+    ] = False,
+    state_dir: StateDirOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Print a token of the master whose state directory is on this machine, or give the master certificates.
+
+    With the token of the role read one sees everything, with that of submit one submits and cancels jobs, too; node is
+    for agents, and admin for all of that. With --tls, the master speaks TLS from its next start on: give the file that
+    is printed to clients and nodes on other machines, as $AKO_CA.
+    """
+    folder = state_dir or default_state_dir()
+    if tls:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = str(make_authority(folder, SystemClock().wall()))
+    else:
+        found = read_token(folder, role)
     if json:
-        print_json({"token": found})
+        print_json({"ca" if tls else "token": found})
     else:
         print(found)

@@ -62,6 +62,9 @@ class Progress:
             self._say(self._line())
         elif event.warning:
             self._say(f"warning: {event.warning}")
+        elif event.master_away is not None:
+            from_s, to_s = event.master_away
+            self._say(f"the master is back after {seconds(to_s - from_s)}; the job went on")
         else:
             self._state = event.state
             # Why a job failed is the error that the command ends with.

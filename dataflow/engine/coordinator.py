@@ -63,7 +63,6 @@ class Trigger(StrEnum):
     RULE_BROKEN = "stop rule cannot be followed"
     CANCEL = "cancel"
     GRACE_OVER = "grace over"
-    MASTER_RESTARTED = "master restarted"
 
 
 _S, _T = JobState, Trigger
@@ -72,27 +71,22 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.SUBMITTED, _T.PLACED): _S.DEPLOYING,
     (_S.SUBMITTED, _T.UNPLACED): _S.PENDING,
     (_S.SUBMITTED, _T.CANCEL): _S.CANCELLED,
-    (_S.SUBMITTED, _T.MASTER_RESTARTED): _S.PENDING,
     (_S.PENDING, _T.PLACED): _S.DEPLOYING,
     (_S.PENDING, _T.UNPLACED): _S.PENDING,
     (_S.PENDING, _T.CANCEL): _S.CANCELLED,
-    (_S.PENDING, _T.MASTER_RESTARTED): _S.PENDING,
     (_S.DEPLOYING, _T.ALL_READY): _S.RUNNING,
     (_S.DEPLOYING, _T.NOT_READY_IN_TIME): _S.FAILED,
     (_S.DEPLOYING, _T.NODE_FAILED): _S.FAILED,
     (_S.DEPLOYING, _T.NODE_LOST): _S.FAILED,
     (_S.DEPLOYING, _T.CANCEL): _S.CANCELLING,
-    (_S.DEPLOYING, _T.MASTER_RESTARTED): _S.FAILED,
     (_S.RUNNING, _T.ALL_ENDED): _S.FINISHED,
     (_S.RUNNING, _T.DRAINING_TOOK_TOO_LONG): _S.FINISHED,
     (_S.RUNNING, _T.NODE_FAILED): _S.FAILED,
     (_S.RUNNING, _T.TOO_FEW_NODES): _S.FAILED,
     (_S.RUNNING, _T.RULE_BROKEN): _S.FAILED,
     (_S.RUNNING, _T.CANCEL): _S.CANCELLING,
-    (_S.RUNNING, _T.MASTER_RESTARTED): _S.FAILED,
     (_S.CANCELLING, _T.ALL_ENDED): _S.CANCELLED,
     (_S.CANCELLING, _T.GRACE_OVER): _S.CANCELLED,
-    (_S.CANCELLING, _T.MASTER_RESTARTED): _S.CANCELLED,
 }
 """The life of a job. A trigger that a state does not list changes nothing there."""
 
@@ -226,13 +220,6 @@ class CancelAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class MasterRestarted:
-    """The master that looked after the job is gone or going; if the job can wait, another will go on with it."""
-
-    reason: str = "the master was restarted"
-
-
-@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: the answer to the last `SetTimer`; harmless at any other time."""
 
@@ -252,7 +239,6 @@ Event = (
     | NodeBack
     | LinkBroken
     | CancelAsked
-    | MasterRestarted
     | Tick
 )
 
@@ -398,10 +384,11 @@ class JobCoordinator:
         nodes: number of nodes of the job.
         rules: when to stop it.
         deadlines: how long to wait for what.
-        state: where the job is; other than SUBMITTED when a restarted master takes it over.
         min_nodes: the fewest nodes that it goes on with once it runs.
         needed: nodes that it cannot do without.
         rng: draws the jitter of restarts.
+
+    A master that takes a job over gives a fresh coordinator the same events at the same times, and has it where it was.
 
     Attributes:
         state: where the job is.
@@ -416,12 +403,11 @@ class JobCoordinator:
         rules: StopRules,
         deadlines: Deadlines | None = None,
         *,
-        state: JobState = JobState.SUBMITTED,
         min_nodes: int = 1,
         needed: Collection[int] = (),
         rng: random.Random | None = None,
     ) -> None:
-        self.state = state
+        self.state = JobState.SUBMITTED
         self.stopped_by: StoppedBy = ""
         self.started_s: float | None = None
         self.nodes = Membership(nodes, needed, min_nodes, rng or random.Random(0))
@@ -765,7 +751,6 @@ _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] 
     NodeBack: lambda job, event, now: job._on_back(event.node, now),
     LinkBroken: lambda job, event, now: job._on_broken(event.node, event.peer, event.reason, now),
     CancelAsked: lambda job, event, now: job._on_cancel(now),
-    MasterRestarted: lambda job, event, now: job._go(Trigger.MASTER_RESTARTED, now, event.reason),
     Tick: lambda job, event, now: job._on_tick(now),
 }
 

@@ -17,7 +17,7 @@ from dataflow.lab.lab import enter
 from dataflow.lab.plan import LabPlan, Station
 from dataflow.lab.processes import processes, words_of
 from dataflow.lab.state import in_use
-from dataflow.runtime.auth import read_token
+from dataflow.runtime.auth import read_authority, read_token
 from dataflow.runtime.client import Client, JobStatus
 from dataflow.runtime.local_cluster import MASTER, STATE_DIR, LocalCluster, Place
 from dataflow.runtime.state_dir import read_endpoint
@@ -95,7 +95,7 @@ def _jobs(state_dir: Path) -> list[JobStatus]:
     address = read_endpoint(state_dir)
     if not address:
         return []
-    with suppress(AkoError), Client(address, read_token(state_dir)) as client:
+    with suppress(AkoError), Client(address, read_token(state_dir), read_authority(state_dir)) as client:
         return [client.job(job.id) for job in client.jobs() if not job.ended]
     return []
 

@@ -43,6 +43,7 @@ class JobEvent:
         statistics: what a node has counted since the start.
         change: what has become of a node.
         warning: what is wrong that the job goes on without.
+        master_away: from when until when there was no master, in seconds since 1970-01-01 UTC.
     """
 
     index: int
@@ -56,3 +57,4 @@ class JobEvent:
     statistics: NodeStatistics | None = None
     change: NodeChange | None = None
     warning: str = ""
+    master_away: tuple[float, float] | None = None

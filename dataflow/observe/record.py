@@ -48,10 +48,12 @@ def make_record(
         ``reports`` holds one entry per reported message, with the message's own fields beside ``time_s``, ``node``
         and ``port``; ``totals.images`` is the largest field ``images`` of a report; ``nodes`` has one entry per node;
         ``links`` one per pair of nodes that exchanged messages; ``series`` one per point in time. What a node could
-        not measure is null: a simulated one has no processor, and no links that acknowledge.
+        not measure is null: a simulated one has no processor, and no links that acknowledge. ``master_away`` says from
+        when until when the job had no master.
     """
     reports: list[dict[str, JsonValue]] = []
     warnings: list[JsonValue] = list(spec.warnings)
+    away: list[JsonValue] = []
     last: JobEvent | None = None
     run_s = 0.0
     for event in events:
@@ -60,6 +62,9 @@ def make_record(
             last = event
         if event.warning:
             warnings.append(event.warning)
+        if event.master_away is not None:
+            for_s = event.master_away[1] - event.master_away[0]
+            away.append({"from_s": max(0.0, event.elapsed_s - for_s), "to_s": event.elapsed_s})
         if event.report is not None:
             said = {name: _number(value) for name, value in event.report.fields.items()}
             reports.append({**said, "time_s": event.elapsed_s, "node": event.node, "port": event.report.port})
@@ -80,6 +85,7 @@ def make_record(
         "totals": _totals(by_node, reports),
         "nodes": [_node(each, node_names) for each in by_node],
         "links": _links(by_node),
+        "master_away": away,
         "series": [asdict(point) for point in series],
         "simulation": None if simulation is None else dict(simulation),
     }

@@ -1,7 +1,8 @@
 """The agent: one light process per machine that attaches to a master and starts job processes for it.
 
 It imports neither NumPy nor user code, so it stays responsive whatever a job does. Invariant: no job process outlives
-its agent (parent-death signal), nor the agent's connection to the master, which counts the node as lost then.
+its agent (parent-death signal). One may outlive the master, which finds it again when it is back; see `Outbox` for what
+is kept for it meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,16 @@ import grpc
 
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import AkoError, AuthError, MasterError
-from dataflow.runtime.auth import check_host, find_token
+from dataflow.runtime.auth import check_host, find_authority, find_token
 from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.job_supervisor import JobSupervisor
+from dataflow.runtime.outbox import Outbox
 from dataflow.runtime.process import die_with_parent
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
 from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import CHANNEL_OPTIONS
 from dataflow.transport.authorization import token_metadata
+from dataflow.transport.encryption import open_aio_channel
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.generated.control_pb2_grpc import MasterStub
 
@@ -37,10 +41,11 @@ HEARTBEAT_S = 0.25
 FIRST_S = 10.0
 """How long an agent that was never attached keeps trying, in seconds."""
 
-_BACKOFF_S = (0.1, 5.0)
+SILENT_S = 5.0
+"""Seconds without an answer after which the master counts as away."""
+
+_BACKOFF_S = (0.1, 1.0)
 _ENDPOINT_S = 0.02
-_QUEUED = 64
-"""Messages to the master that may wait; beyond, job processes are read no further."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class AgentConfig:
         cores: cores it may use; all of the machine if None.
         tasks: compute tasks a job gets on it; one per core if None.
         insecure: allow a host that others can reach, without encryption.
+        end_jobs_after_s: seconds without a master after which its jobs are ended; they never are if None.
     """
 
     name: str
@@ -66,6 +72,7 @@ class AgentConfig:
     cores: int | None = None
     tasks: int | None = None
     insecure: bool = False
+    end_jobs_after_s: float | None = None
 
 
 Announce = Callable[[dict[str, str]], None]
@@ -79,6 +86,8 @@ def _print(facts: dict[str, str]) -> None:
 async def attach(config: AgentConfig, clock: Clock | None = None, announce: Announce = _print) -> None:
     """Run an agent until this task is cancelled; once it has been attached it reconnects by itself, for ever.
 
+    Its jobs go on while the master is away, and end with the agent.
+
     Args:
         config: how it runs.
         clock: the machine's if None.
@@ -90,32 +99,37 @@ async def attach(config: AgentConfig, clock: Clock | None = None, announce: Anno
         MasterError: the master could not be reached within `FIRST_S`, or refused the node at its first attempt: a name
             taken, another version.
     """
-    check_host(config.host, insecure=config.insecure)
+    encrypted = find_authority(config.state_dir) is not None
+    check_host(config.host, insecure=config.insecure, encrypted=encrypted)
     clock = clock or SystemClock()
     agent = _Agent(config, clock, announce)
-    delay_s, attached_before, deadline_s = _BACKOFF_S[0], False, clock.now() + FIRST_S
-    while True:
-        attached = await agent.session(patient=attached_before)
-        if not attached and not attached_before and clock.now() > deadline_s:
-            raise MasterError(
-                what="the master cannot be reached",
-                got=config.master or str(config.state_dir),
-                fix="start it with `ako master`, or name it with --master HOST:PORT",
-            )
-        if attached:
-            delay_s, attached_before = _BACKOFF_S[0], True
-        # Jitter, so that the agents of a master that comes back do not all knock at once.
-        await asyncio.sleep(delay_s * random.uniform(0.5, 1.5))
-        delay_s = min(2 * delay_s, _BACKOFF_S[1])
+    delay_s, attached_before, away_s = _BACKOFF_S[0], False, clock.now()
+    try:
+        while True:
+            attached = await agent.session(patient=attached_before)
+            if attached:
+                delay_s, attached_before, away_s = _BACKOFF_S[0], True, clock.now()
+            elif not attached_before and clock.now() > away_s + FIRST_S:
+                raise MasterError(
+                    what="the master cannot be reached",
+                    got=config.master or str(config.state_dir),
+                    fix="start it with `ako master`, or name it with --master HOST:PORT",
+                )
+            elif config.end_jobs_after_s is not None and clock.now() > away_s + config.end_jobs_after_s:
+                agent.kill_jobs()
+            # Jitter, so that the agents of a master that comes back do not all knock at once.
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.5))
+            delay_s = min(2 * delay_s, _BACKOFF_S[1])
+    finally:
+        await agent.end_jobs()
 
 
 class _Agent:
     def __init__(self, config: AgentConfig, clock: Clock, announce: Announce) -> None:
         self._config, self._clock, self._announce = config, clock, announce
-        self._outbox: asyncio.Queue[pb.AgentMessage] = asyncio.Queue(_QUEUED)
+        self._outbox = Outbox()
         self._jobs: dict[str, JobSupervisor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._deployed: set[str] = set()
 
     async def session(self, *, patient: bool) -> bool:
         """Attach once; returns, when the connection has broken, whether it had been made.
@@ -129,24 +143,42 @@ class _Agent:
             return False
         token = find_token(self._config.token, self._config.state_dir)
         attached = False
-        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        authority = find_authority(self._config.state_dir)
+        async with open_aio_channel(address, authority, CHANNEL_OPTIONS) as channel:
             stub: Any = MasterStub(channel)  # type: ignore[no-untyped-call]
-            self._outbox = asyncio.Queue(_QUEUED)
-            await self._say(pb.AgentMessage(hello=self._hello()))
-            beats = asyncio.create_task(self._heartbeat())
+            welcome = asyncio.Event()
+            call = stub.Attach(self._messages(welcome), metadata=token_metadata(token))
+            beats = asyncio.create_task(self._heartbeat(welcome))
             try:
-                async for message in stub.Attach(self._messages(), metadata=token_metadata(token)):
+                while (message := await asyncio.wait_for(call.read(), SILENT_S)) is not grpc.aio.EOF:
                     if message.WhichOneof("body") == "welcome":
+                        self._outbox.attached(message.welcome.kept, self._clock.wall())
                         self._announce({"name": self._config.name, "master": address})
                         attached = True
+                        welcome.set()
                     else:
                         self._handle(message)
             except grpc.aio.AioRpcError as error:
                 _check(error, address, patient=patient)
+            except TimeoutError:
+                print(f"the master at {address} is silent", file=sys.stderr, flush=True)
             finally:
+                call.cancel()
                 beats.cancel()
-                await self._end_jobs()
+                self._outbox.detached()
         return attached
+
+    def kill_jobs(self) -> None:
+        """Have all job processes leave at once."""
+        for supervisor in self._jobs.values():
+            supervisor.kill(0.0)
+
+    async def end_jobs(self) -> None:
+        """Return when no job process is left."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _address(self) -> str:
         if self._config.master:
@@ -161,22 +193,36 @@ class _Agent:
     def _hello(self) -> pb.Hello:
         cores = self._config.cores or len(os.sched_getaffinity(0))
         tasks = self._config.tasks or cores
-        return pb.Hello(name=self._config.name, host=self._config.host, cores=cores, tasks=tasks, version=VERSION)
+        return pb.Hello(
+            name=self._config.name,
+            host=self._config.host,
+            cores=cores,
+            tasks=tasks,
+            version=VERSION,
+            life=self._outbox.life,
+            held=self._outbox.held(),
+        )
 
-    async def _messages(self) -> AsyncIterator[pb.AgentMessage]:
+    async def _messages(self, welcome: asyncio.Event) -> AsyncIterator[pb.AgentMessage]:
+        yield pb.AgentMessage(hello=self._hello())
+        await welcome.wait()
         while True:
-            yield await self._outbox.get()
+            yield await self._outbox.next()
 
-    async def _heartbeat(self) -> None:
+    async def _heartbeat(self, welcome: asyncio.Event) -> None:
+        await welcome.wait()
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             progress = {job: supervisor.progress for job, supervisor in self._jobs.items()}
-            await self._say(pb.AgentMessage(heartbeat=pb.Heartbeat(progress=progress)))
+            self._outbox.passing("heartbeat", pb.AgentMessage(heartbeat=pb.Heartbeat(progress=progress)))
 
     def _handle(self, message: pb.MasterMessage) -> None:
         body, job = message.WhichOneof("body"), message.job
         if body == "deploy":
             self._deploy(job, message.deploy)
+            return
+        if body == "kept":
+            self._outbox.kept(message.kept.number)
             return
         supervisor = self._jobs.get(job)
         if supervisor is None:
@@ -194,11 +240,10 @@ class _Agent:
                 supervisor.kill(message.kill.grace_s)
 
     def _deploy(self, job: str, deploy: pb.Deploy) -> None:
-        if deploy.operation_id in self._deployed:
+        if not self._outbox.hold(pb.Held(job=job, operation_id=deploy.operation_id, node=deploy.node)):
             return
-        self._deployed.add(deploy.operation_id)
         deploy.host, deploy.job = self._config.host, job
-        supervisor = self._jobs[job] = JobSupervisor(job, deploy, self._say, self._clock)
+        supervisor = self._jobs[job] = JobSupervisor(job, deploy, partial(self._say, deploy.operation_id), self._clock)
         task = asyncio.create_task(self._supervise(supervisor))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -207,17 +252,18 @@ class _Agent:
         try:
             await supervisor.run()
         finally:
-            del self._jobs[supervisor.job]
+            if self._jobs.get(supervisor.job) is supervisor:
+                del self._jobs[supervisor.job]
             supervisor.close()
 
-    async def _say(self, message: pb.AgentMessage) -> None:
-        await self._outbox.put(message)
-
-    async def _end_jobs(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def _say(self, operation_id: str, message: pb.AgentMessage) -> None:
+        match message.WhichOneof("body"):
+            case "exited":
+                await self._outbox.exited(operation_id, message)
+            case "from_process" if message.from_process.message.WhichOneof("body") == "statistics":
+                self._outbox.passing(f"statistics of {message.from_process.job}", message)
+            case _:
+                await self._outbox.put(message)
 
 
 def _check(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> None:
@@ -225,6 +271,9 @@ def _check(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> None:
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNAUTHENTICATED:
         raise AuthError(what="the master refuses this token", where=address) from error
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        fix = "use that of `ako token --role node`"
+        raise AuthError(what="the master takes this token, but not of a node", where=address, fix=fix) from error
     if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION) and not patient:
         raise MasterError(what=f"the master refuses this node: {details}", where=address) from error
     print(f"not attached to {address}: {code.name} {details}", file=sys.stderr, flush=True)
@@ -239,6 +288,7 @@ def main() -> int:
     parser.add_argument("--host", default=AgentConfig.host)
     parser.add_argument("--tasks", type=int, default=None)
     parser.add_argument("--insecure", action="store_true")
+    parser.add_argument("--end-jobs-after", type=float, default=None, metavar="SECONDS")
     parser.add_argument("--die-with", type=int, default=0, metavar="PID", help="end when this parent process ends")
     options = parser.parse_args()
     if options.die_with:
@@ -250,6 +300,7 @@ def main() -> int:
         host=options.host,
         tasks=options.tasks,
         insecure=options.insecure,
+        end_jobs_after_s=options.end_jobs_after,
     )
     try:
         serve_until_signal(attach(config))

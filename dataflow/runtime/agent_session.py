@@ -10,6 +10,9 @@ from dataflow.transport.generated import control_pb2 as pb
 VOUCHED = 6
 """A silent node that others receive from is lost after so many times the time after which it else would be."""
 
+KEPT_EVERY = 16
+"""An agent is told that its messages are kept after so many, and in answer to every heartbeat."""
+
 
 class AgentSession:
     """What the master knows of one attached agent, and what it still has to tell it.
@@ -17,19 +20,23 @@ class AgentSession:
     Args:
         hello: how the agent introduced itself.
         now: seconds on the master's clock.
+        kept: number of the last of its messages that an earlier connection, or an earlier master, has kept.
 
     Attributes:
         jobs: number that the node has in each job whose process it holds, by job id.
         heard_s: when the agent was last heard, on the master's clock.
         seen_s: when another node was last heard to receive something of its job process, likewise.
         progress: progress counter of each job, by job id.
+        life: what its messages are numbered in; another one after the agent was restarted.
+        kept: number of the last of its messages that is kept.
     """
 
-    def __init__(self, hello: pb.Hello, now: float) -> None:
+    def __init__(self, hello: pb.Hello, now: float, kept: int = 0) -> None:
         self.name, self.host, self.cores, self.tasks = hello.name, hello.host, hello.cores, max(1, hello.tasks)
         self.jobs: dict[str, int] = {}
         self.progress: dict[str, int] = {}
         self._moved_s: dict[str, float] = {}
+        self.life, self.kept, self._told_kept = hello.life, kept, kept
         self.heard_s = self.seen_s = now
         self._outbox: asyncio.Queue[pb.MasterMessage | None] = asyncio.Queue()
 
@@ -41,6 +48,12 @@ class AgentSession:
     def send(self, message: pb.MasterMessage) -> None:
         """Queue a message for the agent."""
         self._outbox.put_nowait(message)
+
+    def acknowledge(self, *, at_once: bool) -> None:
+        """Tell the agent which of its messages are kept: once `KEPT_EVERY` more of them are, or at once."""
+        if at_once or self.kept - self._told_kept >= KEPT_EVERY:
+            self._told_kept = self.kept
+            self.send(pb.MasterMessage(kept=pb.Kept(number=self.kept)))
 
     def end(self) -> None:
         """Close the connection once everything queued has been sent."""

@@ -1,6 +1,7 @@
-"""Where the cluster's shared token is kept, and which addresses a server may listen on without encryption.
+"""Who may do what: the cluster's tokens, one per role, where they are kept, and which addresses are safe to listen on.
 
-Who has the token may use the cluster; `dataflow.transport.authorization` refuses everybody else. It is never logged.
+Who has a token may do what its role allows; `dataflow.transport.authorization` refuses everything else. Tokens are
+never logged.
 """
 
 from __future__ import annotations
@@ -8,24 +9,81 @@ from __future__ import annotations
 import ipaddress
 import os
 import secrets
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 
 from dataflow.errors import AuthError, ConfigError
+from dataflow.transport.generated import control_pb2
 
 TOKEN_FILE = "token"
-"""Name of the token's file in the master's state directory."""
+"""Name of the file of the token that allows everything, in the master's state directory; see `token_file`."""
 
 TOKEN_VARIABLE = "AKO_TOKEN"
 """Environment variable that clients and agents take the token from."""
 
+AUTHORITY_FILE = "tls/ca.pem"
+"""Path of the authority's certificate in the master's state directory, if connections to it are encrypted."""
 
-def make_token(state_dir: Path) -> str:
-    """The token in the state directory; made at the first start, readable by its owner only."""
-    path = state_dir / TOKEN_FILE
+AUTHORITY_VARIABLE = "AKO_CA"
+"""Environment variable that names a copy of that file, for clients and agents on other machines."""
+
+
+class Role(StrEnum):
+    """What the holder of a token is."""
+
+    READ = "read"
+    """Looks at jobs, their results, and nodes."""
+    SUBMIT = "submit"
+    """Looks, submits jobs, and cancels them."""
+    NODE = "node"
+    """An agent."""
+    ADMIN = "admin"
+    """Does everything."""
+
+
+_READING = frozenset({Role.READ, Role.SUBMIT, Role.ADMIN})
+_SUBMITTING = frozenset({Role.SUBMIT, Role.ADMIN})
+
+ALLOWED: Mapping[str, frozenset[Role]] = {
+    "Submit": _SUBMITTING,
+    "Cancel": _SUBMITTING,
+    "ListJobs": _READING,
+    "GetJob": _READING,
+    "Watch": _READING,
+    "Logs": _READING,
+    "Artifacts": _READING,
+    "ListNodes": _READING,
+    "Attach": frozenset({Role.NODE, Role.ADMIN}),
+}
+"""Who may call each method of the master. What is not listed needs any of the tokens."""
+
+
+def permits(role: Role, method: str) -> bool:
+    """Whether a role may call a method, given as ``/service/method``."""
+    service, _, name = method.removeprefix("/").rpartition("/")
+    return service != _MASTER or role in ALLOWED.get(name, frozenset({Role.ADMIN}))
+
+
+_MASTER = control_pb2.DESCRIPTOR.services_by_name["Master"].full_name
+
+
+def make_tokens(state_dir: Path) -> dict[str, Role]:
+    """The role of every token in the state directory; made at the first start, readable by their owner only."""
+    return {_make_token(state_dir, role): role for role in Role}
+
+
+def token_file(role: Role) -> str:
+    """Name of the file of a role's token in the master's state directory."""
+    return TOKEN_FILE if role is Role.ADMIN else f"{TOKEN_FILE}.{role}"
+
+
+def _make_token(state_dir: Path, role: Role) -> str:
+    path = state_dir / token_file(role)
     if path.exists():
-        return read_token(state_dir)
+        return read_token(state_dir, role)
     token = secrets.token_urlsafe(32)
-    fresh = path.with_name(f"{TOKEN_FILE}.{os.getpid()}")
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(token + "\n")
@@ -33,13 +91,13 @@ def make_token(state_dir: Path) -> str:
     return token
 
 
-def read_token(state_dir: Path) -> str:
-    """The token in a master's state directory.
+def read_token(state_dir: Path, role: Role = Role.ADMIN) -> str:
+    """The token of a role in a master's state directory.
 
     Raises:
         AuthError: there is none, it is no token, or others may read it.
     """
-    path = state_dir / TOKEN_FILE
+    path = state_dir / token_file(role)
     try:
         mode = path.stat().st_mode & 0o777
         token = path.read_text().strip()
@@ -78,21 +136,57 @@ def _sendable(token: str, where: str) -> str:
     return token
 
 
-def check_host(host: str, *, insecure: bool) -> None:
-    """Refuse to listen beyond this machine unless that was asked for.
+def find_authority(state_dir: Path | None = None) -> bytes | None:
+    """PEM certificate of the authority that the master must be signed by; None if it is spoken to in plain text.
+
+    It is in the file that `AKO_CA` names; else in the state directory, unless the token is that of `AKO_TOKEN` and so,
+    perhaps, of another cluster.
 
     Raises:
-        ConfigError: `host` is not a loopback address and `insecure` is false.
+        AuthError: the file that was named cannot be read.
     """
-    if insecure or host == "localhost":
-        return
+    if named := os.environ.get(AUTHORITY_VARIABLE, ""):
+        return _read_certificate(Path(named).expanduser())
+    if state_dir is None or os.environ.get(TOKEN_VARIABLE, ""):
+        return None
+    return read_authority(state_dir)
+
+
+def read_authority(state_dir: Path) -> bytes | None:
+    """PEM certificate of the authority in a master's state directory; None if there is none.
+
+    Raises:
+        AuthError: it cannot be read.
+    """
+    path = state_dir / AUTHORITY_FILE
+    return _read_certificate(path) if path.exists() else None
+
+
+def _read_certificate(path: Path) -> bytes:
     try:
-        loopback = ipaddress.ip_address(host).is_loopback
+        return path.read_bytes()
+    except OSError as error:
+        what, fix = "cannot read the authority's certificate", f"copy {AUTHORITY_FILE} of the master's state directory"
+        raise AuthError(what, where=str(path), fix=fix) from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        loopback = False
-    if not loopback:
+        return False
+
+
+def check_host(host: str, *, insecure: bool, encrypted: bool = False) -> None:
+    """Refuse to listen beyond this machine without encryption, unless that was asked for.
+
+    Raises:
+        ConfigError: `host` is not a loopback address, and neither holds.
+    """
+    if not (insecure or encrypted or is_loopback(host)):
         raise ConfigError(
             what="others could read the token and the traffic on this address: there is no encryption",
             got=host,
-            fix="listen on 127.0.0.1 and tunnel, or say --insecure on a network that you trust",
+            fix="make certificates with `ako token --tls`, or say --insecure on a network that you trust",
         )

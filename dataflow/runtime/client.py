@@ -1,7 +1,8 @@
 """The client: submit jobs to a master, follow them, fetch what they made. Synchronous; imports no NumPy.
 
-Every call answers or raises within `DEADLINE_S` while the master cannot be reached; streams last as long as they
-have something to give.
+A client's first call answers or raises within `DEADLINE_S` while the master cannot be reached. One that has been
+answered before waits for a master that goes away: its calls are made again, its streams go on where they were, for as
+long as its patience lasts. Every call may be made again, for those that change something carry an operation id.
 
 Invariant: calls are made, and the channel is closed, on threads of the client's own. Ctrl-C is raised on the main
 thread wherever that is, and after an interrupt inside of gRPC, closing the channel waits for ever (grpc issue 19973).
@@ -18,14 +19,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
+from dataflow.clock import Clock, SystemClock
 from dataflow.engine.coordinator import ENDED, JobState
 from dataflow.errors import AkoError, AuthError, ConfigError, MasterError
 from dataflow.observe.events import JobEvent
 from dataflow.reports import NodeStatistics, OperatorReport
-from dataflow.runtime.auth import TOKEN_VARIABLE
+from dataflow.runtime.auth import AUTHORITY_FILE, AUTHORITY_VARIABLE, TOKEN_VARIABLE
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.wire import CHANNEL_OPTIONS, event_from_wire, report_from_wire, statistics_from_wire
 from dataflow.transport.authorization import token_metadata
+from dataflow.transport.encryption import open_channel
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.generated.control_pb2_grpc import MasterStub
 
@@ -35,9 +38,20 @@ if TYPE_CHECKING:
 DEADLINE_S = 5.0
 """Seconds within which the master must answer."""
 
+PATIENCE_S = 600.0
+"""Seconds for which a master that was there may be away."""
+
+_AGAIN_S = 0.2
 _UPLOAD_NBYTES_PER_S = 1 << 20
 _THREADS = 1000
 """Calls at a time; threads are made when they are needed."""
+
+
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+
+
+class MasterAwayError(MasterError):
+    """The master cannot be reached now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,7 @@ class JobStatus:
         submitted_s, started_s, ended_s: seconds since 1970-01-01 UTC; `None` before.
         node_names: names of the nodes it was placed on, by node number.
         last_report: its newest report.
+        master_away: from when until when there was no master while it ran, in seconds since 1970-01-01 UTC.
         statistics: newest statistics of each node; filled in by `Client.job` and `Client.wait`.
         earlier: the few that nodes told before these while the job runs, oldest first; filled in like them.
     """
@@ -69,6 +84,7 @@ class JobStatus:
     ended_s: float | None = None
     node_names: tuple[str, ...] = ()
     last_report: OperatorReport | None = None
+    master_away: tuple[tuple[float, float], ...] = ()
     statistics: tuple[NodeStatistics, ...] = field(default=())
     earlier: tuple[NodeStatistics, ...] = field(default=())
 
@@ -122,15 +138,28 @@ class Client:
     Args:
         address: the master's ``host:port``.
         token: the cluster's token; see `dataflow.runtime.auth.find_token`.
+        authority: certificate of who must have signed the master's; see `dataflow.runtime.auth.find_authority`. None:
+            what is said is not encrypted.
+        patience_s: for how long a master that has answered may be away.
+        clock: the clock.
 
     All methods raise `MasterError` if the master cannot be reached or refuses, and `AuthError` if the token is wrong.
     Where a job is asked for by id, the beginning of exactly one id will do.
     """
 
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        authority: bytes | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+        clock: Clock | None = None,
+    ) -> None:
         self.address = address
+        self._patience_s, self._clock, self._answered = patience_s, clock or SystemClock(), False
         self._metadata = token_metadata(token)
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = open_channel(address, authority, CHANNEL_OPTIONS)
         self._stub: Any = MasterStub(self._channel)  # type: ignore[no-untyped-call]
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ako-client")
 
@@ -167,6 +196,8 @@ class Client:
             bundle=bundle.data if bundle else b"",
             bundle_digest=bundle.digest if bundle else "",
         )
+        if not self._answered:  # else a master that is not there could not be told from one that is away for a moment
+            self.nodes()
         reply = self._call(self._stub.Submit, request, extra_s=request.ByteSize() / _UPLOAD_NBYTES_PER_S)
         return str(reply.job)
 
@@ -196,8 +227,13 @@ class Client:
             since: index of the first event wanted; after a break, one more than that of the last event seen.
         """
         request = pb.WatchRequest(job=self._resolve(job), since=since)
-        for message in self._stream(self._stub.Watch, request):
-            yield event_from_wire(message)
+        last = None
+        for message in self._stream_on(self._stub.Watch, request):
+            # Those statistics that pass by carry the index of the next event that is kept.
+            request.since = message.index + (message.WhichOneof("body") != "statistics")
+            if message != last:
+                last = message
+                yield event_from_wire(message)
 
     def wait(self, job: str) -> JobStatus:
         """Return when a job has ended."""
@@ -207,17 +243,20 @@ class Client:
 
     def logs(self, job: str, *, follow: bool = False) -> Iterator[LogLine]:
         """What a job's processes printed: what the master has kept, and with `follow` all until the job has ended."""
-        for line in self._stream(self._stub.Logs, pb.LogsRequest(job=self._resolve(job), follow=follow)):
+        request = pb.LogsRequest(job=self._resolve(job), follow=follow)
+        for line in self._stream_on(self._stub.Logs, request):
+            request.since += 1
             yield LogLine(line.node, line.wall_s, line.text)
 
     def artifacts(self, job: str) -> Iterator[tuple[str, bytes]]:
         """Name and content of every file that a job has produced so far, by name."""
         parts: list[bytes] = []
-        for chunk in self._stream(self._stub.Artifacts, pb.ArtifactsRequest(job=self._resolve(job))):
-            parts.append(chunk.data)
-            if chunk.last:
+        given = set[str]()
+        for chunk in self._stream_on(self._stub.Artifacts, pb.ArtifactsRequest(job=self._resolve(job))):
+            parts = [*parts, chunk.data] if chunk.start else [chunk.data]
+            if chunk.last and chunk.name not in given:
+                given.add(chunk.name)
                 yield chunk.name, b"".join(parts)
-                parts = []
 
     def nodes(self) -> list[NodeStatus]:
         """Every attached node, in the order in which they attached."""
@@ -235,8 +274,42 @@ class Client:
         return self._get(job).status.job
 
     def _call(self, method: Any, request: object, extra_s: float = 0.0) -> Any:
-        with _errors(self.address):
-            return self._apart(method, request, timeout=DEADLINE_S + extra_s, metadata=self._metadata)
+        away_s: float | None = None
+        while True:
+            try:
+                with _errors(self.address):
+                    reply = self._apart(method, request, timeout=DEADLINE_S + extra_s, metadata=self._metadata)
+            except MasterAwayError as error:
+                away_s = self._be_patient(error, away_s)
+            else:
+                self._answered = True
+                return reply
+
+    def _stream_on(self, method: Any, request: object) -> Iterator[Any]:
+        """The messages of a stream; made again after a break with what `request` asks for by then."""
+        away_s: float | None = None
+        while True:
+            try:
+                for message in self._stream(method, request):
+                    away_s = None
+                    yield message
+            except MasterAwayError as error:
+                away_s = self._be_patient(error, away_s)
+            else:
+                return
+
+    def _be_patient(self, error: MasterAwayError, away_s: float | None) -> float:
+        """Wait a moment for a master that has been away since `away_s`; since when it has been.
+
+        Raises:
+            MasterAwayError: `error`, if it was never there, or has been away for too long.
+        """
+        now = self._clock.now()
+        away_s = now if away_s is None else away_s
+        if not self._answered or now - away_s > self._patience_s:
+            raise error
+        self._clock.sleep(_AGAIN_S)
+        return away_s
 
     def _stream(self, method: Any, request: object) -> Iterator[Any]:
         call = self._apart(method, request, metadata=self._metadata)
@@ -263,12 +336,17 @@ def _errors(address: str) -> Iterator[None]:
 
 def _translated(error: Any, address: str) -> AkoError:
     code, details = error.code(), error.details()
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        fix = "start it with `ako master`, or check the address"
-        return MasterError(what="the master cannot be reached", where=address, fix=fix)
+    if code in _AWAY:
+        if "handshake" in (details or "").lower() or "certificate" in (details or "").lower():
+            what = "whoever is there does not show a certificate of this cluster"
+            return AuthError(what, where=address, fix=f"set {AUTHORITY_VARIABLE} to the master's {AUTHORITY_FILE}")
+        fix = "start it with `ako master`, check the address, or, if it speaks TLS, set " + AUTHORITY_VARIABLE
+        return MasterAwayError(what="the master cannot be reached", where=address, fix=fix)
     if code is grpc.StatusCode.UNAUTHENTICATED:
         fix = f"set {TOKEN_VARIABLE} to what the master's token file holds"
         return AuthError(what="the master refuses this token", where=address, fix=fix)
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        return AuthError(what=details, where=address, fix="use the token of another role; see `ako token --help`")
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return ConfigError(what=details)
     return MasterError(what=details or f"the master answered {code.name}", where=address)
@@ -287,6 +365,7 @@ def _job_status(message: pb.JobStatus, statistics: Any = (), earlier: Any = ()) 
         ended_s=message.ended_s or None,
         node_names=tuple(message.node_names),
         last_report=report_from_wire(message.last_report) if message.HasField("last_report") else None,
+        master_away=tuple((each.from_s, each.to_s) for each in message.master_away),
         statistics=tuple(statistics_from_wire(each) for each in statistics),
         earlier=tuple(statistics_from_wire(each) for each in earlier),
     )

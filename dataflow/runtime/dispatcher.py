@@ -7,7 +7,7 @@ import re
 import secrets
 import signal
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import ValidationError
 
@@ -25,6 +25,7 @@ from dataflow.runtime.job_run import JobRun
 from dataflow.runtime.resuming import checkpoints_of, choose
 from dataflow.runtime.store import Store, StoredJob
 from dataflow.runtime.wire import report_from_wire, statistics_from_wire
+from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
 
 PAST_S = 60.0
@@ -33,8 +34,21 @@ PAST_S = 60.0
 STALLED_S = 1.9
 """A job process whose progress counter stands still for so long, while heartbeats come, does nothing any more."""
 
+GRACE_S = 10.0
+"""Seconds that agents are given to attach again to a master that was restarted."""
+
 _SWEEP_S = 0.1
+_ALIVE_S = 0.5
+_PASSING = frozenset({"statistics", "report", "artifact", "checkpoint"})
 _LAST_LINES = 50
+
+
+Encrypt = Callable[[Sequence[str]], KeyPair | None]
+"""Makes the key pair of a job, given the hosts of its nodes; None: they do not encrypt."""
+
+
+def _plain(_hosts: Sequence[str]) -> KeyPair | None:
+    return None
 
 
 class Dispatcher:
@@ -45,27 +59,38 @@ class Dispatcher:
         clock: the clock.
         deadlines: see `Deadlines`.
         lost_after_s: seconds of silence after which an agent counts as lost; see `AgentSession.lost`.
+        encrypt: makes the key pair with which the nodes of a job encrypt, given their hosts; None: they do not.
     """
 
-    def __init__(self, store: Store, clock: Clock, deadlines: co.Deadlines, lost_after_s: float) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, deadlines: co.Deadlines, lost_after_s: float, encrypt: Encrypt = _plain
+    ) -> None:
+        self._encrypt = encrypt
         self._store, self._clock, self._deadlines, self._lost_after_s = store, clock, deadlines, lost_after_s
         self._runs: dict[str, JobRun] = {}
         self._sessions: dict[str, AgentSession] = {}
         self._past: deque[tuple[float, MeasuredJob]] = deque()
+        self._leaving = False
 
     def recover(self) -> None:
-        """Take over the jobs of an earlier master: those that waited go on waiting, the others have failed."""
+        """Take over the jobs of an earlier master, which go on; nodes have `GRACE_S` to attach again."""
+        now_s, alive_s = self._clock.wall(), self._store.alive_s()
+        absence = pb.Absence(from_s=now_s if alive_s is None else alive_s, to_s=now_s)
         for status in self._store.statuses():
             if co.JobState(status.state) not in co.ENDED:
                 job = self._store.job(status.job)
                 run = self._run(job, JobSpec.model_validate_json(job.spec_json))
-                run.feed(co.MasterRestarted())
+                run.recover()
+                if run.away():
+                    run.was_away(absence)
+        self._store.set_alive_s(now_s)
+        if any(run.away() for run in self._runs.values()):
+            asyncio.get_running_loop().call_later(GRACE_S, self._grace_over)
         self._settle()
 
     def shut_down(self) -> None:
-        """End what runs, in order, because the master has been told to leave; what waits is kept for the next one."""
-        for run in self._runs.values():
-            run.feed(co.MasterRestarted("the master was stopped"))
+        """Let go of the agents, because the master has been told to leave; jobs go on, and the next one finds them."""
+        self._leaving = True
         for session in self._sessions.values():
             session.end()
 
@@ -103,10 +128,11 @@ class Dispatcher:
             submitted_s=self._clock.wall(),
         )
         stored = StoredJob(status.job, spec_json, bundle, status)
-        job = self._store.add_job(operation_id, stored)
-        if job == status.job:
-            self._run(stored, spec).announce()
-            self._settle()
+        with self._store.transaction(durable=True):
+            job = self._store.add_job(operation_id, stored)
+            if job == status.job:
+                self._run(stored, spec).announce()
+        self._settle()
         return job
 
     def cancel(self, job: str) -> None:
@@ -130,23 +156,36 @@ class Dispatcher:
         return [session.status(now) for session in self._sessions.values()]
 
     def attach(self, hello: pb.Hello) -> AgentSession:
-        """Let an agent in.
+        """Let an agent in, and have it end what it holds of jobs that are over or that nobody knows.
 
         Raises:
-            MasterError: one of that name is attached already.
+            MasterError: another one of that name is attached already.
         """
-        if hello.name in self._sessions:
+        before = self._sessions.get(hello.name)
+        if before is not None and before.life != hello.life:
             fix = "give it another --name"
             raise MasterError(what="a node of this name is attached already", got=hello.name, fix=fix)
-        session = self._sessions[hello.name] = AgentSession(hello, self._clock.now())
+        if before is not None:  # its connection broke, which it was the first to notice
+            before.end()
+            before.jobs = {}
+        kept = self._store.kept(hello.name, hello.life)
+        session = self._sessions[hello.name] = AgentSession(hello, self._clock.now(), kept)
+        held = {}
+        for each in hello.held:
+            run = self._runs.get(each.job)
+            if run is not None and run.deployed(each):
+                held[each.job] = each.node
+            else:
+                session.jobs[each.job] = each.node
+                session.send(pb.MasterMessage(job=each.job, kill=pb.Kill()))
         for run in list(self._runs.values()):
-            run.come_back(session)
+            run.rejoin(session, held=run.id in held)
         self._settle()
         return session
 
     def detach(self, session: AgentSession, reason: str) -> None:
         """An agent has gone, and why."""
-        if self._sessions.get(session.name) is not session:
+        if self._leaving or self._sessions.get(session.name) is not session:
             return
         del self._sessions[session.name]
         session.end()
@@ -157,11 +196,42 @@ class Dispatcher:
         self._settle()
 
     def heard(self, session: AgentSession, message: pb.AgentMessage) -> None:
-        """An agent has said something."""
+        """An agent has said something; what has a number is kept, and has its effect, once."""
+        if self._leaving or self._sessions.get(session.name) is not session:
+            return
         session.heard_s = self._clock.now()
+        body = message.WhichOneof("body")
+        if body == "heartbeat":
+            self._heard_progress(session, message.heartbeat.progress)
+        elif not message.number:
+            self._take(session, message)
+        elif message.number > session.kept:
+            passing = body == "log_lines" or message.from_process.message.WhichOneof("body") in _PASSING
+            with self._store.transaction(durable=not passing):
+                self._take(session, message)
+                self._store.set_kept(session.name, session.life, message.number)
+            session.kept = message.number
+        session.acknowledge(at_once=body == "heartbeat")
+
+    async def sweep(self) -> None:
+        """Detach agents that have fallen silent, for ever."""
+        told_s = self._clock.now()
+        while True:
+            before = self._clock.now()
+            await asyncio.sleep(_SWEEP_S)
+            now = self._clock.now()
+            late_s = max(0.0, now - before - _SWEEP_S)
+            if now - told_s >= _ALIVE_S:
+                told_s = now
+                self._store.set_alive_s(self._clock.wall())
+            for session in list(self._sessions.values()):
+                # For so long it was this process that did not run: what the agents sent has not been read yet.
+                session.heard_s = min(now, session.heard_s + late_s)
+                if session.lost(now, self._lost_after_s):
+                    self.detach(session, f"no heartbeat for {now - session.heard_s:.1f} s")
+
+    def _take(self, session: AgentSession, message: pb.AgentMessage) -> None:
         match message.WhichOneof("body"):
-            case "heartbeat":
-                self._heard_progress(session, message.heartbeat.progress)
             case "from_process":
                 self._from_process(session, message.from_process)
             case "log_lines":
@@ -169,18 +239,13 @@ class Dispatcher:
             case "exited":
                 self._exited(session, message.exited)
 
-    async def sweep(self) -> None:
-        """Detach agents that have fallen silent, for ever."""
-        while True:
-            before = self._clock.now()
-            await asyncio.sleep(_SWEEP_S)
-            now = self._clock.now()
-            late_s = max(0.0, now - before - _SWEEP_S)
-            for session in list(self._sessions.values()):
-                # For so long it was this process that did not run: what the agents sent has not been read yet.
-                session.heard_s = min(now, session.heard_s + late_s)
-                if session.lost(now, self._lost_after_s):
-                    self.detach(session, f"no heartbeat for {now - session.heard_s:.1f} s")
+    def _grace_over(self) -> None:
+        for run in list(self._runs.values()):
+            for node in run.away():
+                reason = f"its agent did not come back within {GRACE_S:g} s of the master's restart"
+                run.feed(co.NodeLost(node, reason))
+            run.feed(co.Tick())  # what was due while there was no master
+        self._settle()
 
     def _run(self, job: StoredJob, spec: JobSpec) -> JobRun:
         run = JobRun(job.status, spec, job.bundle, self._store, self._clock, self._deadlines)
@@ -194,6 +259,7 @@ class Dispatcher:
             if run.over:
                 self._store.drop_partial_artifacts(job)
                 run.close()
+                self._store.drop_decisions(job)
                 self._past.append((self._clock.now(), run.measured()))
                 del self._runs[job]
                 run.bell.ring()
@@ -204,7 +270,8 @@ class Dispatcher:
         free = sorted((name for name in idle if name not in kept), key=_in_order)
         placements = place_jobs(waiting, free, len(self._sessions))
         for job, names in placements.placed.items():
-            self._runs[job].place(tuple(self._sessions[name] for name in names))
+            sessions = tuple(self._sessions[name] for name in names)
+            self._runs[job].place(sessions, self._encrypt([session.host for session in sessions]))
         for job, reason in placements.reasons.items():
             self._runs[job].wait_because(reason)
 
@@ -214,7 +281,9 @@ class Dispatcher:
 
     def _from_process(self, session: AgentSession, message: pb.FromProcess) -> None:
         run, node = self._runs.get(message.job), session.jobs.get(message.job)
-        if run is None or node is None or not (run.ended or run.hears(node) or message.message.HasField("paused")):
+        if run is None or node is None or message.incarnation != run.incarnation(node):
+            return
+        if not (run.ended or run.hears(node) or message.message.HasField("paused")):
             return
         try:
             self._relay(run, node, message.message)
@@ -259,7 +328,7 @@ class Dispatcher:
         before = told[-1].received_nbytes if told else {}
         then_s = run.told_s.get(statistics.node, self._clock.now())
         for peer, nbytes in statistics.received_nbytes.items():
-            if nbytes > before.get(peer, 0) and peer < len(run.sessions):
+            if nbytes > before.get(peer, 0) and peer in run.sessions:
                 run.sessions[peer].seen_s = max(run.sessions[peer].seen_s, then_s)
 
     def _heard_progress(self, session: AgentSession, progress: Mapping[str, int]) -> None:
@@ -280,8 +349,10 @@ class Dispatcher:
             run.bell.ring()
 
     def _exited(self, session: AgentSession, message: pb.ProcessExited) -> None:
-        node = session.jobs.pop(message.job, None)
-        run = self._runs.get(message.job)
+        run, node = self._runs.get(message.job), session.jobs.get(message.job)
+        if run is not None and node is not None and message.incarnation != run.incarnation(node):
+            return  # one that was buried, and its successor has been started
+        session.jobs.pop(message.job, None)
         if run is not None and node is not None:
             run.feed(co.NodeExited(node, _how(message.status), "\n".join(message.last_lines[-_LAST_LINES:])))
         self._settle()

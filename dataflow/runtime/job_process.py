@@ -24,6 +24,7 @@ from dataflow.runtime.job_relay import Driver, JobRelay, Report
 from dataflow.runtime.job_supervisor import PROGRESS
 from dataflow.runtime.node_driver import NodeDriver
 from dataflow.runtime.process import die_with_parent
+from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.grpc_connection import GrpcNetwork
 
@@ -82,7 +83,8 @@ async def serve(control: socket.socket, progress: Progress, folder: Path) -> boo
         if deploy.bundle:
             unpack(Bundle(deploy.bundle_digest, deploy.bundle), folder)
             sys.path.insert(0, str(folder))
-        network = GrpcNetwork(token=deploy.token, host=deploy.host)
+        pair = KeyPair(deploy.certificate, deploy.key) if deploy.certificate else None
+        network = GrpcNetwork(token=deploy.token, host=deploy.host, pair=pair)
         networks.append(network)
         return NodeDriver(
             PhysicalPlan.model_validate_json(deploy.plan_json),

@@ -202,7 +202,8 @@ class JobRelay:
         # An empty file is one empty chunk.
         for start in range(0, max(1, len(report.data)), CHUNK_NBYTES):
             end = start + CHUNK_NBYTES
-            chunk = pb.ArtifactChunk(name=report.name, data=report.data[start:end], last=end >= len(report.data))
+            last = end >= len(report.data)
+            chunk = pb.ArtifactChunk(name=report.name, data=report.data[start:end], last=last, start=start)
             self._send(pb.ProcessMessage(artifact=chunk))
 
     def _keep(self, snapshot: Snapshot) -> None:

@@ -1,8 +1,13 @@
-"""A job that has not ended, in the master: its coordinator's commands carried out, its events kept."""
+"""A job that has not ended, in the master: its coordinator's commands carried out, its events kept.
+
+Invariant: what the coordinator is given is kept before anything that it commands is sent, and every command may be sent
+again: a master that takes the job over decides the same again, and tells every node all that it should have been told.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import secrets
 from collections import deque
@@ -22,10 +27,12 @@ from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
 from dataflow.runtime.checkpoint_store import contents, load_manifest, newest_whole
 from dataflow.runtime.folders import Folder
+from dataflow.runtime.history import event_from_text, event_to_text
 from dataflow.runtime.resuming import checkpoints_of, keeping, resumed_folder
 from dataflow.runtime.store import Store
 from dataflow.runtime.wire import CHUNK_NBYTES, members_to_wire, statistics_from_wire
 from dataflow.state import StateKind
+from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
 
 _CLOSE_S = 5.0
@@ -38,6 +45,10 @@ _BACKLOG_S = 0.005
 
 
 _APART_S = 0.9
+_SAME_BOOT_S = 60.0
+
+
+MakeMessage = Callable[[], pb.MasterMessage]
 
 
 class Bell:
@@ -69,7 +80,8 @@ class JobRun:
 
     Attributes:
         bell: rings when there is news for those who watch or read logs.
-        sessions: the agents it was placed on, by node number; of a node that was lost, the one that is gone.
+        sessions: the agents it was placed on, by node number; of a node that was lost, the one that is gone; none of
+            those that have not attached since the master was restarted.
         live: newest statistics of each running node and how many have come, for those who watch.
         recent: the newest statistics of each node, behind a few that were told about a second apart.
         told_s: when a node told the newest of them, on the clock.
@@ -79,7 +91,7 @@ class JobRun:
         self, status: pb.JobStatus, spec: JobSpec, bundle: Bundle, store: Store, clock: Clock, deadlines: co.Deadlines
     ) -> None:
         self.status, self.spec, self.bell = status, spec, Bell()
-        self.sessions: list[AgentSession] = []
+        self.sessions: dict[int, AgentSession] = {}
         self.live: dict[int, tuple[int, pb.NodeStatistics]] = {}
         self.recent: dict[int, deque[pb.NodeStatistics]] = {}
         self.told_s: dict[int, float] = {}
@@ -90,16 +102,18 @@ class JobRun:
             spec.nodes,
             spec.stop,
             deadlines,
-            state=co.JobState(status.state),
             min_nodes=spec.min_nodes,
             needed=needed_nodes(spec),
             rng=random.Random(status.job),
         )
         self._plan: PhysicalPlan | None = None
         self._token = secrets.token_urlsafe(32)
+        self._pair: KeyPair | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: CheckpointKeeper | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._told: dict[int, list[MakeMessage]] = {}
+        self._prepared: set[int] = set()
 
     @property
     def id(self) -> str:
@@ -119,47 +133,99 @@ class JobRun:
     @property
     def over(self) -> bool:
         """Whether it has ended and none of its processes is left."""
-        return self.ended and not any(self.id in session.jobs for session in self.sessions)
+        return self.ended and not any(self.id in session.jobs for session in self.sessions.values())
 
     def announce(self) -> None:
         """Keep the job's first event."""
         self._change_state(self._coordinator.state, "")
 
-    def place(self, sessions: tuple[AgentSession, ...]) -> None:
-        """Start on these agents, which become busy."""
+    def place(self, sessions: tuple[AgentSession, ...], pair: KeyPair | None) -> None:
+        """Start on these agents, which become busy; encrypted between them if there is a key pair."""
         names = tuple(session.name for session in sessions)
-        plan = compile_graph(self.spec.graph, self.spec.nodes, seed=self.spec.seed, names=names)
-        self._plan = plan.model_copy(
-            update={
-                "nodes": tuple(
-                    node.model_copy(update={"compute_tasks": session.tasks})
-                    for node, session in zip(plan.nodes, sessions, strict=True)
-                )
-            }
-        )
-        self.sessions = list(sessions)
+        tasks = tuple(session.tasks for session in sessions)
+        self.sessions = dict(enumerate(sessions))
         self.status.node_names[:] = names
-        for node, session in enumerate(sessions):
+        with self._store.transaction(durable=True):
+            self._pair = pair
+            where = {"tasks": tasks, "token": self._token}
+            if pair is not None:
+                where |= {"certificate": pair.certificate.decode(), "key": pair.key.decode()}
+            self._store.set_placement(self.id, json.dumps(where))
+            self._plan = self._compiled(names, tasks)
+            self.feed(co.Placed(names))
+
+    def recover(self) -> None:
+        """Come to where an earlier master has brought the job; nothing is sent, and what it did is not done again."""
+        if placement := self._store.placement(self.id):
+            where = json.loads(placement)
+            self._token = where["token"]
+            if "key" in where:
+                self._pair = KeyPair(where["certificate"].encode(), where["key"].encode())
+            self._plan = self._compiled(tuple(self.status.node_names), tuple(where["tasks"]))
+        decisions = self._store.decisions(self.id)
+        shift_s = self._shift_s(*decisions[-1][:2]) if decisions else 0.0
+        for now_s, _, text in decisions:
+            for command in self._decide(event_from_text(text), now_s + shift_s):
+                if not isinstance(command, co.SetTimer | co.ChangeState | co.ChangeNode | co.Finish):
+                    self._do(command)
+
+    def away(self) -> dict[int, str]:
+        """Names of the nodes, by number, that run it as far as is known and whose agents have not attached again."""
+        if self.waiting or self.ended:
+            return {}
+        names = enumerate(self.status.node_names)
+        return {node: name for node, name in names if node not in self.sessions and self.hears(node)}
+
+    def rejoin(self, session: AgentSession, *, held: bool) -> None:
+        """An agent is attached, for the first time or again: tell it all that it may not have heard.
+
+        Args:
+            session: the agent.
+            held: whether it holds what was deployed to it last, and its node is not buried.
+        """
+        node = self._node_named(session.name)
+        if node is None or self.waiting or self.ended:
+            return
+        before, self.sessions[node] = self.sessions.get(node), session
+        each = self._coordinator.nodes[node]
+        if held:
             session.jobs[self.id] = node
-        self.feed(co.Placed(names))
+            for make in self._told[node]:
+                session.send(make())
+        elif each.life is Life.JOINING and node not in self._prepared and before is None:
+            # The earlier master was killed before it could say so, or the agent before anything came of it.
+            self._deploy(node, each.incarnation)
+            for make in self._told[node]:
+                session.send(make())
+        else:
+            if each.life not in BURIED:
+                self.feed(co.NodeLost(node, "its agent was restarted"))
+            self.feed(co.NodeBack(node))
+
+    def deployed(self, held: pb.Held) -> bool:
+        """Whether this is a node of the job as it is now."""
+        if self.ended or held.node not in self._told or not self.hears(held.node):
+            return False
+        return held.operation_id == self._operation(held.node)
+
+    def was_away(self, absence: pb.Absence) -> None:
+        """Note that the job had no master for a while."""
+        self.status.master_away.append(absence)
+        self._store.set_status(self.status)
+        self._keep(pb.JobEvent(master_away=absence))
 
     def node_of(self, session: AgentSession) -> int | None:
         """Number of the node that an agent is or was; None if it is none of the job's."""
-        return self.sessions.index(session) if session in self.sessions else None
+        return next((node for node, each in self.sessions.items() if each is session), None)
 
     def keeps(self, name: str) -> bool:
         """Whether a node of this name is the job's although no process of it is there."""
-        return not self.ended and any(
-            session.name == name and self._coordinator.nodes[node].life in BURIED - {Life.GONE}
-            for node, session in enumerate(self.sessions)
-        )
+        node = self._node_named(name)
+        return node is not None and not self.ended and self._coordinator.nodes[node].life in BURIED - {Life.GONE}
 
-    def come_back(self, session: AgentSession) -> None:
-        """An agent is attached; if it is that of a node that was lost, it is to go on with it."""
-        for node, before in enumerate(self.sessions):
-            if before.name == session.name and before is not session:
-                self.sessions[node] = session
-                self.feed(co.NodeBack(node))
+    def incarnation(self, node: int) -> int:
+        """How often a node had been started before, as it is now."""
+        return self._coordinator.nodes[node].incarnation
 
     def hears(self, node: int) -> bool:
         """Whether what a node says counts: not, once it is buried."""
@@ -177,8 +243,11 @@ class JobRun:
 
     def feed(self, event: co.Event) -> None:
         """Give the coordinator an event and do what it says."""
-        for command in self._coordinator.handle(event, self._clock.now()):
-            self._do(command)
+        with self._store.transaction(durable=not isinstance(event, co.NodeReport)):
+            now = self._clock.now()
+            self._store.add_decision(self.id, now, self._clock.wall(), event_to_text(event))
+            for command in self._decide(event, now):
+                self._do(command)
         self.bell.ring()
 
     def report(self, node: int, report: pb.OperatorReport) -> None:
@@ -210,6 +279,9 @@ class JobRun:
         if self._keeper is None:
             folder = checkpoints_of(self._store, self.id, self.spec)
             self._keeper = CheckpointKeeper(keeping(folder, self.id, self.spec, self._plan, self._clock), self.warn)
+            for each in range(self.spec.nodes):
+                if not self.hears(each):
+                    self._keeper.leave(each)
         self._keeper.take(node, chunk)
 
     def warn(self, text: str) -> None:
@@ -234,10 +306,23 @@ class JobRun:
         self._stamp(event)
         return event
 
+    def _decide(self, event: co.Event, now: float) -> list[co.Command]:
+        if isinstance(event, co.NodePrepared):
+            self._prepared.add(event.node)
+        return self._coordinator.handle(event, now)
+
+    def _compiled(self, names: tuple[str, ...], tasks: tuple[int, ...]) -> PhysicalPlan:
+        plan = compile_graph(self.spec.graph, self.spec.nodes, seed=self.spec.seed, names=names)
+        nodes = tuple(
+            node.model_copy(update={"compute_tasks": each}) for node, each in zip(plan.nodes, tasks, strict=True)
+        )
+        return plan.model_copy(update={"nodes": nodes})
+
     def _do(self, command: co.Command) -> None:
         match command:
             case co.Deploy(node, incarnation):
-                self.sessions[node].jobs[self.id] = node
+                self._told[node] = []
+                self._prepared.discard(node)
                 self._deploy(node, incarnation)
             case co.Connect(node, members):
                 self._send(node, lambda: pb.MasterMessage(job=self.id, connect=members_to_wire(members)))
@@ -259,22 +344,43 @@ class JobRun:
             case co.Finish(state, reason, stopped_by):
                 self._change_state(state, reason, stopped_by)
 
-    def _send(self, node: int, make: Callable[[], pb.MasterMessage]) -> None:
-        if node < len(self.sessions) and self.id in self.sessions[node].jobs:
-            self.sessions[node].send(make())
+    def _send(self, node: int, make: MakeMessage) -> None:
+        """Tell a node something, now, and again to an agent that may not have heard."""
+        self._told.setdefault(node, []).append(make)
+        self._say(node, make())
+
+    def _say(self, node: int, message: pb.MasterMessage) -> None:
+        if node in self.sessions and self.id in self.sessions[node].jobs:
+            self.sessions[node].send(message)
+
+    def _operation(self, node: int) -> str:
+        return f"{self.id}/{node}/{self.incarnation(node)}"
+
+    def _node_named(self, name: str) -> int | None:
+        return next((node for node, each in enumerate(self.status.node_names) if each == name), None)
+
+    def _shift_s(self, now_s: float, wall_s: float) -> float:
+        """What times of an earlier master lie behind its clock: nothing, unless the machine was started again."""
+        passed_s = self._clock.wall() - wall_s
+        since_s = self._clock.now() - now_s
+        return 0.0 if since_s >= 0 and abs(since_s - passed_s) < _SAME_BOOT_S else since_s - max(0.0, passed_s)
 
     def _kill(self, nodes: tuple[int, ...], grace_s: float) -> None:
         for node in nodes:
             self._send(node, lambda: pb.MasterMessage(job=self.id, kill=pb.Kill(grace_s=grace_s)))
 
     def _deploy(self, node: int, incarnation: int) -> None:
+        """Have the agent of a node start its process; of one that is away, once it is attached again."""
+        if node not in self.sessions:
+            return
+        self.sessions[node].jobs[self.id] = node
         if incarnation and node in needed_nodes(self.spec):
             self._start_task(self._deploy_again(node, incarnation))
         elif self.spec.resume is not None and not incarnation:
             folder, number = resumed_folder(self._store, self.spec.resume), self.spec.resume.number or 0
             self._start_task(self._deploy_from(node, incarnation, folder, number, EVERY_KIND))
         else:
-            self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=self._deployment(node, incarnation)))
+            self._say(node, pb.MasterMessage(job=self.id, deploy=self._deployment(node, incarnation)))
 
     async def _deploy_again(self, node: int, incarnation: int) -> None:
         """Have a node that alone held a part of a whole go on with that of the newest checkpoint."""
@@ -285,7 +391,7 @@ class JobRun:
             if self.spec.resume is None:
                 name = self.status.node_names[node]
                 self.warn(f"what node {name} held is lost, it begins anew: {error}; checkpoints would have kept it")
-                self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=self._deployment(node, incarnation)))
+                self._say(node, pb.MasterMessage(job=self.id, deploy=self._deployment(node, incarnation)))
                 return
             folder, number = resumed_folder(self._store, self.spec.resume), self.spec.resume.number or 0
         else:
@@ -315,7 +421,7 @@ class JobRun:
             return
         deploy = self._deployment(node, incarnation)
         deploy.resumption_json = how.model_dump_json().encode()
-        self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=deploy))
+        self._say(node, pb.MasterMessage(job=self.id, deploy=deploy))
         try:
             for file in how.files:
                 pieces = contents(folder, number, file.file)
@@ -328,7 +434,7 @@ class JobRun:
     async def _send_state(self, node: int, chunk: pb.StateChunk) -> None:
         while self.sessions[node].backlog > _BACKLOG and self.id in self.sessions[node].jobs:
             await asyncio.sleep(_BACKLOG_S)
-        self._send(node, lambda: pb.MasterMessage(job=self.id, state=chunk))
+        self._say(node, pb.MasterMessage(job=self.id, state=chunk))
 
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -337,7 +443,7 @@ class JobRun:
 
     def _deployment(self, node: int, incarnation: int) -> pb.Deploy:
         return pb.Deploy(
-            operation_id=f"{self.id}/{node}/{incarnation}",
+            operation_id=self._operation(node),
             plan_json=self._plan.model_dump_json().encode() if self._plan else b"",
             node=node,
             incarnation=incarnation,
@@ -345,6 +451,8 @@ class JobRun:
             bundle_digest=self._bundle.digest,
             token=self._token,
             record=self.spec.record,
+            certificate=self._pair.certificate if self._pair else b"",
+            key=self._pair.key if self._pair else b"",
         )
 
     def _change_node(self, command: co.ChangeNode) -> None:

@@ -55,7 +55,7 @@ class JobSupervisor:
     def __init__(
         self, job: str, deploy: pb.Deploy, say: Callable[[pb.AgentMessage], Awaitable[None]], clock: Clock
     ) -> None:
-        self.job = job
+        self.job, self._incarnation = job, deploy.incarnation
         self._say, self._clock = say, clock
         self._last: deque[str] = deque(maxlen=KEPT_LINES)
         self._unsent: list[pb.LogLine] = []
@@ -124,7 +124,8 @@ class JobSupervisor:
         os.close(self._memory)
 
     def _exited(self, status: int, last_lines: Iterable[str]) -> pb.AgentMessage:
-        return pb.AgentMessage(exited=pb.ProcessExited(job=self.job, status=status, last_lines=last_lines))
+        exited = pb.ProcessExited(job=self.job, incarnation=self._incarnation, status=status, last_lines=last_lines)
+        return pb.AgentMessage(exited=exited)
 
     def _spawn(self, control: socket.socket, printed: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -166,7 +167,8 @@ class JobSupervisor:
         while (frame := await read_frame(reader)) is not None:
             await self._send_lines()
             message = pb.ProcessMessage.FromString(frame)
-            await self._say(pb.AgentMessage(from_process=pb.FromProcess(job=self.job, message=message)))
+            said = pb.FromProcess(job=self.job, incarnation=self._incarnation, message=message)
+            await self._say(pb.AgentMessage(from_process=said))
 
     async def _capture(self, output: int) -> None:
         reader = asyncio.StreamReader(limit=MAX_LINE_NBYTES)

@@ -18,9 +18,12 @@ from typing import Self
 
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import MasterError
-from dataflow.runtime.auth import TOKEN_VARIABLE, read_token
+from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE, read_authority, read_token
 from dataflow.runtime.client import Client
 from dataflow.runtime.state_dir import read_endpoint
+
+PATIENCE_S = 30.0
+"""Seconds for which the cluster's client waits for a master that has died."""
 
 START_S = 60.0
 """Seconds within which all processes must be there."""
@@ -103,6 +106,14 @@ class LocalCluster:
         """Process ids by name: ``master``, ``node-0``, ..."""
         return {name: process.pid for name, process in self._processes.items()}
 
+    def restart_master(self) -> None:
+        """Start a master in place of the one that has died, at the same address; returns before it serves.
+
+        Like the others it goes with the thread that starts it.
+        """
+        self._processes["master"].wait()
+        self._spawn("master", MASTER, "--port", self.client.address.rpartition(":")[2])
+
     def log(self, name: str) -> str:
         """What a process of the cluster has printed."""
         return (self.state_dir / "logs" / f"{name}.log").read_text(errors="replace")
@@ -118,7 +129,13 @@ class LocalCluster:
             tasks = self._place(name).tasks or self.tasks
             self._spawn(name, "dataflow.runtime.agent", "--name", name, "--tasks", str(tasks))
         deadline = self._clock.now() + START_S
-        self.client = Client(self._until_listening(deadline), read_token(self.state_dir))
+        self.client = Client(
+            self._until_listening(deadline),
+            read_token(self.state_dir),
+            read_authority(self.state_dir),
+            patience_s=PATIENCE_S,
+            clock=self._clock,
+        )
         while len(self.client.nodes()) < self.nodes:
             self._check(deadline)
 
@@ -131,7 +148,8 @@ class LocalCluster:
         if place.insecure:
             common.append("--insecure")
         # The cluster has a token of its own; that of another one, for the user's other commands, is not for it.
-        environment = {key: value for key, value in os.environ.items() if key != TOKEN_VARIABLE}
+        foreign = {TOKEN_VARIABLE, AUTHORITY_VARIABLE}
+        environment = {key: value for key, value in os.environ.items() if key not in foreign}
         with (self.state_dir / "logs" / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [*place.enter, sys.executable, "-m", module, *common, *arguments],

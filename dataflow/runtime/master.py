@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -18,8 +19,9 @@ from grpc_health.v1 import health, health_pb2_grpc
 from dataflow.clock import Clock, SystemClock
 from dataflow.engine.coordinator import Deadlines
 from dataflow.errors import AkoError, MasterError
-from dataflow.runtime.auth import check_host, make_token
+from dataflow.runtime.auth import AUTHORITY_FILE, Role, check_host, is_loopback, make_tokens, permits
 from dataflow.runtime.bundle import MAX_NBYTES
+from dataflow.runtime.certificates import job_pair, master_pair
 from dataflow.runtime.dispatcher import Dispatcher
 from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.master_service import MasterService
@@ -30,6 +32,7 @@ from dataflow.runtime.store import Store
 from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import MESSAGE_NBYTES
 from dataflow.transport.authorization import TokenInterceptor
+from dataflow.transport.encryption import KeyPair, add_port
 from dataflow.transport.generated.control_pb2_grpc import add_MasterServicer_to_server
 
 _STOP_S = 1.0
@@ -43,7 +46,9 @@ class MasterConfig:
         host: address to listen on.
         port: port to listen on; 0 for any free one.
         state_dir: where jobs, the token and artifacts are kept.
-        insecure: allow a host that others can reach, without encryption.
+        insecure: allow a host that others can reach, without encryption. Certificates in the state directory, which
+            ``ako token --tls`` makes, are used all the same.
+        encrypt_loopback: have nodes of this machine encrypt what they send each other, too, if there are certificates.
         max_bundle_nbytes: largest code bundle accepted.
         lost_after_s: seconds of silence after which a node counts as lost.
         deadlines: how long jobs are waited for.
@@ -60,6 +65,7 @@ class MasterConfig:
     deadlines: Deadlines = field(default_factory=Deadlines)
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
+    encrypt_loopback: bool = False
 
 
 Announce = Callable[[dict[str, str]], None]
@@ -83,27 +89,35 @@ async def serve(config: MasterConfig, clock: Clock | None = None, announce: Anno
         ConfigError: others could reach the host, and that was not allowed.
         MasterError: a port or the state directory is in use.
     """
-    check_host(config.host, insecure=config.insecure)
+    encrypted = (config.state_dir / AUTHORITY_FILE).exists()
+    check_host(config.host, insecure=config.insecure, encrypted=encrypted)
     check_host(config.metrics_host, insecure=config.insecure)
     lock = StateDirLock(config.state_dir)
     try:
         store = Store(config.state_dir)
         try:
-            token = make_token(config.state_dir)
-            await _serve(config, store, token, clock or SystemClock(), announce)
+            await _serve(config, store, make_tokens(config.state_dir), clock or SystemClock(), announce)
         finally:
             store.close()
     finally:
         lock.release()
 
 
-async def _serve(config: MasterConfig, store: Store, token: str, clock: Clock, announce: Announce) -> None:
-    dispatcher = Dispatcher(store, clock, config.deadlines, config.lost_after_s)
-    server = make_server(token)
+async def _serve(
+    config: MasterConfig, store: Store, tokens: Mapping[str, Role], clock: Clock, announce: Announce
+) -> None:
+    pair = master_pair(config.state_dir, clock.wall())
+
+    def encrypt(hosts: Sequence[str]) -> KeyPair | None:
+        plain = all(map(is_loopback, hosts)) and not config.encrypt_loopback
+        return None if pair is None or plain else job_pair(clock.wall())
+
+    dispatcher = Dispatcher(store, clock, config.deadlines, config.lost_after_s, encrypt)
+    server = make_server(tokens)
     service = MasterService(dispatcher, store, VERSION, config.max_bundle_nbytes)
     add_MasterServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     try:
-        port = server.add_insecure_port(f"{config.host}:{config.port}")
+        port = add_port(server, f"{config.host}:{config.port}", pair)
     except RuntimeError as error:
         raise MasterError(
             what="cannot listen on this address; another program may have the port",
@@ -126,10 +140,10 @@ async def _serve(config: MasterConfig, store: Store, token: str, clock: Clock, a
             await server.stop(_STOP_S)
 
 
-def make_server(token: str) -> grpc.aio.Server:
-    """A server that guards whatever services are added to it by the token; it has the health service already."""
+def make_server(tokens: Mapping[str, Role]) -> grpc.aio.Server:
+    """A server that guards whatever services are added to it by the tokens; it has the health service already."""
     server = grpc.aio.server(
-        interceptors=[TokenInterceptor(token)],
+        interceptors=[TokenInterceptor({token: partial(permits, role) for token, role in tokens.items()})],
         options=[
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", MESSAGE_NBYTES),
@@ -147,11 +161,18 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=MasterConfig.port)
     parser.add_argument("--state-dir", type=Path, default=default_state_dir())
     parser.add_argument("--insecure", action="store_true")
+    parser.add_argument("--encrypt-loopback", action="store_true")
     parser.add_argument("--die-with", type=int, default=0, metavar="PID", help="end when this parent process ends")
     options = parser.parse_args()
     if options.die_with:
         die_with_parent(options.die_with)
-    config = MasterConfig(options.host, options.port, options.state_dir, options.insecure)
+    config = MasterConfig(
+        options.host,
+        options.port,
+        options.state_dir,
+        options.insecure,
+        encrypt_loopback=options.encrypt_loopback,
+    )
     try:
         serve_until_signal(serve(config))
     except AkoError as error:

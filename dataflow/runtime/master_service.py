@@ -96,7 +96,7 @@ class MasterService(MasterServicer):
     async def Logs(self, request: pb.LogsRequest, context: Context) -> AsyncIterator[pb.LogLine]:  # noqa: N802
         """See control.proto."""
         job = await self._find(request.job, context)
-        since = 0
+        since = request.since
         while True:
             run = self._dispatcher.run(job)
             ticket = run.bell.ticket() if run else None
@@ -116,13 +116,13 @@ class MasterService(MasterServicer):
         """See control.proto."""
         for name, path in self._store.artifacts(await self._find(request.job, context)):
             with path.open("rb") as file:
-                data = file.read(CHUNK_NBYTES)
+                data, start = file.read(CHUNK_NBYTES), 0
                 while True:
                     following = file.read(CHUNK_NBYTES)
-                    yield pb.ArtifactChunk(name=name, data=data, last=not following)
+                    yield pb.ArtifactChunk(name=name, data=data, last=not following, start=start)
                     if not following:
                         break
-                    data = following
+                    data, start = following, start + len(data)
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesReply:  # noqa: N802
         """See control.proto."""
@@ -135,7 +135,7 @@ class MasterService(MasterServicer):
         session = await self._greet(requests, context)
         reader = asyncio.create_task(self._read(session, requests))
         try:
-            yield pb.MasterMessage(welcome=pb.Welcome(version=self._version))
+            yield pb.MasterMessage(welcome=pb.Welcome(version=self._version, kept=session.kept))
             while (message := await session.next()) is not None:
                 yield message
         finally:

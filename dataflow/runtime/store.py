@@ -1,14 +1,18 @@
 """What the master keeps: jobs, their events, statistics, log lines and artifacts, in its state directory.
 
-Everything but artifacts is in one SQLite database; every method commits before it returns, so a master that is killed
-loses nothing that it has announced. One thread uses a store, and one master a state directory (`StateDirLock`).
+Everything but artifacts is in one SQLite database. Every method commits before it returns, or at the end of the
+`transaction` around it, so a master that is killed loses nothing that it has announced; and nothing is lost with the
+power that was to be durable. One thread uses a store, and one master a state directory (`StateDirLock`).
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +26,7 @@ MAX_LOG_LINES = 100_000
 MAX_ARTIFACT_NBYTES = 1 << 30
 """Largest artifact, in bytes."""
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE jobs (
@@ -37,6 +41,17 @@ CREATE TABLE jobs (
 CREATE TABLE events (job TEXT NOT NULL, number INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, number));
 CREATE TABLE statistics (job TEXT NOT NULL, node INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, node));
 CREATE TABLE logs (job TEXT NOT NULL, number INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, number));
+CREATE TABLE decisions (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    job TEXT NOT NULL,
+    now_s REAL NOT NULL,
+    wall_s REAL NOT NULL,
+    event TEXT NOT NULL
+);
+CREATE INDEX decisions_of_job ON decisions (job, number);
+CREATE TABLE placements (job TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE agents (name TEXT PRIMARY KEY, life TEXT NOT NULL, kept INTEGER NOT NULL);
+CREATE TABLE master (only INTEGER PRIMARY KEY CHECK (only = 0), alive_s REAL NOT NULL);
 """
 
 
@@ -79,7 +94,6 @@ class Store:
         self._database = sqlite3.connect(path, isolation_level=None)
         try:
             self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = NORMAL")
             version = self._database.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
                 self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
@@ -95,8 +109,28 @@ class Store:
         """Close the database."""
         self._database.close()
 
+    @contextmanager
+    def transaction(self, *, durable: bool) -> Iterator[None]:
+        """Keep all that the ``with`` block keeps at its end, or nothing if it raises; one inside another is part of it.
+
+        Args:
+            durable: once it is kept, it outlives a power failure too, as does all that was kept before.
+        """
+        if self._database.in_transaction:
+            yield
+            return
+        # NORMAL leaves it to the kernel when the log reaches the disk; the level cannot change inside a transaction.
+        self._database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
     def add_job(self, operation_id: str, job: StoredJob) -> str:
-        """Keep a new job.
+        """Keep a new job, durably.
 
         Returns:
             Its id; that of the job submitted with the same operation id before, if there is one.
@@ -111,10 +145,12 @@ class Store:
             if before[1:] != (job.spec_json, job.bundle.digest):
                 raise MasterError(what="another job was submitted with this operation id", got=operation_id)
             return str(before[0])
-        self._database.execute(
-            "INSERT INTO jobs (job, operation_id, spec_json, bundle, bundle_digest, status) VALUES (?, ?, ?, ?, ?, ?)",
-            (job.job, operation_id, job.spec_json, job.bundle.data, job.bundle.digest, _bytes(job.status)),
-        )
+        with self.transaction(durable=True):
+            self._database.execute(
+                "INSERT INTO jobs (job, operation_id, spec_json, bundle, bundle_digest, status)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (job.job, operation_id, job.spec_json, job.bundle.data, job.bundle.digest, _bytes(job.status)),
+            )
         return job.job
 
     def statuses(self) -> list[pb.JobStatus]:
@@ -146,6 +182,50 @@ class Store:
         if len(found) > 1:
             raise MasterError(what="several jobs' ids begin like this", got=prefix, fix=f"one of: {', '.join(found)}")
         return found[0]
+
+    def add_decision(self, job: str, now_s: float, wall_s: float, event: str) -> None:
+        """Keep what a job's coordinator has been given, as text, and when, on both hands of a `Clock`."""
+        row = (job, now_s, wall_s, event)
+        self._database.execute("INSERT INTO decisions (job, now_s, wall_s, event) VALUES (?, ?, ?, ?)", row)
+
+    def decisions(self, job: str) -> list[tuple[float, float, str]]:
+        """All that a job's coordinator has been given, in order; see `add_decision`."""
+        rows = self._database.execute(
+            "SELECT now_s, wall_s, event FROM decisions WHERE job = ? ORDER BY number", (job,)
+        )
+        return [(float(now_s), float(wall_s), str(event)) for now_s, wall_s, event in rows]
+
+    def drop_decisions(self, job: str) -> None:
+        """Forget how a job that is over came to that."""
+        self._database.execute("DELETE FROM decisions WHERE job = ?", (job,))
+        self._database.execute("DELETE FROM placements WHERE job = ?", (job,))
+
+    def set_placement(self, job: str, placement: str) -> None:
+        """Keep where a job runs, as text."""
+        self._database.execute("INSERT OR REPLACE INTO placements VALUES (?, ?)", (job, placement))
+
+    def placement(self, job: str) -> str:
+        """Where a job runs; empty if it has not been placed."""
+        row = self._database.execute("SELECT body FROM placements WHERE job = ?", (job,)).fetchone()
+        return "" if row is None else str(row[0])
+
+    def kept(self, agent: str, life: str) -> int:
+        """Number of the last message of this life of an agent that is kept; 0 if none is."""
+        row = self._database.execute("SELECT kept FROM agents WHERE name = ? AND life = ?", (agent, life)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def set_kept(self, agent: str, life: str, number: int) -> None:
+        """Note that an agent's messages up to this number are kept; those of its earlier lives count no more."""
+        self._database.execute("INSERT OR REPLACE INTO agents VALUES (?, ?, ?)", (agent, life, number))
+
+    def alive_s(self) -> float | None:
+        """When a master was last known to run here, in seconds since 1970-01-01 UTC; None if none has."""
+        row = self._database.execute("SELECT alive_s FROM master").fetchone()
+        return None if row is None else float(row[0])
+
+    def set_alive_s(self, wall_s: float) -> None:
+        """Note that the master runs."""
+        self._database.execute("INSERT OR REPLACE INTO master VALUES (0, ?)", (wall_s,))
 
     def set_status(self, status: pb.JobStatus) -> None:
         """Keep where a job is now."""
@@ -179,14 +259,13 @@ class Store:
 
     def add_log_lines(self, job: str, lines: Iterable[pb.LogLine]) -> None:
         """Keep log lines, and no more than `MAX_LOG_LINES` of a job."""
-        self._database.execute("BEGIN")
-        row = self._database.execute("SELECT COALESCE(MAX(number) + 1, 0) FROM logs WHERE job = ?", (job,)).fetchone()
-        first = int(row[0])
-        rows = [(job, number, _bytes(line)) for number, line in enumerate(lines, first)]
-        self._database.executemany("INSERT INTO logs VALUES (?, ?, ?)", rows)
-        oldest = first + len(rows) - MAX_LOG_LINES
-        self._database.execute("DELETE FROM logs WHERE job = ? AND number < ?", (job, oldest))
-        self._database.execute("COMMIT")
+        with self.transaction(durable=False):
+            query = "SELECT COALESCE(MAX(number) + 1, 0) FROM logs WHERE job = ?"
+            first = int(self._database.execute(query, (job,)).fetchone()[0])
+            rows = [(job, number, _bytes(line)) for number, line in enumerate(lines, first)]
+            self._database.executemany("INSERT INTO logs VALUES (?, ?, ?)", rows)
+            oldest = first + len(rows) - MAX_LOG_LINES
+            self._database.execute("DELETE FROM logs WHERE job = ? AND number < ?", (job, oldest))
 
     def log_lines(self, job: str, since: int, limit: int = 1000) -> list[tuple[int, pb.LogLine]]:
         """Up to `limit` log lines with number `since` or more, in order, with their numbers."""
@@ -198,19 +277,20 @@ class Store:
     def write_artifact(self, job: str, writer: int, chunk: pb.ArtifactChunk) -> None:
         """Take the next chunk of an artifact; it is there under its name as a whole once the last has come.
 
+        A chunk that comes again, because a master was killed before it could say that it has it, changes nothing.
+
         Args:
             job: id of the job.
-            writer: number of the node that sends it; a node sends one artifact after the other.
+            writer: number of the node that sends it.
             chunk: its next bytes.
 
         Raises:
             WireError: its name leads out of the job's folder, it is too large, or the disk does not take it.
         """
         check_artifact_name(chunk.name)
-        partial = self._artifacts / f"{job}.{writer}.part"
+        partial = self._artifacts / f"{job}.{writer}.{zlib.crc32(chunk.name.encode()):08x}.part"
         try:
-            self._append(partial, chunk)
-            if chunk.last:
+            if self._append(partial, chunk) and chunk.last:
                 target = self._artifacts / job / chunk.name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 partial.replace(target)
@@ -229,11 +309,19 @@ class Store:
             if path.is_file():
                 yield path.relative_to(folder).as_posix(), path
 
-    def _append(self, partial: Path, chunk: pb.ArtifactChunk) -> None:
-        with partial.open("ab") as file:
-            if file.tell() + len(chunk.data) > MAX_ARTIFACT_NBYTES:
+    def _append(self, partial: Path, chunk: pb.ArtifactChunk) -> bool:
+        """Write a chunk in its place; false if the artifact is whole already, and has been given its name."""
+        if chunk.start and not partial.exists():
+            return False
+        with partial.open("r+b" if chunk.start else "wb") as file:
+            if chunk.start + len(chunk.data) > MAX_ARTIFACT_NBYTES:
                 raise WireError(what=f"an artifact may have {MAX_ARTIFACT_NBYTES} bytes", got=chunk.name)
+            file.seek(chunk.start)
             file.write(chunk.data)
+            if chunk.last:
+                file.flush()
+                os.fsync(file.fileno())
+        return True
 
 
 def check_artifact_name(name: str) -> None:

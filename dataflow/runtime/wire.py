@@ -21,6 +21,9 @@ CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_NBYTES),
     # A pool of its own: bulk data to the same address must not delay heartbeats.
     ("grpc.use_local_subchannel_pool", 1),
+    # Whoever waits for a master that was restarted must not wait for long after it is back.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
     # A proxy for the web ($http_proxy) does not know the cluster.
     ("grpc.enable_http_proxy", 0),
 )
@@ -156,5 +159,8 @@ def event_from_wire(message: pb.JobEvent) -> JobEvent:
             )
         case "warning":
             return JobEvent(message.index, message.wall_s, message.elapsed_s, warning=message.warning.text)
+        case "master_away":
+            away = (message.master_away.from_s, message.master_away.to_s)
+            return JobEvent(message.index, message.wall_s, message.elapsed_s, master_away=away)
         case _:
             raise WireError(what="an event has no body", fix="run the same version of ako everywhere")

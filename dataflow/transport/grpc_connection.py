@@ -13,8 +13,9 @@ import grpc
 import grpc.aio
 
 from dataflow.errors import AuthError, WireError
-from dataflow.transport.authorization import TokenInterceptor, token_metadata
+from dataflow.transport.authorization import TokenInterceptor, everything, token_metadata
 from dataflow.transport.base import Accept, Connection, ConnectionLostError, serve
+from dataflow.transport.encryption import KeyPair, add_port, open_aio_channel
 from dataflow.transport.frames import MAX_PACKET_NBYTES
 from dataflow.transport.generated import data_pb2
 
@@ -46,10 +47,13 @@ class GrpcNetwork:
         token: shown when dialling and demanded from those who dial; None: neither.
         host: name or address to listen on and to be dialled at; the default is reachable from this machine only.
         port: where to listen; 0: any free port.
+        pair: of all nodes of the network, which then encrypt what they send; each takes who has it for one of them.
     """
 
-    def __init__(self, token: str | None = None, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._token, self._host, self._port = token, host, port
+    def __init__(
+        self, token: str | None = None, host: str = "127.0.0.1", port: int = 0, *, pair: KeyPair | None = None
+    ) -> None:
+        self._token, self._host, self._port, self._pair = token, host, port, pair
         self._servers: list[grpc.aio.Server] = []
 
     async def listen(self, accept: Accept) -> str:
@@ -64,11 +68,12 @@ class GrpcNetwork:
 
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(connect)
         server = grpc.aio.server(
-            interceptors=[] if self._token is None else [TokenInterceptor(self._token)], options=_OPTIONS
+            interceptors=[] if self._token is None else [TokenInterceptor({self._token: everything})],
+            options=_OPTIONS,
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),))
         try:
-            port = server.add_insecure_port(f"{self._host}:{self._port}")
+            port = add_port(server, f"{self._host}:{self._port}", self._pair)
         except RuntimeError as error:
             what = f"cannot listen at {self._host}:{self._port}"
             raise WireError(what, fix="choose another port, or 0 for any free one") from error
@@ -78,7 +83,7 @@ class GrpcNetwork:
 
     async def dial(self, address: str) -> Connection:
         """Connect to a listener; see `Network.dial`."""
-        channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        channel = open_aio_channel(address, self._pair.certificate if self._pair else None, _OPTIONS)
         method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{_SERVICE}/{_METHOD}")
         call = method(metadata=token_metadata(self._token))
         connection = _DialledConnection(channel, call)

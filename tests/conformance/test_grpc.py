@@ -9,9 +9,12 @@ import grpc
 import grpc.aio
 import pytest
 
+from dataflow.clock import SystemClock
 from dataflow.errors import AuthError, WireError
+from dataflow.runtime.certificates import JOB_DAYS, job_pair
 from dataflow.testing.conformance import Node, Subject, closed, run_check
-from dataflow.transport.base import Connection
+from dataflow.transport.base import Connection, ConnectionLostError
+from dataflow.transport.encryption import KeyPair
 from dataflow.transport.grpc_connection import GrpcNetwork
 
 SECRET = "correct horse battery staple"
@@ -63,6 +66,32 @@ def test_call_without_a_token_ends_before_its_handler_or_body(capfd: pytest.Capt
 
     run(body)
     assert SECRET not in "".join(capfd.readouterr())
+
+
+NOW_S = SystemClock().wall()
+OWN, EXPIRED = job_pair(NOW_S), job_pair(NOW_S - (JOB_DAYS + 1) * 86400.0)
+
+
+@pytest.mark.parametrize(
+    ("shown", "trusted"),
+    [(OWN, None), (OWN, job_pair(NOW_S)), (EXPIRED, EXPIRED), (None, OWN)],
+    ids=["plain client", "certificate of another job", "expired", "plain server"],
+)
+def test_nothing_but_the_certificate_of_the_job_makes_a_connection(
+    shown: KeyPair | None, trusted: KeyPair | None
+) -> None:
+    async def body(_network: GrpcNetwork) -> None:
+        async def accept(_connection: Connection) -> None:
+            pytest.fail("nobody may get here")
+
+        listening, dialling = GrpcNetwork(SECRET, pair=shown), GrpcNetwork(SECRET, pair=trusted)
+        address = await listening.listen(accept)
+        with pytest.raises(ConnectionLostError):
+            await dialling.dial(address)
+        await dialling.close()
+        await listening.close()
+
+    run(body)
 
 
 def test_listening_at_a_taken_port_raises_wire_error() -> None:

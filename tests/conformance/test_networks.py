@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from dataflow.clock import SystemClock
+from dataflow.runtime.certificates import job_pair
 from dataflow.testing.conformance import (
     LINK_CHECKS,
     NETWORK_CHECKS,
@@ -20,7 +22,9 @@ from dataflow.transport.faulty import CutAfter, Delay, Fault, FaultyNetwork, Ref
 from dataflow.transport.grpc_connection import GrpcNetwork
 from dataflow.transport.memory import MemoryNetwork
 
+PAIR = job_pair(SystemClock().wall())
 INNER: dict[str, Callable[[], Network]] = {"memory": MemoryNetwork, "grpc": lambda: GrpcNetwork(token="secret")}
+ENCRYPTED = {"tls": lambda: GrpcNetwork(token="secret", pair=PAIR)}
 FAULTS: dict[str, tuple[Fault, ...]] = {
     "cut": tuple(CutAfter(frames) for frames in (3, 1, 5, 2, 4, 9, 3, 8, 30, 6)),
     "slow": (Delay(0.0, 0.002),),
@@ -29,9 +33,9 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
 
 
 @pytest.mark.parametrize("check", NETWORK_CHECKS + PROTOCOL_CHECKS + LINK_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("inner", [*INNER, *ENCRYPTED])
 def test_network_conforms(inner: str, check: Check) -> None:
-    run_check(check, lambda: Subject.of(INNER[inner]()))
+    run_check(check, lambda: Subject.of({**INNER, **ENCRYPTED}[inner]()))
 
 
 @pytest.mark.parametrize("check", LINK_CHECKS, ids=lambda check: check.__name__)

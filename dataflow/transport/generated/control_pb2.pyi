@@ -53,7 +53,7 @@ class GetJobReply(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., spec_json: _Optional[bytes] = ..., earlier: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names", "changes")
+    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names", "changes", "master_away")
     class ChangesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class JobStatus(_message.Message):
     LAST_REPORT_FIELD_NUMBER: _ClassVar[int]
     NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    MASTER_AWAY_FIELD_NUMBER: _ClassVar[int]
     job: str
     name: str
     state: str
@@ -85,7 +86,16 @@ class JobStatus(_message.Message):
     last_report: OperatorReport
     node_names: _containers.RepeatedScalarFieldContainer[str]
     changes: _containers.MessageMap[int, NodeChange]
-    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ..., changes: _Optional[_Mapping[int, NodeChange]] = ...) -> None: ...
+    master_away: _containers.RepeatedCompositeFieldContainer[Absence]
+    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ..., changes: _Optional[_Mapping[int, NodeChange]] = ..., master_away: _Optional[_Iterable[_Union[Absence, _Mapping]]] = ...) -> None: ...
+
+class Absence(_message.Message):
+    __slots__ = ("from_s", "to_s")
+    FROM_S_FIELD_NUMBER: _ClassVar[int]
+    TO_S_FIELD_NUMBER: _ClassVar[int]
+    from_s: float
+    to_s: float
+    def __init__(self, from_s: _Optional[float] = ..., to_s: _Optional[float] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("operation_id", "job")
@@ -108,7 +118,7 @@ class WatchRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
 
 class JobEvent(_message.Message):
-    __slots__ = ("index", "wall_s", "elapsed_s", "state", "report", "statistics", "change", "warning")
+    __slots__ = ("index", "wall_s", "elapsed_s", "state", "report", "statistics", "change", "warning", "master_away")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     WALL_S_FIELD_NUMBER: _ClassVar[int]
     ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +127,7 @@ class JobEvent(_message.Message):
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     CHANGE_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
+    MASTER_AWAY_FIELD_NUMBER: _ClassVar[int]
     index: int
     wall_s: float
     elapsed_s: float
@@ -125,7 +136,8 @@ class JobEvent(_message.Message):
     statistics: NodeStatistics
     change: NodeChange
     warning: JobWarning
-    def __init__(self, index: _Optional[int] = ..., wall_s: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., state: _Optional[_Union[StateChange, _Mapping]] = ..., report: _Optional[_Union[NodeReport, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., change: _Optional[_Union[NodeChange, _Mapping]] = ..., warning: _Optional[_Union[JobWarning, _Mapping]] = ...) -> None: ...
+    master_away: Absence
+    def __init__(self, index: _Optional[int] = ..., wall_s: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., state: _Optional[_Union[StateChange, _Mapping]] = ..., report: _Optional[_Union[NodeReport, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., change: _Optional[_Union[NodeChange, _Mapping]] = ..., warning: _Optional[_Union[JobWarning, _Mapping]] = ..., master_away: _Optional[_Union[Absence, _Mapping]] = ...) -> None: ...
 
 class JobWarning(_message.Message):
     __slots__ = ("text",)
@@ -275,12 +287,14 @@ class SampleStatistics(_message.Message):
     def __init__(self, count: _Optional[int] = ..., total: _Optional[float] = ..., maximum: _Optional[float] = ..., last: _Optional[float] = ...) -> None: ...
 
 class LogsRequest(_message.Message):
-    __slots__ = ("job", "follow")
+    __slots__ = ("job", "follow", "since")
     JOB_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     job: str
     follow: bool
-    def __init__(self, job: _Optional[str] = ..., follow: _Optional[bool] = ...) -> None: ...
+    since: int
+    def __init__(self, job: _Optional[str] = ..., follow: _Optional[bool] = ..., since: _Optional[int] = ...) -> None: ...
 
 class LogLine(_message.Message):
     __slots__ = ("node", "wall_s", "text")
@@ -299,14 +313,16 @@ class ArtifactsRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class ArtifactChunk(_message.Message):
-    __slots__ = ("name", "data", "last")
+    __slots__ = ("name", "data", "last", "start")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     name: str
     data: bytes
     last: bool
-    def __init__(self, name: _Optional[str] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
+    start: int
+    def __init__(self, name: _Optional[str] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ..., start: _Optional[int] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ()
@@ -337,32 +353,48 @@ class NodeStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., tasks: _Optional[int] = ..., job: _Optional[str] = ..., silent_s: _Optional[float] = ..., progress: _Optional[int] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "heartbeat", "from_process", "log_lines", "exited")
+    __slots__ = ("hello", "heartbeat", "from_process", "log_lines", "exited", "number")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     FROM_PROCESS_FIELD_NUMBER: _ClassVar[int]
     LOG_LINES_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
     from_process: FromProcess
     log_lines: LogLines
     exited: ProcessExited
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., from_process: _Optional[_Union[FromProcess, _Mapping]] = ..., log_lines: _Optional[_Union[LogLines, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ...) -> None: ...
+    number: int
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., from_process: _Optional[_Union[FromProcess, _Mapping]] = ..., log_lines: _Optional[_Union[LogLines, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "cores", "tasks", "version")
+    __slots__ = ("name", "host", "cores", "tasks", "version", "life", "held")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     cores: int
     tasks: int
     version: str
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., tasks: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    life: str
+    held: _containers.RepeatedCompositeFieldContainer[Held]
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., tasks: _Optional[int] = ..., version: _Optional[str] = ..., life: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ...) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("job", "operation_id", "node")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    operation_id: str
+    node: int
+    def __init__(self, job: _Optional[str] = ..., operation_id: _Optional[str] = ..., node: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("progress",)
@@ -378,12 +410,14 @@ class Heartbeat(_message.Message):
     def __init__(self, progress: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class FromProcess(_message.Message):
-    __slots__ = ("job", "message")
+    __slots__ = ("job", "message", "incarnation")
     JOB_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     job: str
     message: ProcessMessage
-    def __init__(self, job: _Optional[str] = ..., message: _Optional[_Union[ProcessMessage, _Mapping]] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, job: _Optional[str] = ..., message: _Optional[_Union[ProcessMessage, _Mapping]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class LogLines(_message.Message):
     __slots__ = ("job", "lines")
@@ -394,17 +428,19 @@ class LogLines(_message.Message):
     def __init__(self, job: _Optional[str] = ..., lines: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ...) -> None: ...
 
 class ProcessExited(_message.Message):
-    __slots__ = ("job", "status", "last_lines")
+    __slots__ = ("job", "status", "last_lines", "incarnation")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LAST_LINES_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     job: str
     status: int
     last_lines: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., status: _Optional[int] = ..., last_lines: _Optional[_Iterable[str]] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, job: _Optional[str] = ..., status: _Optional[int] = ..., last_lines: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("job", "welcome", "deploy", "connect", "start", "stop", "kill", "state")
+    __slots__ = ("job", "welcome", "deploy", "connect", "start", "stop", "kill", "state", "kept")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DEPLOY_FIELD_NUMBER: _ClassVar[int]
@@ -413,6 +449,7 @@ class MasterMessage(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     KILL_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     job: str
     welcome: Welcome
     deploy: Deploy
@@ -421,16 +458,25 @@ class MasterMessage(_message.Message):
     stop: Stop
     kill: Kill
     state: StateChunk
-    def __init__(self, job: _Optional[str] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., kill: _Optional[_Union[Kill, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ...) -> None: ...
+    kept: Kept
+    def __init__(self, job: _Optional[str] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., kill: _Optional[_Union[Kill, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("version",)
+    __slots__ = ("version", "kept")
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     version: str
-    def __init__(self, version: _Optional[str] = ...) -> None: ...
+    kept: int
+    def __init__(self, version: _Optional[str] = ..., kept: _Optional[int] = ...) -> None: ...
+
+class Kept(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Deploy(_message.Message):
-    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "resumption_json")
+    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "resumption_json", "certificate", "key")
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -442,6 +488,8 @@ class Deploy(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     RESUMPTION_JSON_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     operation_id: str
     plan_json: bytes
     node: int
@@ -453,7 +501,9 @@ class Deploy(_message.Message):
     job: str
     record: bool
     resumption_json: bytes
-    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ..., resumption_json: _Optional[bytes] = ...) -> None: ...
+    certificate: bytes
+    key: bytes
+    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ..., resumption_json: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class StateChunk(_message.Message):
     __slots__ = ("data", "failure")

@@ -236,24 +236,6 @@ def test_cancelling_a_waiting_job_ends_it_at_once() -> None:
     assert job.handle(co.CancelAsked(), 2.0) == [co.Finish(JobState.CANCELLED, "cancelled", "cancel")]
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (JobState.SUBMITTED, JobState.PENDING),
-        (JobState.PENDING, JobState.PENDING),
-        (JobState.DEPLOYING, JobState.FAILED),
-        (JobState.RUNNING, JobState.FAILED),
-        (JobState.CANCELLING, JobState.CANCELLED),
-        (JobState.FINISHED, JobState.FINISHED),
-    ],
-)
-def test_master_restarted_leads_to(before: JobState, after: JobState) -> None:
-    job = JobCoordinator(2, StopRules(), state=before)
-    commands = job.handle(co.MasterRestarted(), 0.0)
-    assert job.state is after
-    assert all(c.reason == "the master was restarted" for c in commands if isinstance(c, co.Finish | co.ChangeState))
-
-
 def test_diagram_has_every_transition_of_the_table() -> None:
     lines = co.transition_diagram().splitlines()
     assert lines[0] == "stateDiagram-v2"
@@ -280,7 +262,6 @@ events = st.one_of(
     nodes.map(lambda node: co.NodeFailed(node, "link", link=True)),
     nodes.map(co.NodeLost),
     st.just(co.CancelAsked()),
-    st.just(co.MasterRestarted()),
     st.just(co.Tick()),
 )
 RULES = StopRules(report="validate.results", target=0.9, hold=2, patience=3, time_s=10.0)

@@ -159,6 +159,7 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
                 "delay_s": 0.25,
             },
         ],
+        "master_away": [],
         "series": [],
         "simulation": None,
     }

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import secrets
+import zlib
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from dataflow.errors import ConfigError, MasterError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.message import Tick
 from dataflow.operators_api import Emissions, EndOfData, Operator
-from dataflow.plan.job import JobSpec
+from dataflow.plan.job import JobSpec, StopRules
+from dataflow.runtime import dispatcher as dispatchers
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.dispatcher import PAST_S, Dispatcher
@@ -45,14 +48,21 @@ class ManualClock:
 class World:
     def __init__(self, folder: Path) -> None:
         self.clock, self.store = ManualClock(), Store(folder)
+        self.store.set_alive_s(self.clock.wall())
         self.dispatcher = Dispatcher(self.store, self.clock, Deadlines(), lost_after_s=5.0)
 
-    def attach(self, name: str) -> AgentSession:
-        return self.dispatcher.attach(pb.Hello(name=name, host="127.0.0.1", cores=2, tasks=1))
+    def attach(self, name: str, life: str = "", held: Sequence[pb.Held] = ()) -> AgentSession:
+        life = life or secrets.token_hex(4)
+        return self.dispatcher.attach(pb.Hello(name=name, host="127.0.0.1", cores=2, tasks=1, life=life, held=held))
 
-    def submit(self, operation: str, nodes: int = 1) -> str:
+    def restart(self) -> None:
+        """Kill the master, and have another one take over."""
+        self.dispatcher = Dispatcher(self.store, self.clock, Deadlines(), lost_after_s=5.0)
+        self.dispatcher.recover()
+
+    def submit(self, operation: str, nodes: int = 1, stop: StopRules | None = None) -> str:
         graph = LogicalGraph(name="idle").with_role("worker").with_operator("source", Idle(), role="worker")
-        spec = JobSpec(name="job", graph=graph, nodes=nodes)
+        spec = JobSpec(name="job", graph=graph, nodes=nodes, stop=stop or StopRules())
         return self.dispatcher.submit(operation, spec.model_dump_json().encode(), EMPTY)
 
     def say(self, session: AgentSession, job: str, **message: object) -> None:
@@ -121,11 +131,11 @@ def test_artifact_that_cannot_be_kept_fails_the_job_and_its_rest_is_dropped(tmp_
     async def scene(world: World) -> None:
         session = world.attach("a")
         job = world.submit("one")
-        part = tmp_path / "artifacts" / f"{job}.0.part"
+        part = tmp_path / "artifacts" / f"{job}.0.{zlib.crc32(b'model'):08x}.part"
         part.mkdir(parents=True)
         world.say(session, job, artifact=pb.ArtifactChunk(name="model", data=b"1"))
         part.rmdir()
-        world.say(session, job, artifact=pb.ArtifactChunk(name="model", data=b"2", last=True))
+        world.say(session, job, artifact=pb.ArtifactChunk(name="model", data=b"2", last=True, start=1))
         state, reason = world.state(job)
         assert state == "FAILED"
         assert "node a: cannot keep an artifact" in reason
@@ -223,6 +233,154 @@ def test_agent_that_falls_silent_is_lost_but_not_if_the_master_itself_stood_stil
             await asyncio.sleep(0.01)
         assert world.state(job) == ("FAILED", "node a: it was lost: no heartbeat for 5.5 s")
         sweeping.cancel()
+
+    play(tmp_path, scene)
+
+
+def held(job: str, node: int = 0) -> pb.Held:
+    return pb.Held(job=job, operation_id=f"{job}/{node}/0", node=node)
+
+
+async def told(session: AgentSession) -> list[tuple[str, str]]:
+    """All that an agent is told now, but for acknowledgements."""
+    session.end()
+    found = []
+    while (message := await session.next()) is not None:
+        found.append((message.job, str(message.WhichOneof("body"))))
+    return [each for each in found if each[1] != "kept"]
+
+
+DEPLOYED, CONNECTED, STARTED = "deploy", "connect", "start"
+
+
+@pytest.mark.parametrize("reached", [DEPLOYED, CONNECTED, STARTED])
+def test_next_master_goes_on_where_the_one_before_was_killed(tmp_path: Path, reached: str) -> None:
+    async def scene(world: World) -> None:
+        left, right = world.attach("a", "x"), world.attach("b", "y")
+        job = world.submit("op", nodes=2)
+        for node, session in enumerate((left, right)):
+            if reached in (CONNECTED, STARTED):
+                world.say(session, job, prepared=pb.Prepared(address=f"127.0.0.1:{node}"))
+        for session in (left, right) if reached == STARTED else ():
+            world.say(session, job, ready=pb.Ready())
+        before = world.state(job)
+        world.clock.now_s = 100.0
+        world.restart()
+        assert world.state(job) == before
+        left = world.attach("a", "x", [held(job)])
+        right = world.attach("b", "y", [held(job, 1)])
+        assert world.state(job) == before
+        expected = {
+            DEPLOYED: [],
+            CONNECTED: [(job, CONNECTED)],
+            STARTED: [(job, CONNECTED), (job, STARTED)],
+        }[reached]
+        assert await told(left) == await told(right) == expected
+        assert {node.name: node.job for node in world.dispatcher.nodes()} == {"a": job, "b": job}
+
+    play(tmp_path, scene)
+
+
+def test_elapsed_time_and_stop_rules_go_on_through_a_restart(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        session = world.attach("a", "x")
+        stop = StopRules(report="v.r", target=0.9, hold=2)
+        job = world.submit("op", stop=stop)
+        world.say(session, job, prepared=pb.Prepared(address="127.0.0.1:1"))
+        world.clock.now_s = 10.0
+        world.say(session, job, ready=pb.Ready())
+        world.say(session, job, report=pb.OperatorReport(port="v.r", fields_json=b'{"accuracy": 0.9}'))
+        world.clock.now_s = 30.0
+        world.restart()
+        session = world.attach("a", "x", [held(job)])
+        world.say(session, job, report=pb.OperatorReport(port="v.r", fields_json=b'{"accuracy": 0.95}'))
+        assert await told(session) == [(job, CONNECTED), (job, STARTED), (job, "stop")]
+        world.say(session, job, ended=pb.Ended())
+        assert world.store.job(job).status.stopped_by == "target"
+        assert world.store.events(job, 0)[-1].elapsed_s == 20.0
+        (away,) = world.store.job(job).status.master_away
+        assert (away.from_s, away.to_s) == (1000.0, 1030.0)
+
+    play(tmp_path, scene)
+
+
+def test_what_an_agent_says_twice_has_its_effect_once_also_at_another_master(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        session = world.attach("a", "x")
+        job = world.submit("op")
+        line = pb.LogLines(job=job, lines=[pb.LogLine(text="once")])
+        for _ in range(2):
+            world.dispatcher.heard(session, pb.AgentMessage(number=1, log_lines=line))
+        world.restart()
+        session = world.attach("a", "x", [held(job)])
+        assert session.kept == 1
+        world.dispatcher.heard(session, pb.AgentMessage(number=1, log_lines=line))
+        assert [text.text for _, text in world.store.log_lines(job, 0)] == ["once"]
+        world.restart()
+        assert world.attach("a", "another life").kept == 0
+
+    play(tmp_path, scene)
+
+
+def test_agent_ends_what_it_holds_of_jobs_that_are_over_or_unknown_and_is_busy_until_then(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        session = world.attach("a", "x")
+        job = world.submit("op")
+        world.dispatcher.cancel(job)
+        world.clock.now_s = 20.0
+        world.restart()
+        world.dispatcher.attach(pb.Hello(name="b", life="y"))
+        session = world.attach("a", "x", [held("unknown")])
+        waiting = world.submit("next", nodes=2)
+        assert world.state(waiting) == ("PENDING", "needs 2 nodes, 2 attached, 1 busy")
+        world.dispatcher.heard(session, pb.AgentMessage(number=9, exited=pb.ProcessExited(job="unknown")))
+        assert world.state(waiting)[0] == "DEPLOYING"
+        assert await told(session) == [("unknown", "kill"), (waiting, DEPLOYED)]
+
+    play(tmp_path, scene)
+
+
+def test_deployment_that_no_agent_heard_of_is_sent_by_the_next_master(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.attach("a", "x")
+        job = world.submit("op")
+        world.restart()
+        assert await told(world.attach("a", "x")) == [(job, DEPLOYED)]
+
+    play(tmp_path, scene)
+
+
+def test_node_whose_agent_was_restarted_or_stays_away_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatchers, "GRACE_S", 0.05)
+
+    async def scene(world: World) -> None:
+        one, two = world.attach("a", "x"), world.attach("b", "y")
+        jobs = [world.submit("one"), world.submit("two")]
+        for session, job in zip((one, two), jobs, strict=True):
+            world.say(session, job, prepared=pb.Prepared(address="127.0.0.1:1"))
+            world.say(session, job, ready=pb.Ready())
+        world.restart()
+        world.attach("a", "another life")
+        assert world.state(jobs[0]) == ("FAILED", "node a was lost: its agent was restarted")
+        assert world.state(jobs[1])[0] == "RUNNING"
+        while world.state(jobs[1])[0] == "RUNNING":
+            await asyncio.sleep(0.01)
+        reason = "node b was lost: its agent did not come back within 0.05 s of the master's restart"
+        assert world.state(jobs[1]) == ("FAILED", reason)
+
+    play(tmp_path, scene)
+
+
+def test_agent_that_notices_first_that_its_connection_broke_keeps_its_job_and_hears_all_again(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        first = world.attach("a", "x")
+        job = world.submit("op")
+        world.say(first, job, prepared=pb.Prepared(address="127.0.0.1:1"))
+        second = world.attach("a", "x", [held(job)])
+        world.dispatcher.detach(first, "its connection broke")
+        world.say(first, job, failed=pb.Failed(text="too late"))
+        assert world.state(job)[0] == "DEPLOYING"
+        assert await told(second) == [(job, CONNECTED)]
 
     play(tmp_path, scene)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import stat
+import zlib
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_artifact_is_there_under_its_name_once_the_last_chunk_has_come(tmp_path:
     store.write_artifact("a", 0, pb.ArtifactChunk(name="m/model.bin", data=b"12"))
     store.write_artifact("a", 1, pb.ArtifactChunk(name="other", data=b"x", last=True))
     assert [name for name, _ in store.artifacts("a")] == ["other"]
-    store.write_artifact("a", 0, pb.ArtifactChunk(name="m/model.bin", data=b"3", last=True))
+    store.write_artifact("a", 0, pb.ArtifactChunk(name="m/model.bin", data=b"3", last=True, start=2))
     assert [(name, path.read_bytes()) for name, path in store.artifacts("a")] == [
         ("m/model.bin", b"123"),
         ("other", b"x"),
@@ -108,7 +109,7 @@ def test_artifacts_that_were_begun_and_not_finished_are_dropped(tmp_path: Path) 
     for name in ("a", "ab"):
         store.write_artifact(name, 0, pb.ArtifactChunk(name="begun", data=b"1"))
     store.drop_partial_artifacts("a")
-    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["ab.0.part"]
+    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == [f"ab.0.{zlib.crc32(b'begun'):08x}.part"]
     store.close()
 
 
@@ -117,7 +118,7 @@ def test_artifact_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pyte
     store = Store(tmp_path)
     store.write_artifact("a", 0, pb.ArtifactChunk(name="big", data=b"12"))
     with pytest.raises(WireError, match="3 bytes"):
-        store.write_artifact("a", 0, pb.ArtifactChunk(name="big", data=b"34", last=True))
+        store.write_artifact("a", 0, pb.ArtifactChunk(name="big", data=b"34", last=True, start=2))
     store.close()
 
 

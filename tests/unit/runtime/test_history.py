@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from dataflow.engine import coordinator as co
+from dataflow.errors import MasterError
+from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
+from dataflow.runtime.history import event_from_text, event_to_text
+
+EVENTS = [
+    co.Placed(("a", "b")),
+    co.Unplaced("needs 2 nodes"),
+    co.NodePrepared(1, "127.0.0.1:1"),
+    co.NodeReady(0),
+    co.NodeReport(1, OperatorReport("v.r", {"accuracy": 0.1 + 0.2, "n": 3, "ok": True, "text": "1", "none": None})),
+    co.NodeEnded(0, NodeStatistics(0, steps=5, sent_nbytes={1: 7}, samples={"a": SampleStatistics(1, 2.0, 2.0, 2.0)})),
+    co.NodeFailed(1, "no", "a.py:1", link=True),
+    co.NodeLost(1, "gone"),
+    co.CancelAsked(),
+    co.Tick(),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_event_comes_back_from_its_text_as_it_was(event: co.Event) -> None:
+    assert repr(event_from_text(event_to_text(event))) == repr(event)
+
+
+def test_every_kind_of_event_is_tested() -> None:
+    assert {type(event) for event in EVENTS} == set(get_args(co.Event))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '["NodeReady", {}]', '["Other", {}]', '{"NodeReady": 1}'])
+def test_text_of_another_version_is_refused(text: str) -> None:
+    with pytest.raises(MasterError, match="does not know"):
+        event_from_text(text)
