@@ -192,7 +192,7 @@ class JobRun:
             session.jobs[self.id] = node
             for make in self._told[node]:
                 session.send(make())
-        elif each.life is Life.JOINING and node not in self._prepared and before is None:
+        elif each.life is Life.JOINING and before is None and node not in self._prepared and self._starts:
             # The earlier master was killed before it could say so, or the agent before anything came of it.
             self._deploy(node, each.incarnation)
             for make in self._told[node]:
@@ -355,6 +355,10 @@ class JobRun:
 
     def _operation(self, node: int) -> str:
         return f"{self.id}/{node}/{self.incarnation(node)}"
+
+    @property
+    def _starts(self) -> bool:
+        return self._coordinator.state in (co.JobState.DEPLOYING, co.JobState.RUNNING)
 
     def _node_named(self, name: str) -> int | None:
         return next((node for node, each in enumerate(self.status.node_names) if each == name), None)
