@@ -18,6 +18,7 @@ from ako_jobs.setting_values import literals, required
 from dataflow import StopRules
 from dataflow.errors import ConfigError, suggest
 from operators.dnn import NetworkSpec
+from operators.quarantine import MAX_POISON
 
 OWN_DEFAULTS: dict[str, dict[str, Any]] = {"digits": {"batch": 8, "epochs": 20}}
 """Defaults of data sets that differ from the others'; how they were found is in docs/results.md."""
@@ -54,6 +55,7 @@ class TrainingConfig(BaseModel):
             momentum that one worker bears, so lower lr or momentum there.
         nesterov: whether momentum looks ahead.
         weight_decay: times the weights, added to every gradient; for all weights, biases included.
+        max_poison: gradients of a node that are not finite, and that the job bears: each counts as a zero gradient.
         normalise: whether pixels get zero mean and unit variance.
         phantom: with --sim, whether network and images are replaced by some that only have a size: nothing is learnt,
             and thousands of nodes can be studied.
@@ -87,6 +89,7 @@ class TrainingConfig(BaseModel):
     momentum: float = Field(default=0.0, ge=0, lt=1)
     nesterov: bool = False
     weight_decay: float = Field(default=0.0, ge=0)
+    max_poison: int = Field(default=MAX_POISON, ge=0)
     normalise: bool = True
     phantom: bool = False
 

@@ -173,6 +173,7 @@ def add_worker(
                 local=local,
                 emits=emits,
                 slack=slack,
+                max_poison=config.max_poison,
             ),
             role="worker",
         )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
@@ -20,6 +20,7 @@ from operators.dnn import Network, NetworkSpec, build_network
 from operators.dnn.network import mean_statistics
 from operators.messages import Batch, Gradient, Progress, Vector
 from operators.optimizer import Sgd
+from operators.quarantine import MAX_POISON, advice, compile_check, poison, sound
 from operators.schedule import Schedule
 from operators.vector_state import VectorState
 
@@ -35,6 +36,7 @@ class Part(NamedTuple):
         size: images in the whole mini-batch.
         epoch, of_all: see `Batch`.
         lag: gradients of the slowest origin that the weights lack.
+        poison: what is wrong with the gradient; empty if nothing is.
     """
 
     gradient: Vector
@@ -45,6 +47,7 @@ class Part(NamedTuple):
     epoch: float
     of_all: int
     lag: int
+    poison: str = ""
 
 
 class Compute(Gather):
@@ -55,6 +58,9 @@ class Compute(Gather):
     optimizer, and its loss is not a number. The sample `staleness` is how many gradients of the slowest origin, up to
     this node's own count, were missing from the weights that a gradient was computed on.
 
+    A gradient that is not finite, or whose loss is not, changes nothing here and leaves as a zero gradient of its
+    number, with the sample `poisoned_gradients`; the optimizer does not see it, and its loss is not a number.
+
     Args:
         model: the network.
         schedule: learning rate of each gradient.
@@ -62,6 +68,7 @@ class Compute(Gather):
         local: whether the replica here is updated.
         emits: what leaves: the gradient, or the update, which is the learning rate times the gradient.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
+        max_poison: poisoned gradients that are borne; with one more the job fails.
     """
 
     model: NetworkSpec
@@ -70,6 +77,7 @@ class Compute(Gather):
     local: bool = True
     emits: Literal["gradient", "update"] = "update"
     slack: int | None = None
+    max_poison: int = Field(default=MAX_POISON, ge=0)
     batches = In(Batch, capacity=2)
     gradients = Out(Gradient)
     progress = Out(Progress)
@@ -87,6 +95,7 @@ class Compute(Gather):
         self._model.compile()
         self.optimizer.compile()
         VectorState.compile()
+        compile_check()
 
     def ready(self, clocks: ClocksState) -> bool:
         """Whether the staleness bound allows another gradient: c <= min(s + span) + slack (algorithm 1, line 3)."""
@@ -109,7 +118,9 @@ class Compute(Gather):
             seed=self._seed(batch, node) if model.random else 0,
         )
         workspaces.append(workspace)
-        return Part(gradient, advanced, len(batch.images), loss, batch.size, batch.epoch, batch.of_all, clocks.lag())
+        wrong = poison(batch, loss, gradient)
+        size, epoch, of_all = batch.size, batch.epoch, batch.of_all
+        return Part(gradient, advanced, len(batch.images), loss, size, epoch, of_all, clocks.lag(), wrong)
 
     def merge(
         self,
@@ -124,19 +135,21 @@ class Compute(Gather):
         total = parts[0].gradient
         for part in parts[1:]:
             total += part.gradient
-        seen = [part for part in parts if part.images]
-        if seen and seen[0].statistics.size:
-            statistics.values = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
         size = parts[0].size
         loss = sum(part.loss for part in parts) / max(1, size)
         number = clocks.made + 1
-        if not math.isfinite(loss):
-            raise OperatorError(
-                what=f"the loss is {loss} at step {number}",
-                where=f"node {node.name}, operator compute",
-                fix="lower lr or momentum, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
-            )
-        if size:
+        wrong = next(
+            (part.poison for part in parts if part.poison), "" if math.isfinite(loss) else f"the loss is {loss}"
+        )
+        if wrong:
+            clocks.poisoned += 1
+            self._bear(wrong, number, clocks, replica, node)
+            total.fill(0.0)
+            yield Sample("poisoned_gradients", 1.0)
+        seen = [part for part in parts if part.images and not wrong]
+        if seen and seen[0].statistics.size:
+            statistics.values = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
+        if seen:
             self.optimizer.direct(total, replica.current, velocity.values)
         else:
             loss = math.nan
@@ -150,6 +163,22 @@ class Compute(Gather):
         clocks.images += parts[0].of_all
         yield self.gradients(Gradient(number, total))
         yield self.progress(Progress(number, clocks.images, parts[0].epoch, loss))
+
+    def _bear(self, wrong: str, number: int, clocks: ClocksState, replica: VectorState, node: NodeContext) -> None:
+        """Go on after a poisoned gradient, unless there were too many of them or no other can come.
+
+        Raises:
+            OperatorError: so it is.
+        """
+        weights = replica.current
+        if clocks.poisoned <= self.max_poison and sound(weights):
+            return
+        besides, fix = advice(wrong, weights)
+        count = (
+            f"{clocks.poisoned} poisoned gradient{'s' if clocks.poisoned > 1 else ''}, max_poison is {self.max_poison}"
+        )
+        what = f"{wrong} at step {number}{besides} ({count})"
+        raise OperatorError(what, where=f"node {node.name}, operator compute", fix=fix)
 
     def _seed(self, batch: Batch, node: NodeContext) -> int:
         """The seed of a shard; not asked for in vain, since a generator takes long to make beside a small step."""

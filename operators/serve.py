@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, Operator
+from dataflow.operators_api import Emissions, Operator, Sample
 from dataflow.ports import In, Out
 from dataflow.state import State, StateElement, StateKind, Writes
 from operators.barrier import BarrierState, Mean
@@ -19,6 +19,7 @@ from operators.compression import Codec, Residual
 from operators.fragments import decoded, subtract
 from operators.layout import Layout
 from operators.messages import Fragment, Weights
+from operators.quarantine import compile_check, refused, zeros
 from operators.schedule import Schedule
 from operators.vector_state import VectorState
 
@@ -90,7 +91,7 @@ class Serve(Operator):
     """Applies each gradient to the shard as it comes and answers with the shard's weights.
 
     The answer waits until the slowest worker is at most `tau` gradients behind (stale synchronous parallel), or not
-    at all.
+    at all. A fragment that is not finite counts as zeros, with the sample `poisoned_fragments`.
 
     Args:
         layout: the model's cells.
@@ -114,7 +115,8 @@ class Serve(Operator):
     pulls = Writes()
 
     def open(self, node: NodeContext) -> None:
-        """Compile what decodes."""
+        """Compile what decodes, and the look at every fragment."""
+        compile_check()
         if self.codec:
             Residual.compile(self.codec)
 
@@ -122,7 +124,10 @@ class Serve(Operator):
         """Apply a gradient fragment; answer everybody who need not wait."""
         cells = (fragment.start, fragment.stop)
         rate = self.schedule.at(fragment.high, len(node.members[self.workers]))
-        subtract(fragment, shard.values[self.layout.weights(*cells)], rate)
+        if refused(fragment):
+            yield Sample("poisoned_fragments", 1.0)
+        else:
+            subtract(fragment, shard.values[self.layout.weights(*cells)], rate)
         pulls.push(cells, fragment.origin, fragment.high)
         if fragment.high // self.fetch_every > fragment.low // self.fetch_every:
             pulls.waiting.setdefault(cells, []).append(fragment.origin)
@@ -149,6 +154,8 @@ class Serve(Operator):
 class ServeMean(Operator):
     """Applies the mean of all workers' gradients once all have come, then answers all: bulk-synchronous.
 
+    A fragment that is not finite counts as zeros, with the sample `poisoned_fragments`.
+
     Args:
         layout: the model's cells.
         schedule: learning rate of the mean gradient, by the step's number.
@@ -167,13 +174,17 @@ class ServeMean(Operator):
     barrier = Writes()
 
     def open(self, node: NodeContext) -> None:
-        """Compile what decodes."""
+        """Compile what decodes, and the look at every fragment."""
+        compile_check()
         if self.codec:
             Residual.compile(self.codec)
 
     def process(self, fragment: Fragment, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
         """Take in a contribution; apply the mean and answer if it was the last."""
         where = self.layout.weights(fragment.start, fragment.stop)
+        if refused(fragment):
+            fragment = zeros(fragment)
+            yield Sample("poisoned_fragments", 1.0)
         mean = barrier.add(decoded(fragment, where.stop - where.start))
         if mean is not None:
             yield from self._apply(mean, shard, node)

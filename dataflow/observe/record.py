@@ -11,6 +11,7 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
+from dataflow.observe.condition import poisoned
 from dataflow.observe.events import JobEvent
 from dataflow.observe.series import Point
 from dataflow.plan.job import JobSpec
@@ -104,6 +105,7 @@ def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str,
         "staleness_max": _number(staleness.maximum) if staleness else None,
         "staleness_mean": _number(staleness.total / staleness.count) if staleness else None,
         "compression_ratio": _number(fmean(ratios)) if ratios else None,
+        "poisoned": poisoned(statistics),
     }
 
 

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dataflow.errors import MasterError
-from dataflow.observe.condition import MeasuredJob
+from dataflow.observe.condition import MeasuredJob, poisoned
 from dataflow.reports import NodeStatistics, rates_between
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ def families(jobs: Sequence[MeasuredJob]) -> list[Metric]:
     """The metrics of these jobs: seconds, bytes and counts since the start of each, and rates of its newest while."""
     nodes = [(job, (job.id, job.name, job.node_name(node)), told) for job in jobs for node, told in job.told.items()]
     gradients = CounterMetricFamily("ako_gradients", "Gradients finished.", labels=_NODE)
+    poison = CounterMetricFamily(
+        "ako_poisoned", "Gradients and fragments that were not finite, and counted as zeros.", labels=_NODE
+    )
     seconds = {
         name: CounterMetricFamily(f"ako_{name}_seconds", text, labels=_NODE)
         for name, text in (
@@ -63,6 +66,7 @@ def families(jobs: Sequence[MeasuredJob]) -> list[Metric]:
     for _job, labels, told in nodes:
         newest = told[-1]
         gradients.add_metric(labels, newest.steps)
+        poison.add_metric(labels, poisoned([newest]))
         seconds["running"].add_metric(labels, newest.running_s)
         seconds["computing"].add_metric(labels, newest.computing_s)
         seconds["blocked"].add_metric(labels, newest.waiting_s)
@@ -75,7 +79,7 @@ def families(jobs: Sequence[MeasuredJob]) -> list[Metric]:
             operator, _, kind = name.rpartition(".")
             if kind in SAMPLES:
                 samples.add_metric((*labels, operator, kind), sample.last)
-    return [gradients, *seconds.values(), idle, tasks, samples, *_pairs(nodes)]
+    return [gradients, poison, *seconds.values(), idle, tasks, samples, *_pairs(nodes)]
 
 
 def _pairs(nodes: Sequence[tuple[MeasuredJob, tuple[str, str, str], Sequence[NodeStatistics]]]) -> list[Metric]:

@@ -92,6 +92,7 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
             "staleness_max": 5.0,
             "staleness_mean": 1.5,
             "compression_ratio": None,
+            "poisoned": 0,
         },
         "nodes": [
             {

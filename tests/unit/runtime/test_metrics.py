@@ -56,6 +56,8 @@ def test_scrape_tells_what_the_nodes_of_a_job_measured() -> None:
     assert scraped(JOB) == {
         ("ako_gradients_total", left): 40.0,
         ("ako_gradients_total", right): 0.0,
+        ("ako_poisoned_total", left): 0.0,
+        ("ako_poisoned_total", right): 0.0,
         ("ako_running_seconds_total", left): 2.0,
         ("ako_running_seconds_total", right): 2.0,
         ("ako_computing_seconds_total", left): 1.5,
