@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -56,6 +56,8 @@ class TrainingConfig(BaseModel):
         nesterov: whether momentum looks ahead.
         weight_decay: times the weights, added to every gradient; for all weights, biases included.
         max_poison: gradients of a node that are not finite, and that the job bears: each counts as a zero gradient.
+        watchdog: seconds that any task of an operator may run; if it takes longer, and ten times as long as the longest
+            before it, or two minutes for the first, it hangs, and its node fails with all stacks in the log; or off.
         normalise: whether pixels get zero mean and unit variance.
         phantom: with --sim, whether network and images are replaced by some that only have a size: nothing is learnt,
             and thousands of nodes can be studied.
@@ -90,6 +92,7 @@ class TrainingConfig(BaseModel):
     nesterov: bool = False
     weight_decay: float = Field(default=0.0, ge=0)
     max_poison: int = Field(default=MAX_POISON, ge=0)
+    watchdog: PositiveFloat | Literal["off"] = 10.0
     normalise: bool = True
     phantom: bool = False
 
@@ -152,6 +155,10 @@ class TrainingConfig(BaseModel):
             return cls.model_validate(settings)
         except ValidationError as error:
             raise _explained(error.errors()[0], cls.model_fields, cls.gone) from None
+
+    def watchdog_s(self) -> float | None:
+        """Seconds of `JobSpec.watchdog_s`."""
+        return None if self.watchdog == "off" else self.watchdog
 
     def network(self) -> NetworkSpec:
         """The network to train; a job with a network of its own overrides this."""

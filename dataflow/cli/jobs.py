@@ -138,6 +138,9 @@ def show_job(job: JobStatus) -> None:
         _show_conditions(states)
     for sentence in what_is_slow(measured):
         print(sentence)
+    if job.last_lines and job.failed_node is not None:
+        print(f"the last that {measured.node_name(job.failed_node)} printed:")
+        print("\n".join(job.last_lines))
 
 
 def _show_conditions(states: list[Condition]) -> None:

@@ -227,6 +227,9 @@ def _check_end(result: Result, out: Path | None) -> None:
     if result.interrupted:
         raise typer.Exit(130)
     if result.state is JobState.FAILED:
+        record: Any = result.record
+        if record["last_lines"]:
+            note("\n".join(("the last that the node printed:", *record["last_lines"])))
         fix = "--out DIR would keep its log" if out is None else f"its log is {out / 'job.log'}"
         raise JobFailedError(what=f"the job failed: {result.reason}", fix=fix)
     if result.state is JobState.CANCELLED:

@@ -28,6 +28,7 @@ def make_record(
     versions: Mapping[str, str],
     node_names: Sequence[str] = (),
     *,
+    last_lines: Sequence[str] = (),
     series: Sequence[Point] = (),
     simulation: Mapping[str, JsonValue] | None = None,
 ) -> dict[str, JsonValue]:
@@ -42,6 +43,7 @@ def make_record(
         statistics: the last statistics of every node.
         versions: versions of the programs that took part, by name; see `installed_versions`.
         node_names: names of the nodes, by number.
+        last_lines: the last that the node which made it fail has printed.
         series: how it went over time.
         simulation: what a simulation assumed; None if the job ran on a cluster.
 
@@ -73,6 +75,7 @@ def make_record(
         "state": last.state if last else "",
         "reason": last.reason if last else "",
         "stopped_by": last.stopped_by if last else "",
+        "last_lines": list(last_lines),
         "run_s": run_s,
         "reports": list(reports),
         "totals": _totals(by_node, reports),

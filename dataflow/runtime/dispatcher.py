@@ -29,7 +29,6 @@ PAST_S = 60.0
 """Seconds for which what the nodes of a job measured is kept once it is over."""
 
 _SWEEP_S = 0.5
-_LAST_LINES = 5
 
 
 class Dispatcher:
@@ -244,9 +243,7 @@ class Dispatcher:
         node = session.jobs.pop(message.job, None)
         run = self._runs.get(message.job)
         if run is not None and node is not None:
-            last = "\n".join(message.last_lines[-_LAST_LINES:])
-            printed = f"; the last it printed:\n{last}" if last else ""
-            run.feed(co.NodeFailed(node, f"its job process ended {_how(message.status)}{printed}"))
+            run.feed(co.NodeFailed(node, message.reason or f"its job process ended {_how(message.status)}"))
         self._settle()
 
 
@@ -258,6 +255,9 @@ def _in_order(name: str) -> tuple[tuple[str, int], ...]:
 def _how(status: int) -> str:
     if status >= 0:
         return f"with exit status {status}"
+    if -status == signal.SIGKILL:
+        hint = "perhaps by the kernel because memory ran out (see dmesg): then use fewer nodes or tasks on a machine"
+        return f"by SIGKILL, {hint}"
     try:
         return f"by {signal.Signals(-status).name}"
     except ValueError:

@@ -27,6 +27,7 @@ from dataflow.plan.physical import NodePlan
 from dataflow.reports import NodeStatistics
 from dataflow.runtime.pools import TaskPool, run_task
 from dataflow.runtime.process import Bystander, ThreadClocks, current_processor
+from dataflow.runtime.watchdog import TaskBoard
 
 SHORT_S = 0.0002
 """Tasks of a chain and role that take less than this on average are not handed to a thread, in seconds."""
@@ -55,7 +56,7 @@ class EngineRunner:
         node: its node in the plan.
         clock: for measurements.
         carry_out: told of every command but `RunTask`, `Offer` and `GoOn`, on the event loop, in order.
-        progress: told of every event, on any thread.
+        board: told of every event, and of what every thread does.
 
     Attributes:
         task_s: seconds of finished tasks by where they ran and the chain they belong to; places are the two pools,
@@ -69,14 +70,15 @@ class EngineRunner:
         *,
         clock: Clock,
         carry_out: Callable[[Command], None],
-        progress: Callable[[], None],
+        board: TaskBoard,
     ) -> None:
         self._engine, self._name, self._clock = engine, node.name, clock
-        self._carry_out, self._progress = carry_out, progress
+        self._carry_out, self._board = carry_out, board
+        self._own_kind = board.kind("engine", "events")
         self._loop = asyncio.get_running_loop()
         self._pools = {
-            "compute": TaskPool("compute", node.compute_tasks, clock, self._came_back, niceness=NICENESS),
-            "network": TaskPool("network", node.network_tasks, clock, self._came_back),
+            "compute": TaskPool("compute", node.compute_tasks, clock, board, self._came_back, niceness=NICENESS),
+            "network": TaskPool("network", node.network_tasks, clock, board, self._came_back),
         }
         self._lock = threading.Lock()
         self._waiting: deque[_Item] = deque()
@@ -91,7 +93,7 @@ class EngineRunner:
 
     def feed(self, event: Event) -> None:
         """Have the engine take in an event, at once unless somebody is at it; call this on the event loop."""
-        self._progress()
+        self._board.bump()
         if self._leave(event):
             self._work_on_loop()
 
@@ -122,7 +124,7 @@ class EngineRunner:
 
     def _came_back(self, event: TaskFinished, pool: TaskPool) -> None:
         """A task has run; called on the pool's thread, perhaps after the loop has ended."""
-        self._progress()
+        self._board.bump()
         if not self._leave(event):
             return
         if event.followed:
@@ -183,15 +185,17 @@ class EngineRunner:
         if isinstance(item, asyncio.Future):
             self._answer(item)
             return
-        event = run_task(item, self._clock) if isinstance(item, Task) else item
+        event = run_task(item, self._clock, self._board) if isinstance(item, Task) else item
         if isinstance(event, TaskFinished):
             self._measure(event, place if isinstance(item, Task) else event.task.pool)
         if self._halted:
             return
+        self._board.begin(self._own_kind)
         try:
             commands = self._engine.handle(event, self._clock.now())
         except Exception as error:  # who called this would drop it, and the job hang
             commands = [self._broken(error)]
+        self._board.end()
         for command in commands:
             if isinstance(command, RunTask):
                 self._dispatch(command.task)
@@ -226,6 +230,7 @@ class EngineRunner:
         self._pools[event.task.pool].forget(event.task)
         self.task_s[place, event.task.chain] += event.busy_s
         key = (event.task.chain, event.task.role)
+        self._board.learn(self._board.kind(*key), event.busy_s)
         self._typical_s[key] = _MEMORY * self._typical_s[key] + (1 - _MEMORY) * event.busy_s
 
     def _command(self) -> None:

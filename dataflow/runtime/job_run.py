@@ -70,6 +70,7 @@ class JobRun:
         self._plan: PhysicalPlan | None = None
         self._token = secrets.token_urlsafe(32)
         self._timer: asyncio.TimerHandle | None = None
+        self._culprit: int | None = None
 
     @property
     def id(self) -> str:
@@ -120,6 +121,9 @@ class JobRun:
 
     def feed(self, event: co.Event) -> None:
         """Give the coordinator an event and do what it says."""
+        if isinstance(event, co.NodeFailed | co.NodeLost) and not self.ended:
+            doubtful = isinstance(event, co.NodeFailed) and event.link and self._culprit is not None
+            self._culprit = self._culprit if doubtful else event.node
         for command in self._coordinator.handle(event, self._clock.now()):
             self._do(command)
         self.bell.ring()
@@ -192,6 +196,7 @@ class JobRun:
             bundle_digest=self._bundle.digest,
             token=self._token,
             record=self.spec.record,
+            watchdog_s=self.spec.watchdog_s or 0.0,
         )
 
     def _set_timer(self, at_s: float) -> None:
@@ -203,6 +208,8 @@ class JobRun:
     def _change_state(self, state: co.JobState, reason: str, stopped_by: str = "") -> None:
         status = self.status
         status.state, status.reason, status.stopped_by = state, reason, stopped_by
+        if state is co.JobState.FAILED and self._culprit is not None:
+            status.failed_node = self._culprit
         if state is co.JobState.RUNNING:
             status.started_s = self._clock.wall()
         if state in co.ENDED:

@@ -12,25 +12,21 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from dataflow.clock import Clock
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.frames import pack_frame, read_frame
-from dataflow.runtime.process import ONE_THREAD, READ_WHOLE, signal_group
+from dataflow.runtime.process import ONE_THREAD, READ_WHOLE, is_stopped, signal_group
+from dataflow.runtime.watchdog import PAGE_NBYTES, Watch
 from dataflow.transport.generated import control_pb2 as pb
 
-PROGRESS = struct.Struct("<Q")
-"""The progress counter: one number at the start of a memory file that agent and job process share."""
-
-KEPT_LINES = 200
-"""Last lines of output that are kept."""
+HUNG = 124
+"""Exit status that is told of a process which the watchdog has ended."""
 
 MAX_LINE_NBYTES = 4096
 """Longer lines are cut."""
@@ -38,6 +34,9 @@ MAX_LINE_NBYTES = 4096
 _FLUSH_S = 0.1
 _TERMINATE_S = 1.0
 _DRAIN_S = 5.0
+_SETTLE_S = 0.05
+_WATCH_S = 0.25
+_DUMP_S = 1.0
 _CANNOT_START = 126
 _MAX_UNSENT_LINES = 1000
 
@@ -57,14 +56,15 @@ class JobSupervisor:
     ) -> None:
         self.job = job
         self._say, self._clock = say, clock
-        self._last: deque[str] = deque(maxlen=KEPT_LINES)
         self._unsent: list[pb.LogLine] = []
         self._dropped = 0
         self._commands: asyncio.Queue[pb.ProcessCommand | None] = asyncio.Queue()
         self._commands.put_nowait(pb.ProcessCommand(deploy=deploy))
-        self._memory = os.memfd_create("ako-progress", os.MFD_CLOEXEC)
-        os.ftruncate(self._memory, PROGRESS.size)
-        self._progress = mmap.mmap(self._memory, PROGRESS.size, prot=mmap.PROT_READ)
+        self._memory = os.memfd_create("ako-board", os.MFD_CLOEXEC)
+        os.ftruncate(self._memory, PAGE_NBYTES)
+        self._page = mmap.mmap(self._memory, PAGE_NBYTES, prot=mmap.PROT_READ)
+        self._watch = Watch(self._page)
+        self._hang = ""
         # Made here and not by the process, so that it goes even if that is killed.
         self._folder = Path(tempfile.mkdtemp(prefix="ako-job-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -73,7 +73,7 @@ class JobSupervisor:
     @property
     def progress(self) -> int:
         """The process's progress counter; readable whatever the process is doing."""
-        return int(PROGRESS.unpack_from(self._progress)[0])
+        return self._watch.progress
 
     def tell(self, command: pb.ProcessCommand) -> None:
         """Queue a command for the process."""
@@ -94,14 +94,14 @@ class JobSupervisor:
         except OSError as error:
             ours.close()
             os.close(output)
-            await self._say(self._exited(_CANNOT_START, [f"the job process cannot be started: {error}"]))
+            await self._say(self._exited(_CANNOT_START, f"the job process cannot be started: {error}"))
             return
         finally:
             theirs.close()
             os.close(printed)
         self._process = process
         reader, writer = await asyncio.open_connection(sock=ours)
-        tasks = [asyncio.create_task(task) for task in (self._write(writer), self._flush())]
+        tasks = [asyncio.create_task(task) for task in (self._write(writer), self._flush(), self._guard())]
         readers = [asyncio.create_task(task) for task in (self._relay(reader), self._capture(output))]
         try:
             await _until_gone(process.pid)
@@ -109,7 +109,8 @@ class JobSupervisor:
             self._signal(signal.SIGKILL)
             await asyncio.wait(readers, timeout=_DRAIN_S)
             await self._send_lines()
-            await self._say(self._exited(process.wait(), self._last))
+            status = process.wait()
+            await self._say(self._exited(HUNG if self._hang else status, self._hang))
         finally:
             self._signal(signal.SIGKILL)
             process.wait()
@@ -120,18 +121,20 @@ class JobSupervisor:
     def close(self) -> None:
         """Give up the shared memory and the process's folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._progress.close()
+        self._watch.close()
+        self._page.close()
         os.close(self._memory)
 
-    def _exited(self, status: int, last_lines: Iterable[str]) -> pb.AgentMessage:
-        return pb.AgentMessage(exited=pb.ProcessExited(job=self.job, status=status, last_lines=last_lines))
+    def _exited(self, status: int, reason: str) -> pb.AgentMessage:
+        exited = pb.ProcessExited(job=self.job, status=status, reason=reason)
+        return pb.AgentMessage(exited=exited)
 
     def _spawn(self, control: socket.socket, printed: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [
                 *(sys.executable, "-m", "dataflow.runtime.job_process"),
                 *("--control-fd", str(control.fileno())),
-                *("--progress-fd", str(self._memory)),
+                *("--board-fd", str(self._memory)),
                 *("--parent", str(os.getpid())),
                 *("--folder", str(self._folder)),
             ],
@@ -155,6 +158,22 @@ class JobSupervisor:
         if self._process is not None and self._process.returncode is None:
             signal_group(self._process.pid, number)
 
+    async def _guard(self) -> None:
+        """End the process once one of its tasks hangs, with the stacks of all its threads in the log."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if self._process is None or self._ending is not None:
+                continue
+            hang = self._watch.look(self._clock.now(), stopped=is_stopped(self._process.pid))
+            if hang is not None:
+                self._hang = str(hang)
+                self._keep(f"watchdog: {hang}".encode())
+                if self._process.returncode is None:
+                    os.kill(self._process.pid, signal.SIGUSR1)  # the process has faulthandler write them
+                await asyncio.sleep(_DUMP_S)
+                self._signal(signal.SIGKILL)
+                return
+
     async def _write(self, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while (command := await self._commands.get()) is not None:
@@ -164,8 +183,10 @@ class JobSupervisor:
 
     async def _relay(self, reader: asyncio.StreamReader) -> None:
         while (frame := await read_frame(reader)) is not None:
-            await self._send_lines()
             message = pb.ProcessMessage.FromString(frame)
+            if message.HasField("failed"):
+                await asyncio.sleep(_SETTLE_S)  # what it has printed before comes by another way
+            await self._send_lines()
             await self._say(pb.AgentMessage(from_process=pb.FromProcess(job=self.job, message=message)))
 
     async def _capture(self, output: int) -> None:
@@ -192,7 +213,6 @@ class JobSupervisor:
     def _keep(self, line: bytes) -> None:
         text = line.decode(errors="replace").rstrip("\r")
         text = text if len(text) <= MAX_LINE_NBYTES else text[:MAX_LINE_NBYTES] + " ..."
-        self._last.append(text)
         if len(self._unsent) < _MAX_UNSENT_LINES:
             self._unsent.append(pb.LogLine(wall_s=self._clock.wall(), text=text))
         else:

@@ -36,6 +36,7 @@ from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import NodeStatistics, OperatorReport, Rates
 from dataflow.runtime.engine_runner import EngineRunner
 from dataflow.runtime.vitals import Vitals
+from dataflow.runtime.watchdog import TaskBoard
 from dataflow.transport.base import Network
 from dataflow.transport.link_options import DEFAULT_OPTIONS
 from dataflow.transport.links import Links
@@ -52,7 +53,8 @@ class NodeDriver:
         network: connects nodes.
         clock: for measurements.
         report: told of reports and artifacts, on the event loop.
-        progress: told whenever anything happened.
+        board: told whenever anything happens, and what every thread does.
+        watchdog_s: seconds that any task may run; None: as long as it likes.
         bundle_digest: of the code that travels with the job; empty if none does.
         record: note the events that the engine is given; see `dataflow.engine.recording`.
     """
@@ -67,13 +69,15 @@ class NodeDriver:
         network: Network,
         clock: Clock,
         report: Callable[[OperatorReport | Artifact], None],
-        progress: Callable[[], None],
+        board: TaskBoard,
+        watchdog_s: float | None = None,
         bundle_digest: str = "",
         record: bool = False,
     ) -> None:
         self._plan, self._node, self._job, self._incarnation = plan, node, job, incarnation
         self._bundle_digest, self._record = bundle_digest, record
-        self._network, self._clock, self._report, self._progress = network, clock, report, progress
+        self._network, self._clock, self._report, self._board = network, clock, report, board
+        self._watchdog_s = watchdog_s
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._links: Links | None = None
@@ -96,12 +100,13 @@ class NodeDriver:
             else NodeEngine(self._plan, self._node, self.loaded)
         )
         self._minds_rates = engine.minds_rates
+        self._board.watch(self._watchdog_s, {chain.head: chain.operators for chain in self._plan.chains_on(self._node)})
         self._runner = runner = EngineRunner(
             engine,
             self._plan.nodes[self._node],
             clock=self._clock,
             carry_out=self._carry_out,
-            progress=self._progress,
+            board=self._board,
         )
         self._links = Links(
             self._network,

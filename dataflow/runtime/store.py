@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from dataflow.errors import MasterError, WireError
@@ -22,6 +23,7 @@ MAX_LOG_LINES = 100_000
 MAX_ARTIFACT_NBYTES = 1 << 30
 """Largest artifact, in bytes."""
 
+_SEARCHED_LINES = 5000
 _SCHEMA_VERSION = 1
 
 _SCHEMA = """
@@ -191,6 +193,14 @@ class Store:
             "SELECT number, body FROM logs WHERE job = ? AND number >= ? ORDER BY number LIMIT ?", (job, since, limit)
         )
         return [(number, pb.LogLine.FromString(body)) for number, body in rows]
+
+    def last_log_lines(self, job: str, node: int, count: int) -> list[str]:
+        """The newest `count` log lines of a node, oldest first, of those among the job's newest few thousand."""
+        rows = self._database.execute(
+            "SELECT body FROM logs WHERE job = ? ORDER BY number DESC LIMIT ?", (job, _SEARCHED_LINES)
+        )
+        lines = (pb.LogLine.FromString(body) for (body,) in rows)
+        return [line.text for line in islice((line for line in lines if line.node == node), count)][::-1]
 
     def write_artifact(self, job: str, writer: int, chunk: pb.ArtifactChunk) -> None:
         """Take the next chunk of an artifact; it is there under its name as a whole once the last has come.

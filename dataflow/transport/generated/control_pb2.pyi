@@ -41,19 +41,21 @@ class GetJobRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class GetJobReply(_message.Message):
-    __slots__ = ("status", "statistics", "spec_json", "earlier")
+    __slots__ = ("status", "statistics", "spec_json", "earlier", "last_lines")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
     EARLIER_FIELD_NUMBER: _ClassVar[int]
+    LAST_LINES_FIELD_NUMBER: _ClassVar[int]
     status: JobStatus
     statistics: _containers.RepeatedCompositeFieldContainer[NodeStatistics]
     spec_json: bytes
     earlier: _containers.RepeatedCompositeFieldContainer[NodeStatistics]
-    def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., spec_json: _Optional[bytes] = ..., earlier: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ...) -> None: ...
+    last_lines: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., spec_json: _Optional[bytes] = ..., earlier: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., last_lines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names")
+    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names", "failed_node")
     JOB_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +67,7 @@ class JobStatus(_message.Message):
     ENDED_S_FIELD_NUMBER: _ClassVar[int]
     LAST_REPORT_FIELD_NUMBER: _ClassVar[int]
     NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    FAILED_NODE_FIELD_NUMBER: _ClassVar[int]
     job: str
     name: str
     state: str
@@ -76,7 +79,8 @@ class JobStatus(_message.Message):
     ended_s: float
     last_report: OperatorReport
     node_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    failed_node: int
+    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ..., failed_node: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("operation_id", "job")
@@ -359,14 +363,14 @@ class LogLines(_message.Message):
     def __init__(self, job: _Optional[str] = ..., lines: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ...) -> None: ...
 
 class ProcessExited(_message.Message):
-    __slots__ = ("job", "status", "last_lines")
+    __slots__ = ("job", "status", "reason")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
-    LAST_LINES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     job: str
     status: int
-    last_lines: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., status: _Optional[int] = ..., last_lines: _Optional[_Iterable[str]] = ...) -> None: ...
+    reason: str
+    def __init__(self, job: _Optional[str] = ..., status: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
     __slots__ = ("job", "welcome", "deploy", "connect", "start", "stop", "kill")
@@ -393,7 +397,7 @@ class Welcome(_message.Message):
     def __init__(self, version: _Optional[str] = ...) -> None: ...
 
 class Deploy(_message.Message):
-    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record")
+    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "watchdog_s")
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -404,6 +408,7 @@ class Deploy(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    WATCHDOG_S_FIELD_NUMBER: _ClassVar[int]
     operation_id: str
     plan_json: bytes
     node: int
@@ -414,7 +419,8 @@ class Deploy(_message.Message):
     host: str
     job: str
     record: bool
-    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ...) -> None: ...
+    watchdog_s: float
+    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ..., watchdog_s: _Optional[float] = ...) -> None: ...
 
 class Connect(_message.Message):
     __slots__ = ("addresses",)
