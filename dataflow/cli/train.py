@@ -210,6 +210,8 @@ def _summary(result: Result) -> str:
     """What became of a job, for people."""
     record: Any = result.record
     totals, parts = record["totals"], [f"{result.state} after {seconds(record['run_s'])}"]
+    if result.reason:
+        parts.append(result.reason)
     if result.stopped_by:
         parts[0] += f", stopped by {result.stopped_by}"
     validations = [report for report in result.reports if isinstance(report.get("accuracy"), float)]

@@ -210,7 +210,10 @@ class Dispatcher:
                 run.report(node, message.report)
                 run.feed(co.NodeReport(node, report))
             case "artifact" if not run.ended:  # the rest of one that could not be kept would look whole
-                self._store.write_artifact(run.id, node, message.artifact)
+                try:
+                    self._store.write_artifact(run.id, node, message.artifact)
+                except MasterError as error:
+                    run.lose(node, message.artifact.name, str(error))
             case "statistics" if not run.ended:
                 message.statistics.node = node
                 self._see(run, message.statistics)

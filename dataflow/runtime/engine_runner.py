@@ -74,7 +74,6 @@ class EngineRunner:
     ) -> None:
         self._engine, self._name, self._clock = engine, node.name, clock
         self._carry_out, self._board = carry_out, board
-        self._own_kind = board.kind("engine", "events")
         self._loop = asyncio.get_running_loop()
         self._pools = {
             "compute": TaskPool("compute", node.compute_tasks, clock, board, self._came_back, niceness=NICENESS),
@@ -190,12 +189,12 @@ class EngineRunner:
             self._measure(event, place if isinstance(item, Task) else event.task.pool)
         if self._halted:
             return
-        self._board.begin(self._own_kind)
+        self._board.enter()
         try:
             commands = self._engine.handle(event, self._clock.now())
         except Exception as error:  # who called this would drop it, and the job hang
             commands = [self._broken(error)]
-        self._board.end()
+        self._board.leave()
         for command in commands:
             if isinstance(command, RunTask):
                 self._dispatch(command.task)

@@ -71,6 +71,7 @@ class JobRun:
         self._token = secrets.token_urlsafe(32)
         self._timer: asyncio.TimerHandle | None = None
         self._culprit: int | None = None
+        self._lost: dict[str, None] = {}
 
     @property
     def id(self) -> str:
@@ -145,6 +146,13 @@ class JobRun:
             self.live[statistics.node] = (count + 1, statistics)
             self.bell.ring()
 
+    def lose(self, node: int, name: str, why: str) -> None:
+        """Say that an artifact of a node could not be kept; the job goes on."""
+        self._lost[name] = None
+        line = pb.LogLine(node=node, wall_s=self._clock.wall(), text=f"warning: {why}; the job goes on without it")
+        self._store.add_log_lines(self.id, [line])
+        self.bell.ring()
+
     def measured(self) -> MeasuredJob:
         """What its nodes have told of themselves lately."""
         told = {node: tuple(map(statistics_from_wire, recent)) for node, recent in sorted(self.recent.items())}
@@ -207,6 +215,8 @@ class JobRun:
 
     def _change_state(self, state: co.JobState, reason: str, stopped_by: str = "") -> None:
         status = self.status
+        if state is co.JobState.FINISHED and self._lost:
+            reason = "; ".join([*filter(None, [reason]), f"artifacts that could not be kept: {', '.join(self._lost)}"])
         status.state, status.reason, status.stopped_by = state, reason, stopped_by
         if state is co.JobState.FAILED and self._culprit is not None:
             status.failed_node = self._culprit

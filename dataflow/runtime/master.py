@@ -87,7 +87,7 @@ async def serve(config: MasterConfig, clock: Clock | None = None, announce: Anno
     check_host(config.metrics_host, insecure=config.insecure)
     lock = StateDirLock(config.state_dir)
     try:
-        store = Store(config.state_dir)
+        store = Store(config.state_dir, _warn)
         try:
             token = make_token(config.state_dir)
             await _serve(config, store, token, clock or SystemClock(), announce)
@@ -95,6 +95,10 @@ async def serve(config: MasterConfig, clock: Clock | None = None, announce: Anno
             store.close()
     finally:
         lock.release()
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 async def _serve(config: MasterConfig, store: Store, token: str, clock: Clock, announce: Announce) -> None:

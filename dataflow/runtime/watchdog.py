@@ -4,8 +4,8 @@ The agent sees a task that hangs even while that holds the interpreter. It count
 sleeps, and an agent or a process that was stopped, do not make a task look long. Who waits for a message runs no task.
 
 Layout, in words of 8 bytes: the progress counter, the number of slots in use, then slots of three words: how often
-their thread has begun or ended a task, which kind of task it is, and its limit in milliseconds (0: none). Behind the
-slots are the names of the kinds.
+their thread has begun or ended a task, which kind of task it is, and its limit in milliseconds (0: none). The first
+slot is the engine's, at which one thread is at a time. Behind the slots are the names of the kinds.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class TaskBoard:
         self._slots: dict[int, int] = {}
         self._kinds: dict[tuple[str, str], Kind] = {}
         self._lock = threading.Lock()
+        self._words[1] = 1
 
     @classmethod
     def unread(cls) -> TaskBoard:
@@ -78,11 +79,21 @@ class TaskBoard:
         """Set `floor_s`, and the operators of every chain, before any task runs."""
         self._floor_s = floor_s
         self._titles = {head: " > ".join(operators) for head, operators in chains.items()}
+        engine = self._kind_of(("", ""), "the operator whose ready predicate the engine asks")
+        self._words[_HEAD_WORDS + 1], self._words[_HEAD_WORDS + 2] = engine.number, engine.limit_ms
+
+    def enter(self) -> None:
+        """Note that somebody gives the engine an event, with which it may ask operators whether they are ready."""
+        self._words[_HEAD_WORDS] += 1
+
+    def leave(self) -> None:
+        """Note that the engine has taken the event in."""
+        self._words[_HEAD_WORDS] += 1
 
     def kind(self, chain: str, role: str) -> Kind:
         """The kind of a task."""
-        known = self._kinds.get((chain, role))
-        return known or self._add_kind(chain, role)
+        key = (chain, role)
+        return self._kinds.get(key) or self._kind_of(key, f"operator {self._titles.get(chain, chain)} ({role})")
 
     def begin(self, kind: Kind) -> None:
         """Note that the calling thread begins a task."""
@@ -101,14 +112,14 @@ class TaskBoard:
             kind.longest_s = max(busy_s, 1e-9)
             kind.limit_ms = int(1000 * max(self._floor_s, TIMES * busy_s))
 
-    def _add_kind(self, chain: str, role: str) -> Kind:
+    def _kind_of(self, key: tuple[str, str], title: str) -> Kind:
         with self._lock:
             number = min(len(self._kinds), _KINDS - 1)
             limit_ms = 0 if self._floor_s is None else int(1000 * max(self._floor_s, FIRST_S))
-            name = f"{self._titles.get(chain, chain)} ({role})".encode()[:_NAME_NBYTES]
+            name = title.encode()[:_NAME_NBYTES]
             at = _NAMES_AT + number * _NAME_NBYTES
             self._bytes[at : at + len(name)] = name
-            return self._kinds.setdefault((chain, role), Kind(number, limit_ms))
+            return self._kinds.setdefault(key, Kind(number, limit_ms))
 
     def _add_slot(self) -> int:
         with self._lock:
@@ -124,7 +135,7 @@ class Hang:
     """A task that runs for too long.
 
     Args:
-        name: operators of its chain, and role.
+        name: the operators of its chain, and its role.
         seconds: for which it was seen to run.
         limit_s: for which it may.
     """
@@ -135,7 +146,7 @@ class Hang:
 
     def __str__(self) -> str:
         return (
-            f"operator {self.name} hangs: its task has run for {self.seconds:.1f} s, {self.limit_s:g} s is its limit "
+            f"{self.name} hangs: its task has run for {self.seconds:.1f} s, {self.limit_s:g} s is its limit "
             "(10 times the longest before it, but no less than watchdog); the stacks of all threads are in the log"
         )
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import re
+import sqlite3
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -133,3 +136,75 @@ def test_second_lock_on_a_state_directory_is_refused_until_the_first_is_released
         StateDirLock(tmp_path)
     first.release()
     StateDirLock(tmp_path).release()
+
+
+def pages(store: Store, most: str) -> None:
+    """Let the database have so many pages at most, as a full disk would."""
+    store._database.execute(f"PRAGMA main.max_page_count = {most}")
+
+
+def full(store: Store) -> None:
+    pages(store, str(store._database.execute("PRAGMA main.page_count").fetchone()[0]))
+    store._database.execute("BEGIN")  # what is left in the pages that there are
+    with suppress(sqlite3.OperationalError):
+        for number in range(1000):
+            store._database.execute("INSERT INTO logs VALUES ('filler', ?, ?)", (number, bytes(100)))
+    if store._database.in_transaction:
+        store._database.execute("COMMIT")
+
+
+def tell(store: Store, number: int) -> None:
+    """All that a running job makes a store keep."""
+    store.add_event("aaa", pb.JobEvent(index=number, wall_s=float(number)))
+    store.add_log_lines("aaa", [pb.LogLine(node=1, text="x" * 3000 + str(number))])
+    store.set_statistics("aaa", pb.NodeStatistics(node=0, steps=number, samples={"a" * 3000: pb.SampleStatistics()}))
+    store.set_status(pb.JobStatus(job="aaa", state="RUNNING", reason=f"{number}" * 3000))
+
+
+def check_told(store: Store, count: int) -> None:
+    assert [event.wall_s for event in store.events("aaa", 0)] == list(range(count))
+    assert store.event_count("aaa") == count
+    assert [line.text.lstrip("x") for _, line in store.log_lines("aaa", 0)] == [str(each) for each in range(count)]
+    assert store.last_log_lines("aaa", 1, 1)[0].lstrip("x") == str(count - 1)
+    assert [each.steps for each in store.statistics("aaa")] == [count - 1]
+    assert store.job("aaa").status.reason[0] == store.statuses()[0].reason[0] == str(count - 1)
+
+
+def test_store_on_a_full_disk_shows_everything_as_before_and_keeps_it_once_there_is_room(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    store = Store(tmp_path, warnings.append)
+    store.add_job("op", job("aaa"))
+    for number in range(2):
+        tell(store, number)
+    store.set_statistics("aaa", pb.NodeStatistics(node=0, steps=1))
+    full(store)
+    for number in range(2, 6):
+        tell(store, number)
+    check_told(store, 6)
+    assert len(warnings) == 1
+    assert re.match("the master's disk takes no more .*disk is full.*kept in memory", warnings[0])
+    with pytest.raises(MasterError, match=r"the master cannot keep the job: .*full.*make room"):
+        store.add_job("big", job("abb", bytes(100_000)))
+
+    pages(store, "1000000")
+    for number in range(6, 8):
+        tell(store, number)
+    check_told(store, 8)
+    assert warnings[1:] == ["there is room on the master's disk again"]
+    store.close()
+    store = Store(tmp_path)
+    check_told(store, 8)
+    store.close()
+
+
+def test_store_on_a_full_disk_keeps_only_the_newest_log_lines_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "MAX_SPARE_LOG_LINES", 3)
+    store = Store(tmp_path)
+    store.add_job("op", job("aaa"))
+    full(store)
+    for number in range(10):
+        store.add_log_lines("aaa", [pb.LogLine(text="x" * 5000 + str(number))])
+    assert [line.text.lstrip("x") for _, line in store.log_lines("aaa", 0)] == ["7", "8", "9"]
+    store.close()

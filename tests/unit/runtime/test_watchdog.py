@@ -62,7 +62,7 @@ def test_task_hangs_after_ten_times_the_longest_before_it_but_no_less_than_the_f
     assert found is not None
     second, hang = found
     assert (second, hang.limit_s) == (limit_s + 1, limit_s)
-    assert hang.name == "source > normalise > compute (shard)"
+    assert hang.name == "operator source > normalise > compute (shard)"
 
 
 def test_task_that_is_the_first_of_its_kind_has_longer() -> None:
@@ -136,6 +136,18 @@ def test_threads_beyond_the_pages_slots_are_not_watched_and_disturb_nobody() -> 
     leave.set()
     for thread in threads:
         thread.join()
+
+
+def test_engine_that_does_not_come_back_hangs_and_one_that_does_never() -> None:
+    pair = Pair()
+    for _ in range(200):
+        pair.board.enter()
+        pair.board.leave()
+        assert pair.look(1.0) is None
+    pair.board.enter()
+    found = pair.until_hang()
+    assert found is not None
+    assert (found[0], found[1].name) == (FIRST_S + 2, "the operator whose ready predicate the engine asks")
 
 
 def test_progress_moves_with_every_bump() -> None:
