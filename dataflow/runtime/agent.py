@@ -206,7 +206,6 @@ class _Agent:
             await supervisor.run()
         finally:
             del self._jobs[supervisor.job]
-            supervisor.close()
 
     async def _say(self, message: pb.AgentMessage) -> None:
         await self._outbox.put(message)
