@@ -18,6 +18,7 @@ from dataflow.graph.checks import check
 from dataflow.observe.condition import MeasuredJob
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
+from dataflow.runtime import descriptors
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.job_run import JobRun
@@ -117,7 +118,9 @@ class Dispatcher:
 
         Raises:
             MasterError: one of that name is attached already.
+            ConfigError: this process has too few descriptors for another one.
         """
+        descriptors.require(descriptors.OF_A_NODE, "the master, for another node,")
         if hello.name in self._sessions:
             fix = "give it another --name"
             raise MasterError(what="a node of this name is attached already", got=hello.name, fix=fix)

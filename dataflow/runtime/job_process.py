@@ -18,6 +18,7 @@ from pathlib import Path
 from dataflow.clock import SystemClock
 from dataflow.errors import AkoError
 from dataflow.plan.physical import PhysicalPlan
+from dataflow.runtime import descriptors
 from dataflow.runtime.bundle import Bundle, unpack
 from dataflow.runtime.job_relay import Driver, JobRelay, Report
 from dataflow.runtime.node_driver import NodeDriver
@@ -61,13 +62,16 @@ async def serve(control: socket.socket, board: TaskBoard, folder: Path) -> bool:
     networks: list[GrpcNetwork] = []
 
     def make_driver(deploy: pb.Deploy, report: Report) -> Driver:
+        plan = PhysicalPlan.model_validate_json(deploy.plan_json)
+        needed = descriptors.OF_OPERATORS + descriptors.OF_A_PEER * (len(plan.nodes) - 1)
+        descriptors.require(needed, f"node {plan.nodes[deploy.node].name}, one of {len(plan.nodes)} nodes of a job,")
         if deploy.bundle:
             unpack(Bundle(deploy.bundle_digest, deploy.bundle), folder)
             sys.path.insert(0, str(folder))
         network = GrpcNetwork(token=deploy.token, host=deploy.host)
         networks.append(network)
         return NodeDriver(
-            PhysicalPlan.model_validate_json(deploy.plan_json),
+            plan,
             deploy.node,
             job=deploy.job,
             incarnation=deploy.incarnation,
@@ -102,6 +106,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     sys.setswitchinterval(SWITCH_S)
+    descriptors.raise_limit()
     board = TaskBoard(mmap.mmap(options.board_fd, PAGE_NBYTES))
     control = socket.socket(fileno=options.control_fd)
     went_well = asyncio.run(serve(control, board, options.folder))

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from dataflow.clock import Clock
+from dataflow.errors import ConfigError
+from dataflow.runtime import descriptors
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.process import ONE_THREAD, READ_WHOLE, is_stopped, signal_group
@@ -105,7 +107,7 @@ class JobSupervisor:
         with contextlib.ExitStack() as held:
             try:
                 ends = self._start(held)
-            except OSError as error:
+            except (OSError, ConfigError) as error:
                 await self._say(self._exited(_CANNOT_START, f"the job process cannot be started: {error}"))
                 return
             await self._attend(ends)
@@ -114,8 +116,10 @@ class JobSupervisor:
         """Start the process. All descriptors, and the disk, are asked for here, and given back by `held`.
 
         Raises:
-            OSError: there is none of one of them.
+            ConfigError: there are too few descriptors.
+            OSError: there is no room, or no process more.
         """
+        descriptors.require(descriptors.OF_A_JOB, "a node's agent, for a job,")
         # Made here and not by the process, so that it goes even if that is killed.
         folder = tempfile.mkdtemp(prefix="ako-job-")
         held.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -18,6 +18,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from dataflow.clock import Clock, SystemClock
 from dataflow.engine.coordinator import Deadlines
 from dataflow.errors import AkoError, MasterError
+from dataflow.runtime import descriptors
 from dataflow.runtime.auth import check_host, make_token
 from dataflow.runtime.bundle import MAX_NBYTES
 from dataflow.runtime.dispatcher import Dispatcher
@@ -80,11 +81,13 @@ async def serve(config: MasterConfig, clock: Clock | None = None, announce: Anno
         announce: told when it serves.
 
     Raises:
-        ConfigError: others could reach the host, and that was not allowed.
+        ConfigError: others could reach the host, and that was not allowed; or the machine gives it too few descriptors.
         MasterError: a port or the state directory is in use.
     """
     check_host(config.host, insecure=config.insecure)
     check_host(config.metrics_host, insecure=config.insecure)
+    descriptors.raise_limit()
+    descriptors.require(descriptors.OF_A_MASTER, "a master")
     lock = StateDirLock(config.state_dir)
     try:
         store = Store(config.state_dir, _warn)

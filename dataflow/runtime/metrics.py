@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
@@ -38,6 +39,11 @@ SAMPLES = (
 _PATH = "/metrics"
 _SCRAPE_S = 5.0
 """Seconds within which the master's loop must answer a scrape."""
+
+_EXHAUSTED_S = 0.5
+"""Seconds until a connection is accepted after one could not be."""
+
+_Accepted = TypeVar("_Accepted")
 
 _NODE = ("job_id", "job_name", "node")
 _PAIR = (*_NODE, "peer")
@@ -141,6 +147,19 @@ def _only(path: str, app: WSGIApplication) -> WSGIApplication:
     return answer
 
 
+def _patient(accept: Callable[[], _Accepted]) -> Callable[[], _Accepted]:
+    """What accepts a connection, and waits a little where there is no descriptor for one: it would be asked at once."""
+
+    def accept_or_wait() -> _Accepted:
+        try:
+            return accept()
+        except OSError:
+            threading.Event().wait(_EXHAUSTED_S)
+            raise
+
+    return accept_or_wait
+
+
 @asynccontextmanager
 async def served(host: str, port: int, jobs: Callable[[], Sequence[MeasuredJob]]) -> AsyncIterator[str]:
     """Answer scrapes over HTTP while inside the ``async with`` block, which is given the ``host:port``.
@@ -163,6 +182,7 @@ async def served(host: str, port: int, jobs: Callable[[], Sequence[MeasuredJob]]
         taken = error.errno == errno.EADDRINUSE
         fix = "stop the other program, or choose another --metrics-port" if taken else "check --metrics-host and port"
         raise MasterError(what, where=f"{name}:{port}", fix=fix) from error
+    server.get_request = _patient(server.get_request)  # type: ignore[method-assign]
     server.set_app(_only(_PATH, make_wsgi_app(registry)))
     try:
         yield f"{name}:{server.server_port}"
