@@ -220,6 +220,8 @@ def _summary(result: Result) -> str:
         parts.append(f"test accuracy {last['accuracy']:.2%} at epoch {last['epoch']:.2f}")
     parts.append(f"{totals['gradients']:,} gradients")
     parts.append(f"{megabytes(totals['sent_nbytes'])} sent")
+    if totals["poisoned"]:
+        parts.append(f"{totals['poisoned']:,} poisoned")
     if totals["staleness_mean"] is not None:
         parts.append(f"staleness {totals['staleness_mean']:.1f} (at most {totals['staleness_max']:.0f})")
     return "; ".join(parts)
