@@ -57,7 +57,7 @@ class TrainingConfig(BaseModel):
         weight_decay: times the weights, added to every gradient; for all weights, biases included.
         max_poison: gradients of a node that are not finite, and that the job bears: each counts as a zero gradient.
         watchdog: seconds that any task of an operator may run; if it takes longer, and ten times as long as the longest
-            before it, or two minutes for the first, it hangs, and its node fails with all stacks in the log; or off.
+            before it, or five minutes for the first, it hangs, and its node fails with all stacks in the log; or off.
         normalise: whether pixels get zero mean and unit variance.
         phantom: with --sim, whether network and images are replaced by some that only have a size: nothing is learnt,
             and thousands of nodes can be studied.
