@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -18,6 +18,7 @@ from ako_jobs.setting_values import literals, required
 from dataflow import Keep, StopRules
 from dataflow.errors import ConfigError, suggest
 from operators.dnn import NetworkSpec
+from operators.quarantine import MAX_POISON
 
 OWN_DEFAULTS: dict[str, dict[str, Any]] = {"digits": {"batch": 8, "epochs": 20}}
 """Defaults of data sets that differ from the others'; how they were found is in docs/results.md."""
@@ -59,6 +60,9 @@ class TrainingConfig(BaseModel):
             momentum that one worker bears, so lower lr or momentum there.
         nesterov: whether momentum looks ahead.
         weight_decay: times the weights, added to every gradient; for all weights, biases included.
+        max_poison: gradients of a node that are not finite, and that the job bears: each counts as a zero gradient.
+        watchdog: seconds that any task of an operator may run; if it takes longer, and ten times as long as the longest
+            before it, or five minutes for the first, it hangs, and its node fails with all stacks in the log; or off.
         normalise: whether pixels get zero mean and unit variance.
         phantom: with --sim, whether network and images are replaced by some that only have a size: nothing is learnt,
             and thousands of nodes can be studied.
@@ -97,6 +101,8 @@ class TrainingConfig(BaseModel):
     momentum: float = Field(default=0.0, ge=0, lt=1)
     nesterov: bool = False
     weight_decay: float = Field(default=0.0, ge=0)
+    max_poison: int = Field(default=MAX_POISON, ge=0)
+    watchdog: PositiveFloat | Literal["off"] = 10.0
     normalise: bool = True
     phantom: bool = False
 
@@ -159,6 +165,10 @@ class TrainingConfig(BaseModel):
             return cls.model_validate(settings)
         except ValidationError as error:
             raise _explained(error.errors()[0], cls.model_fields, cls.gone) from None
+
+    def watchdog_s(self) -> float | None:
+        """Seconds of `JobSpec.watchdog_s`."""
+        return None if self.watchdog == "off" else self.watchdog
 
     def network(self) -> NetworkSpec:
         """The network to train; a job with a network of its own overrides this."""

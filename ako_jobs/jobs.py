@@ -133,6 +133,9 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
             keep=keep,
             config=config.model_dump(mode="json"),
             warnings=(rate,) if rate else (),
+            watchdog_s=config.watchdog_s()
+            if hasattr(config, "watchdog_s")
+            else JobSpec.model_fields["watchdog_s"].default,
         )
     _check_data(graph, nodes, spec.seed)
     return Prepared(spec, make_bundle(job.folder, job.include) if job.folder else None, graph)

@@ -244,6 +244,7 @@ def _run(client: Client, prepared: Prepared, on_event: OnEvent) -> Result:
             status.statistics,
             installed_versions(),
             node_names=status.node_names,
+            last_lines=status.last_lines,
             series=heard.series.points,
         ),
         artifacts=dict(client.artifacts(job)),

@@ -194,6 +194,7 @@ def add_worker(
                 emits=emits,
                 slack=slack,
                 checkpoints=setting.checkpoints,
+                max_poison=config.max_poison,
             ),
             role="worker",
         )

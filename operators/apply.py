@@ -16,6 +16,7 @@ from operators.compression import Codec, Residual, add
 from operators.fragments import decoded, subtract
 from operators.layout import Layout
 from operators.messages import Code, Fragment, Progress, Weights
+from operators.quarantine import refused, zeros
 from operators.schedule import Schedule
 from operators.staleness import Staleness
 from operators.vector_state import VectorState
@@ -24,7 +25,8 @@ from operators.vector_state import VectorState
 class Apply(Operator):
     """Subtracts every fragment from the replica as it comes (ako.txt, algorithm 1, lines 12 to 14).
 
-    What its own node sends itself, that is sent at once: it spans no gradients.
+    What its own node sends itself, that is sent at once: it spans no gradients. A fragment that is not finite counts as
+    zeros, with the sample `poisoned_fragments`.
 
     Args:
         layout: the model's cells.
@@ -41,7 +43,9 @@ class Apply(Operator):
         """Apply a fragment, unless its interval does not follow what was applied before."""
         cells, span = slice(fragment.start, fragment.stop), 0 if fragment.origin == node.index else fragment.span
         fits = clocks.advance(fragment.origin, cells, fragment.low, fragment.high, span=span, skips=fragment.skips)
-        if fits:
+        if fits and refused(fragment):
+            yield Sample("poisoned_fragments", 1.0)
+        elif fits:
             subtract(fragment, replica.values[self.layout.weights(fragment.start, fragment.stop)])
         else:
             yield Sample("rejected_fragments", float(clocks.rejected))
@@ -60,6 +64,8 @@ class Apply(Operator):
 
 class ApplyMean(Operator):
     """Takes a step along the mean of all nodes' gradients once all have come: bulk-synchronous all-to-all.
+
+    A fragment that is not finite counts as zeros, with the sample `poisoned_fragments`.
 
     Args:
         layout: the model's cells.
@@ -85,10 +91,12 @@ class ApplyMean(Operator):
     ) -> Emissions:
         """Take in a contribution and apply the mean if it was the last."""
         where = self.layout.weights(fragment.start, fragment.stop)
+        if refused(fragment):
+            fragment = zeros(fragment)
+            yield Sample("poisoned_fragments", 1.0)
         mean = barrier.add(decoded(fragment, where.stop - where.start))
         if mean is not None:
             self._apply(mean, replica, clocks, node)
-        yield from ()
 
     def on_left(
         self, origin: int, replica: VectorState, clocks: ClocksState, barrier: BarrierState, node: NodeContext
@@ -135,7 +143,9 @@ class Load(Operator):
     def process(self, weights: Weights, replica: VectorState, pulled: VectorState, clocks: ClocksState) -> Emissions:
         """Overwrite the cells sent."""
         where = self.layout.weights(weights.start, weights.stop)
-        if weights.values.dtype == np.uint8:
+        if refused(weights):
+            yield Sample("poisoned_fragments", 1.0)
+        elif weights.values.dtype == np.uint8:
             add(pulled.values[where], cast("Code", weights.values))
         else:
             pulled.values[where] = weights.values

@@ -22,7 +22,10 @@ FAR = np.iinfo(np.int64).max // 2
 
 
 class ClocksState(State):
-    """Live clocks of one node: `made` counts its own gradients, `images` what its whole role saw in as many steps."""
+    """Live clocks of one node: `made` counts its own gradients, `images` what its whole role saw in as many steps.
+
+    `poisoned` counts those of its own gradients that were replaced by zeros since it was started.
+    """
 
     def __init__(
         self, cells: int, owned: Mapping[int, npt.NDArray[np.bool_]], *, span: int = 0, own: int | None = None
@@ -37,7 +40,7 @@ class ClocksState(State):
         """
         self.made = 0
         self.images = 0
-        self.rejected = 0
+        self.rejected = self.poisoned = 0
         self.cells = cells
         self._applied = {
             origin: np.where(mask, np.int64(0), np.int64(FAR)).astype(np.int64) for origin, mask in owned.items()
@@ -156,6 +159,7 @@ class ClocksState(State):
         """A copy."""
         copy = ClocksState(self.cells, {}, span=self._first_span)
         copy.made, copy.images, copy.rejected = self.made, self.images, self.rejected
+        copy.poisoned = self.poisoned
         copy._applied = {origin: applied.copy() for origin, applied in self._applied.items()}
         copy._lowest, copy._span = dict(self._lowest), dict(self._span)
         copy._fresh, copy._last = dict(self._fresh), dict(self._last)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
@@ -21,6 +21,7 @@ from operators.dnn import Network, NetworkSpec, build_network
 from operators.dnn.network import mean_statistics
 from operators.messages import Batch, Gradient, Progress, Vector
 from operators.optimizer import Sgd
+from operators.quarantine import MAX_POISON, advice, compile_check, poison, sound
 from operators.schedule import Schedule
 from operators.staleness import GAP_EVERY, Staleness, measured
 from operators.vector_state import VectorState
@@ -38,6 +39,7 @@ class Part(NamedTuple):
         epoch, of_all: see `Batch`.
         lag: gradients of the slowest origin that the weights lack.
         replica: (weights,) float32, the step's snapshot, if the gap of its gradient is to be measured.
+        poison: what is wrong with the gradient; empty if nothing is.
     """
 
     gradient: Vector
@@ -49,6 +51,7 @@ class Part(NamedTuple):
     of_all: int
     lag: int
     replica: Vector | None
+    poison: str = ""
 
 
 class Compute(Gather):
@@ -60,6 +63,9 @@ class Compute(Gather):
     this node's own count, were missing from the weights that a gradient was computed on; `gap` and `normalised_gap`,
     told of some gradients where the replica here is updated, are how far others' updates had moved it meanwhile.
 
+    A gradient that is not finite, or whose loss is not, changes nothing here and leaves as a zero gradient of its
+    number, with the sample `poisoned_gradients`; the optimizer does not see it, and its loss is not a number.
+
     Args:
         model: the network.
         schedule: learning rate of each gradient.
@@ -68,6 +74,7 @@ class Compute(Gather):
         emits: what leaves: the gradient, or the update, which is the learning rate times the gradient.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
         checkpoints: when the node's state is kept; never if None.
+        max_poison: poisoned gradients that are borne; with one more the job fails.
     """
 
     model: NetworkSpec
@@ -77,6 +84,7 @@ class Compute(Gather):
     emits: Literal["gradient", "update"] = "update"
     slack: int | None = None
     checkpoints: Checkpoints | None = None
+    max_poison: int = Field(default=MAX_POISON, ge=0)
     batches = In(Batch, capacity=2)
     gradients = Out(Gradient)
     progress = Out(Progress)
@@ -94,6 +102,7 @@ class Compute(Gather):
         self._model.compile()
         self.optimizer.compile()
         VectorState.compile()
+        compile_check()
 
     def ready(self, clocks: ClocksState) -> bool:
         """Whether the staleness bound allows another gradient: c <= min(s + span) + slack (algorithm 1, line 3)."""
@@ -119,7 +128,8 @@ class Compute(Gather):
         look = self.local and (clocks.made + 1) % GAP_EVERY == 0
         kept = replica if look and batch.shard == 0 else None
         size, seen, lag = batch.size, len(batch.images), clocks.lag()
-        return Part(gradient, advanced, seen, loss, size, batch.epoch, batch.of_all, lag, kept)
+        wrong = poison(batch, loss, gradient)
+        return Part(gradient, advanced, seen, loss, size, batch.epoch, batch.of_all, lag, kept, wrong)
 
     def merge(
         self,
@@ -134,21 +144,23 @@ class Compute(Gather):
         total = parts[0].gradient
         for part in parts[1:]:
             total += part.gradient
-        seen = [part for part in parts if part.images]
-        if seen and seen[0].statistics.size:
-            statistics.values = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
         size = parts[0].size
         loss = sum(part.loss for part in parts) / max(1, size)
         number, before = clocks.made + 1, parts[0].replica
-        apart = Staleness() if before is None else measured(total, before, replica.current)
-        if not math.isfinite(loss):
-            raise OperatorError(
-                what=f"the loss is {loss} at step {number}",
-                where=f"node {node.name}, operator compute",
-                fix="lower lr or momentum, add warm-up (warmup=1) or a warm start (warm_start=0.1)",
-            )
+        wrong = next(
+            (part.poison for part in parts if part.poison), "" if math.isfinite(loss) else f"the loss is {loss}"
+        )
+        if wrong:
+            clocks.poisoned += 1
+            self._bear(wrong, number, clocks, replica, node)
+            total.fill(0.0)
+            yield Sample("poisoned_gradients", 1.0)
+        apart = Staleness() if before is None or wrong else measured(total, before, replica.current)
         rate = self.schedule.at(number, node.size)
-        if size:
+        seen = [part for part in parts if part.images and not wrong]
+        if seen and seen[0].statistics.size:
+            statistics.values = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
+        if seen:
             self.optimizer.direct(total, replica.current, velocity.values, rate)
         else:
             loss = math.nan
@@ -167,6 +179,22 @@ class Compute(Gather):
         due = self.checkpoints.due(number - 1, number, node.size) if self.checkpoints else None
         if due is not None:
             yield Checkpoint(due)
+
+    def _bear(self, wrong: str, number: int, clocks: ClocksState, replica: VectorState, node: NodeContext) -> None:
+        """Go on after a poisoned gradient, unless there were too many of them or no other can come.
+
+        Raises:
+            OperatorError: so it is.
+        """
+        weights = replica.current
+        if clocks.poisoned <= self.max_poison and sound(weights):
+            return
+        besides, fix = advice(wrong, weights)
+        count = (
+            f"{clocks.poisoned} poisoned gradient{'s' if clocks.poisoned > 1 else ''}, max_poison is {self.max_poison}"
+        )
+        what = f"{wrong} at step {number}{besides} ({count})"
+        raise OperatorError(what, where=f"node {node.name}, operator compute", fix=fix)
 
     def _seed(self, batch: Batch, node: NodeContext) -> int:
         """The seed of a shard; not asked for in vain, since a generator takes long to make beside a small step."""

@@ -50,14 +50,17 @@ def open_data(ref: DataRef) -> Data:
     """The data set; opened once in a process, so that operators share its memory.
 
     Raises:
-        DataError: as the loader says, or the loader cannot be imported.
+        DataError: as the loader says, or the loader cannot be imported; a label is no class, or a pixel no number.
     """
     module, _, function = ref.loader.partition(":")
     try:
         loader: Any = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise DataError(what=f"the data loader cannot be imported: {error}", got=ref.loader) from error
-    return cast("Data", loader(ref.name, ref.data_dir))
+    data = cast("Data", loader(ref.name, ref.data_dir))
+    _check(data.train_images, data.train_labels, data.n_classes, f"data {ref.name!r}, training part")
+    _check(data.test_images, data.test_labels, data.n_classes, f"data {ref.name!r}, test part")
+    return data
 
 
 def pixels(images: npt.NDArray[np.uint8], scale: float) -> npt.NDArray[np.float32]:
@@ -65,3 +68,21 @@ def pixels(images: npt.NDArray[np.uint8], scale: float) -> npt.NDArray[np.float3
     scaled = images.astype(np.float32)
     scaled *= np.float32(1.0 / scale)
     return scaled
+
+
+def _check(images: npt.NDArray[Any], labels: npt.NDArray[np.int64], n_classes: int, where: str) -> None:
+    """Refuse rows that no gradient can be computed of; a loader of the user's own may give floats.
+
+    Raises:
+        DataError: a label is no class, or a pixel no number.
+    """
+    wrong = np.flatnonzero((labels < 0) | (labels >= n_classes))
+    if wrong.size:
+        what, fix = f"the label of row {wrong[0]} must be 0 to {n_classes - 1}", "mend the row, or leave it out"
+        raise DataError(what, got=int(labels[wrong[0]]), where=where, fix=fix)
+    if images.dtype.kind != "f":
+        return
+    for row, image in enumerate(images):
+        if not np.isfinite(image).all():
+            what, fix = f"row {row} has pixels that are not finite", "mend the row, or leave it out"
+            raise DataError(what, where=where, fix=fix)

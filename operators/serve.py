@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Checkpoint, Emissions, Operator
+from dataflow.operators_api import Checkpoint, Emissions, Operator, Sample
 from dataflow.ports import In, Out
 from dataflow.state import State, StateElement, StateKind, Writes
 from operators.barrier import BarrierState, Mean
@@ -20,6 +20,7 @@ from operators.compression import Codec, Residual
 from operators.fragments import decoded
 from operators.layout import Layout
 from operators.messages import Fragment, Weights
+from operators.quarantine import compile_check, refused, zeros
 from operators.schedule import Schedule
 from operators.served import Served, ServedState
 from operators.staleness import Staleness
@@ -97,7 +98,7 @@ class Serve(Operator):
     """Moves the shard by each gradient as it comes, as the rule of `served` says, and answers with weights.
 
     The answer waits until the slowest worker is at most `tau` gradients behind (stale synchronous parallel), or not
-    at all.
+    at all. A fragment that is not finite counts as zeros, with the sample `poisoned_fragments`.
 
     Args:
         layout: the model's cells.
@@ -124,7 +125,8 @@ class Serve(Operator):
     served = Writes()
 
     def open(self, node: NodeContext) -> None:
-        """Compile what decodes."""
+        """Compile what decodes, and the look at every fragment."""
+        compile_check()
         if self.codec:
             Residual.compile(self.codec)
 
@@ -135,7 +137,10 @@ class Serve(Operator):
         cells = (fragment.start, fragment.stop)
         rate = self.schedule.at(fragment.high, len(node.members[self.workers])) if self.schedule else 1.0
         weights, before = shard.values[self.layout.weights(*cells)], pulls.applied()
-        served.at(cells, weights).take(weights, fragment, rate)
+        if refused(fragment):
+            yield Sample("poisoned_fragments", 1.0)
+        else:
+            served.at(cells, weights).take(weights, fragment, rate)
         pulls.push(cells, fragment.origin, fragment.high)
         if fragment.high // self.fetch_every > fragment.low // self.fetch_every:
             pulls.waiting.setdefault(cells, []).append(fragment.origin)
@@ -168,6 +173,8 @@ class Serve(Operator):
 class ServeMean(Operator):
     """Applies the mean of all workers' gradients once all have come, then answers all: bulk-synchronous.
 
+    A fragment that is not finite counts as zeros, with the sample `poisoned_fragments`.
+
     Args:
         layout: the model's cells.
         schedule: learning rate of the mean gradient, by the step's number.
@@ -188,13 +195,17 @@ class ServeMean(Operator):
     barrier = Writes()
 
     def open(self, node: NodeContext) -> None:
-        """Compile what decodes."""
+        """Compile what decodes, and the look at every fragment."""
+        compile_check()
         if self.codec:
             Residual.compile(self.codec)
 
     def process(self, fragment: Fragment, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
         """Take in a contribution; apply the mean and answer if it was the last."""
         where, before = self.layout.weights(fragment.start, fragment.stop), barrier.passed()
+        if refused(fragment):
+            fragment = zeros(fragment)
+            yield Sample("poisoned_fragments", 1.0)
         mean = barrier.add(decoded(fragment, where.stop - where.start))
         if mean is not None:
             yield from self._apply(mean, shard, node)

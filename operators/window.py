@@ -47,6 +47,7 @@ class WindowState(State):
 
     `newest` is the newest gradient's number, and `closed` that of the newest one that may be taken: the same, here.
     `dropped` counts gradients of which some receiver will never get some cell; once there may be any, `skips` is set.
+    `poisoned` counts gradients that were taken in as zeros because they were not finite.
     `span` are the gradients at most until every cell is sent again: with whatever is sent goes the one that holds then.
     """
 
@@ -63,7 +64,7 @@ class WindowState(State):
             newest_only: keep no gradient but the newest: no accumulation.
         """
         self.newest = self.closed = 0
-        self.dropped = 0
+        self.dropped = self.poisoned = 0
         self.skips = newest_only
         self.span = 0
         self._layout, self._newest_only = layout, newest_only

@@ -140,6 +140,9 @@ def show_job(job: JobStatus) -> None:
         _show_conditions(states)
     for sentence in what_is_slow(measured):
         print(sentence)
+    if job.last_lines and job.failed_node is not None:
+        print(f"the last that {measured.node_name(job.failed_node)} printed:")
+        print("\n".join(job.last_lines))
 
 
 def _show_conditions(states: list[Condition]) -> None:
@@ -156,6 +159,7 @@ def _show_conditions(states: list[Condition]) -> None:
         "COMPRESSION": [_known(each.compression, "{:.3g}") for each in states],
         "SENT": [_rate(each.sent_nbytes_s) for each in states],
         "GOODPUT": [_rate(each.goodput_nbytes_s) for each in states],
+        "POISONED": [_known(each.poisoned, "{}") for each in states],
     }
     shown = {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}
     print_table(tuple(shown), list(zip(*shown.values(), strict=True)))

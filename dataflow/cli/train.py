@@ -229,6 +229,8 @@ def _summary(result: Result) -> str:
     """What became of a job, for people."""
     record: Any = result.record
     totals, parts = record["totals"], [f"{result.state} after {seconds(record['run_s'])}"]
+    if result.reason:
+        parts.append(result.reason)
     if result.stopped_by:
         parts[0] += f", stopped by {result.stopped_by}"
     validations = [report for report in result.reports if isinstance(report.get("accuracy"), float)]
@@ -237,6 +239,8 @@ def _summary(result: Result) -> str:
         parts.append(f"test accuracy {last['accuracy']:.2%} at epoch {last['epoch']:.2f}")
     parts.append(f"{totals['gradients']:,} gradients")
     parts.append(f"{megabytes(totals['sent_nbytes'])} sent")
+    if totals["poisoned"]:
+        parts.append(f"{totals['poisoned']:,} poisoned")
     if totals["staleness_mean"] is not None:
         parts.append(f"staleness {totals['staleness_mean']:.1f} (at most {totals['staleness_max']:.0f})")
     return "; ".join(parts)
@@ -246,6 +250,9 @@ def _check_end(result: Result, out: Path | None) -> None:
     if result.interrupted:
         raise typer.Exit(130)
     if result.state is JobState.FAILED:
+        record: Any = result.record
+        if record["last_lines"]:
+            note("\n".join(("the last that the node printed:", *record["last_lines"])))
         fix = "--out DIR would keep its log" if out is None else f"its log is {out / 'job.log'}"
         raise JobFailedError(what=f"the job failed: {result.reason}", fix=fix)
     if result.state is JobState.CANCELLED:

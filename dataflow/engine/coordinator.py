@@ -162,17 +162,10 @@ class NodeFailed:
 
 @dataclass(frozen=True, slots=True)
 class NodeExited:
-    """A node's job process is gone, how it ended, and what it printed last."""
+    """A node's job process is gone, and why."""
 
     node: int
-    how: str
-    printed: str = ""
-
-    @property
-    def cause(self) -> str:
-        """What to say of it."""
-        printed = f"; the last it printed:\n{self.printed}" if self.printed else ""
-        return f"its job process ended {self.how}{printed}"
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -744,7 +737,7 @@ _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] 
     NodeReport: lambda job, event, now: job._on_report(event.report, now),
     NodeEnded: lambda job, event, now: job._on_ended(event.node, event.epoch, now),
     NodeFailed: lambda job, event, now: job._on_failed(event, now),
-    NodeExited: lambda job, event, now: job._on_death(event.node, Life.WAITING, event.cause, now),
+    NodeExited: lambda job, event, now: job._on_death(event.node, Life.WAITING, event.reason, now),
     NodeStalled: lambda job, event, now: job._on_death(event.node, Life.DYING, event.reason, now),
     NodePaused: lambda job, event, now: job._on_paused(event.node),
     NodeLost: lambda job, event, now: job._on_death(event.node, Life.AWAY, f"it was lost: {event.reason}", now),

@@ -50,6 +50,7 @@ class Condition:
         every: gradients of a round, likewise.
         predicted_nbytes_s: bytes per second that this choice is to send, likewise.
         compression: how many times as large as codes what they stand for is, as their sender samples it.
+        poisoned: gradients and fragments since the start that were not finite, and counted as zeros; None if none was.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Condition:
     every: float | None = None
     predicted_nbytes_s: float | None = None
     compression: float | None = None
+    poisoned: int | None = None
 
 
 def group(statistics: Iterable[NodeStatistics]) -> dict[int, list[NodeStatistics]]:
@@ -105,6 +107,17 @@ def condition(name: str, before: NodeStatistics, after: NodeStatistics) -> Condi
         every=_newest(after, "every"),
         predicted_nbytes_s=_newest(after, "predicted_nbytes_s"),
         compression=_newest(after, "compression_ratio"),
+        poisoned=poisoned([after]) or None,
+    )
+
+
+def poisoned(statistics: Iterable[NodeStatistics]) -> int:
+    """Gradients and fragments that were not finite, and counted as zeros."""
+    return sum(
+        sample.count
+        for told in statistics
+        for key, sample in told.samples.items()
+        if key.rpartition(".")[2] in ("poisoned_gradients", "poisoned_fragments")
     )
 
 

@@ -11,6 +11,7 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
+from dataflow.observe.condition import poisoned
 from dataflow.observe.events import JobEvent
 from dataflow.observe.series import Point
 from dataflow.plan.job import JobSpec
@@ -27,6 +28,7 @@ def make_record(
     versions: Mapping[str, str],
     node_names: Sequence[str] = (),
     *,
+    last_lines: Sequence[str] = (),
     series: Sequence[Point] = (),
     simulation: Mapping[str, JsonValue] | None = None,
 ) -> dict[str, JsonValue]:
@@ -41,6 +43,7 @@ def make_record(
         statistics: the last statistics of every node.
         versions: versions of the programs that took part, by name; see `installed_versions`.
         node_names: names of the nodes, by number.
+        last_lines: the last that the node which made it fail has printed.
         series: how it went over time.
         simulation: what a simulation assumed; None if the job ran on a cluster.
 
@@ -80,6 +83,7 @@ def make_record(
         "state": last.state if last else "",
         "reason": last.reason if last else "",
         "stopped_by": last.stopped_by if last else "",
+        "last_lines": list(last_lines),
         "run_s": run_s,
         "reports": list(reports),
         "totals": _totals(by_node, reports),
@@ -113,6 +117,7 @@ def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str,
         "staleness_max": _number(staleness.maximum) if staleness else None,
         "staleness_mean": _number(staleness.total / staleness.count) if staleness else None,
         "compression_ratio": _number(fmean(ratios)) if ratios else None,
+        "poisoned": poisoned(statistics),
     }
 
 

@@ -86,6 +86,8 @@ class JobSpec(_Data):
         stop: when to stop.
         config: the job's configuration as the user gave it, for the record.
         warnings: what the user should know, shown when the job is submitted and kept in the record.
+        watchdog_s: seconds that any task of an operator may run before it counts as hanging and its node fails, at
+            least; see `dataflow.runtime.watchdog`. None: as long as it likes.
         record: whether every node notes the events that its engine is given, so that the run can be replayed.
         min_nodes: the fewest nodes that it goes on with once it runs.
         keep: what becomes of checkpoints.
@@ -99,6 +101,7 @@ class JobSpec(_Data):
     stop: StopRules = StopRules()
     config: dict[str, JsonValue] = {}
     warnings: tuple[str, ...] = ()
+    watchdog_s: float | None = Field(default=10.0, gt=0)
     record: bool = False
     min_nodes: int = Field(default=1, ge=1)
     keep: Keep = Keep()

@@ -22,6 +22,7 @@ import grpc
 
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import AkoError, AuthError, MasterError
+from dataflow.runtime import descriptors
 from dataflow.runtime.auth import check_host, find_authority, find_token
 from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.job_supervisor import JobSupervisor
@@ -94,13 +95,15 @@ async def attach(config: AgentConfig, clock: Clock | None = None, announce: Anno
         announce: told each time it is attached.
 
     Raises:
-        ConfigError: others could reach the host, and that was not allowed.
+        ConfigError: others could reach the host, and that was not allowed; or the machine gives it too few descriptors.
         AuthError: the token is missing or wrong.
         MasterError: the master could not be reached within `FIRST_S`, or refused the node at its first attempt: a name
             taken, another version.
     """
     encrypted = find_authority(config.state_dir) is not None
     check_host(config.host, insecure=config.insecure, encrypted=encrypted)
+    descriptors.raise_limit()
+    descriptors.require(descriptors.OF_AN_AGENT, "a node's agent")
     clock = clock or SystemClock()
     agent = _Agent(config, clock, announce)
     delay_s, attached_before, away_s = _BACKOFF_S[0], False, clock.now()
@@ -254,7 +257,6 @@ class _Agent:
         finally:
             if self._jobs.get(supervisor.job) is supervisor:
                 del self._jobs[supervisor.job]
-            supervisor.close()
 
     async def _say(self, operation_id: str, message: pb.AgentMessage) -> None:
         match message.WhichOneof("body"):

@@ -71,6 +71,8 @@ class JobStatus:
         master_away: from when until when there was no master while it ran, in seconds since 1970-01-01 UTC.
         statistics: newest statistics of each node; filled in by `Client.job` and `Client.wait`.
         earlier: the few that nodes told before these while the job runs, oldest first; filled in like them.
+        failed_node: number of the node that made it fail; None if none did.
+        last_lines: the last 50 lines that this node printed; filled in like the statistics.
     """
 
     id: str
@@ -87,6 +89,8 @@ class JobStatus:
     master_away: tuple[tuple[float, float], ...] = ()
     statistics: tuple[NodeStatistics, ...] = field(default=())
     earlier: tuple[NodeStatistics, ...] = field(default=())
+    failed_node: int | None = None
+    last_lines: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -208,7 +212,7 @@ class Client:
     def job(self, job: str) -> JobStatus:
         """One job, with the newest statistics of its nodes."""
         reply = self._get(job)
-        return _job_status(reply.status, reply.statistics, reply.earlier)
+        return _job_status(reply.status, reply.statistics, reply.earlier, reply.last_lines)
 
     def spec_json(self, job: str) -> str:
         """The `JobSpec` with which a job was submitted, as JSON text."""
@@ -352,7 +356,7 @@ def _translated(error: Any, address: str) -> AkoError:
     return MasterError(what=details or f"the master answered {code.name}", where=address)
 
 
-def _job_status(message: pb.JobStatus, statistics: Any = (), earlier: Any = ()) -> JobStatus:
+def _job_status(message: pb.JobStatus, statistics: Any = (), earlier: Any = (), last_lines: Any = ()) -> JobStatus:
     return JobStatus(
         id=message.job,
         name=message.name,
@@ -368,4 +372,6 @@ def _job_status(message: pb.JobStatus, statistics: Any = (), earlier: Any = ()) 
         master_away=tuple((each.from_s, each.to_s) for each in message.master_away),
         statistics=tuple(statistics_from_wire(each) for each in statistics),
         earlier=tuple(statistics_from_wire(each) for each in earlier),
+        failed_node=message.failed_node if message.HasField("failed_node") else None,
+        last_lines=tuple(last_lines),
     )

@@ -19,6 +19,7 @@ from dataflow.graph.checks import check
 from dataflow.observe.condition import MeasuredJob
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
+from dataflow.runtime import descriptors
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.job_run import JobRun
@@ -40,7 +41,6 @@ GRACE_S = 10.0
 _SWEEP_S = 0.1
 _ALIVE_S = 0.5
 _PASSING = frozenset({"statistics", "report", "artifact", "checkpoint"})
-_LAST_LINES = 50
 
 
 Encrypt = Callable[[Sequence[str]], KeyPair | None]
@@ -160,9 +160,12 @@ class Dispatcher:
 
         Raises:
             MasterError: another one of that name is attached already.
+            ConfigError: this process has too few descriptors for another one.
         """
         before = self._sessions.get(hello.name)
-        if before is not None and before.life != hello.life:
+        if before is None:
+            descriptors.require(descriptors.OF_A_NODE, "the master, for another node,")
+        elif before.life != hello.life:
             fix = "give it another --name"
             raise MasterError(what="a node of this name is attached already", got=hello.name, fix=fix)
         if before is not None:  # its connection broke, which it was the first to notice
@@ -304,7 +307,10 @@ class Dispatcher:
             case "checkpoint" if not run.ended:
                 run.checkpoint(node, message.checkpoint)
             case "artifact" if not run.ended:  # the rest of one that could not be kept would look whole
-                self._store.write_artifact(run.id, node, message.artifact)
+                try:
+                    self._store.write_artifact(run.id, node, message.artifact)
+                except MasterError as error:
+                    run.lose(node, message.artifact.name, str(error))
             case "statistics" if not run.ended:
                 message.statistics.node = node
                 self._see(run, message.statistics)
@@ -354,7 +360,7 @@ class Dispatcher:
             return  # one that was buried, and its successor has been started
         session.jobs.pop(message.job, None)
         if run is not None and node is not None:
-            run.feed(co.NodeExited(node, _how(message.status), "\n".join(message.last_lines[-_LAST_LINES:])))
+            run.feed(co.NodeExited(node, message.reason or f"its job process ended {_how(message.status)}"))
         self._settle()
 
 
@@ -373,6 +379,9 @@ def _in_order(name: str) -> tuple[tuple[str, int], ...]:
 def _how(status: int) -> str:
     if status >= 0:
         return f"with exit status {status}"
+    if -status == signal.SIGKILL:
+        hint = "perhaps by the kernel because memory ran out (see dmesg): then use fewer nodes or tasks on a machine"
+        return f"by SIGKILL, {hint}"
     try:
         return f"by {signal.Signals(-status).name}"
     except ValueError:

@@ -28,6 +28,7 @@ from dataflow.plan.physical import NodePlan
 from dataflow.reports import NodeStatistics
 from dataflow.runtime.pools import TaskPool, run_task
 from dataflow.runtime.process import Bystander, ThreadClocks, current_processor
+from dataflow.runtime.watchdog import TaskBoard
 
 SHORT_S = 0.0002
 """Tasks of a chain and role that take less than this on average are not handed to a thread, in seconds."""
@@ -59,7 +60,7 @@ class EngineRunner:
         node: its node in the plan.
         clock: for measurements.
         carry_out: told of every command but `RunTask`, `Offer` and `GoOn`, on the event loop, in order.
-        progress: told of every event, on any thread, and of every beat.
+        board: told of every event and every beat, and of what every thread does.
         on_paused: told, on the event loop, that nothing is taken in until `resume`, as there was no beat for `PAUSED_S`
             seconds.
 
@@ -75,16 +76,16 @@ class EngineRunner:
         *,
         clock: Clock,
         carry_out: Callable[[Command], None],
-        progress: Callable[[], None],
+        board: TaskBoard,
         on_paused: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine, self._name, self._clock = engine, node.name, clock
-        self._carry_out, self._progress, self._on_paused = carry_out, progress, on_paused
+        self._carry_out, self._board, self._on_paused = carry_out, board, on_paused
         self._beat_s, self._held = math.inf, False
         self._loop = asyncio.get_running_loop()
         self._pools = {
-            "compute": TaskPool("compute", node.compute_tasks, clock, self._came_back, niceness=NICENESS),
-            "network": TaskPool("network", node.network_tasks, clock, self._came_back),
+            "compute": TaskPool("compute", node.compute_tasks, clock, board, self._came_back, niceness=NICENESS),
+            "network": TaskPool("network", node.network_tasks, clock, board, self._came_back),
         }
         self._lock = threading.Lock()
         self._waiting: deque[_Item] = deque()
@@ -99,13 +100,13 @@ class EngineRunner:
 
     def feed(self, event: Event) -> None:
         """Have the engine take in an event, at once unless somebody is at it; call this on the event loop."""
-        self._progress()
+        self._board.bump()
         if self._leave(event):
             self._work_on_loop()
 
     def beat(self) -> None:
         """Say that the event loop runs; from the first time on, again and again, or the engine takes nothing in."""
-        self._progress()
+        self._board.bump()
         if not self._paused():
             self._beat_s = self._clock.now()
 
@@ -149,7 +150,7 @@ class EngineRunner:
 
     def _came_back(self, event: TaskFinished, pool: TaskPool) -> None:
         """A task has run; called on the pool's thread, perhaps after the loop has ended."""
-        self._progress()
+        self._board.bump()
         if not self._leave(event):
             return
         if event.followed:
@@ -218,15 +219,17 @@ class EngineRunner:
         if isinstance(item, asyncio.Future):
             self._answer(item)
             return
-        event = run_task(item, self._clock) if isinstance(item, Task) else item
+        event = run_task(item, self._clock, self._board) if isinstance(item, Task) else item
         if isinstance(event, TaskFinished):
             self._measure(event, place if isinstance(item, Task) else event.task.pool)
         if self._halted:
             return
+        self._board.enter()
         try:
             commands = self._engine.handle(event, self._clock.now())
         except Exception as error:  # who called this would drop it, and the job hang
             commands = [self._broken(error)]
+        self._board.leave()
         for command in commands:
             if isinstance(command, RunTask):
                 self._dispatch(command.task)
@@ -261,6 +264,7 @@ class EngineRunner:
         self._pools[event.task.pool].forget(event.task)
         self.task_s[place, event.task.chain] += event.busy_s
         key = (event.task.chain, event.task.role)
+        self._board.learn(self._board.kind(*key), event.busy_s)
         self._typical_s[key] = _MEMORY * self._typical_s[key] + (1 - _MEMORY) * event.busy_s
 
     def _command(self) -> None:

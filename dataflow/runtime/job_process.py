@@ -19,34 +19,18 @@ from dataflow.clock import SystemClock
 from dataflow.engine.checkpoints import Resumption
 from dataflow.errors import AkoError
 from dataflow.plan.physical import PhysicalPlan
+from dataflow.runtime import descriptors
 from dataflow.runtime.bundle import Bundle, unpack
 from dataflow.runtime.job_relay import Driver, JobRelay, Report
-from dataflow.runtime.job_supervisor import PROGRESS
 from dataflow.runtime.node_driver import NodeDriver
 from dataflow.runtime.process import die_with_parent
+from dataflow.runtime.watchdog import PAGE_NBYTES, TaskBoard
 from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.grpc_connection import GrpcNetwork
 
 SWITCH_S = 0.0005
 """Seconds a thread keeps the interpreter: hand-offs between tasks wait this long at most for a busy one."""
-
-
-class Progress:
-    """The counter that the agent reads from shared memory, whatever this process is doing.
-
-    Args:
-        descriptor: of the memory file.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._memory = mmap.mmap(descriptor, PROGRESS.size)
-        self._count = 0
-
-    def bump(self) -> None:
-        """Count one more; from any thread. What counts is that it moves, so a lost update is no matter."""
-        self._count += 1
-        PROGRESS.pack_into(self._memory, 0, self._count)
 
 
 class Explain:
@@ -75,11 +59,14 @@ class Explain:
         return text.replace(f"{self._folder}/", "")
 
 
-async def serve(control: socket.socket, progress: Progress, folder: Path) -> bool:
+async def serve(control: socket.socket, board: TaskBoard, folder: Path) -> bool:
     """Serve one control connection; returns whether all went well."""
     networks: list[GrpcNetwork] = []
 
     def make_driver(deploy: pb.Deploy, report: Report) -> Driver:
+        plan = PhysicalPlan.model_validate_json(deploy.plan_json)
+        needed = descriptors.OF_OPERATORS + descriptors.OF_A_PEER * (len(plan.nodes) - 1)
+        descriptors.require(needed, f"node {plan.nodes[deploy.node].name}, one of {len(plan.nodes)} nodes of a job,")
         if deploy.bundle:
             unpack(Bundle(deploy.bundle_digest, deploy.bundle), folder)
             sys.path.insert(0, str(folder))
@@ -87,14 +74,15 @@ async def serve(control: socket.socket, progress: Progress, folder: Path) -> boo
         network = GrpcNetwork(token=deploy.token, host=deploy.host, pair=pair)
         networks.append(network)
         return NodeDriver(
-            PhysicalPlan.model_validate_json(deploy.plan_json),
+            plan,
             deploy.node,
             job=deploy.job,
             incarnation=deploy.incarnation,
             network=network,
             clock=SystemClock(),
             report=report,
-            progress=progress.bump,
+            board=board,
+            watchdog_s=deploy.watchdog_s or None,
             bundle_digest=deploy.bundle_digest,
             record=deploy.record,
             resumption=Resumption.model_validate_json(deploy.resumption_json) if deploy.resumption_json else None,
@@ -113,15 +101,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m dataflow.runtime.job_process", description=__doc__)
     parser.add_argument("--parent", type=int, required=True, help="process id of the agent")
     parser.add_argument("--control-fd", type=int, required=True, help="the connection to the agent")
-    parser.add_argument("--progress-fd", type=int, required=True, help="memory file of the progress counter")
+    parser.add_argument(
+        "--board-fd", type=int, required=True, help="memory file on which the agent reads what this process does"
+    )
     parser.add_argument("--folder", type=Path, required=True, help="empty private folder for the bundle")
     options = parser.parse_args()
     die_with_parent(options.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     sys.setswitchinterval(SWITCH_S)
+    descriptors.raise_limit()
+    board = TaskBoard(mmap.mmap(options.board_fd, PAGE_NBYTES))
     control = socket.socket(fileno=options.control_fd)
-    went_well = asyncio.run(serve(control, Progress(options.progress_fd), options.folder))
+    went_well = asyncio.run(serve(control, board, options.folder))
     return 0 if went_well else 1
 
 

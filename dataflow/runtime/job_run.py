@@ -114,6 +114,8 @@ class JobRun:
         self._tasks: set[asyncio.Task[None]] = set()
         self._told: dict[int, list[MakeMessage]] = {}
         self._prepared: set[int] = set()
+        self._culprit: int | None = None
+        self._lost: dict[str, None] = {}
 
     @property
     def id(self) -> str:
@@ -243,6 +245,9 @@ class JobRun:
 
     def feed(self, event: co.Event) -> None:
         """Give the coordinator an event and do what it says."""
+        if isinstance(event, co.NodeFailed | co.NodeExited | co.NodeStalled | co.NodeLost) and not self.ended:
+            doubtful = isinstance(event, co.NodeFailed) and event.link and self._culprit is not None
+            self._culprit = self._culprit if doubtful else event.node
         with self._store.transaction(durable=not isinstance(event, co.NodeReport)):
             now = self._clock.now()
             self._store.add_decision(self.id, now, self._clock.wall(), event_to_text(event))
@@ -294,6 +299,13 @@ class JobRun:
             self._keeper.close()
         for task in self._tasks:
             task.cancel()
+
+    def lose(self, node: int, name: str, why: str) -> None:
+        """Say that an artifact of a node could not be kept; the job goes on."""
+        self._lost[name] = None
+        line = pb.LogLine(node=node, wall_s=self._clock.wall(), text=f"warning: {why}; the job goes on without it")
+        self._store.add_log_lines(self.id, [line])
+        self.bell.ring()
 
     def measured(self) -> MeasuredJob:
         """What its nodes have told of themselves lately."""
@@ -457,6 +469,7 @@ class JobRun:
             record=self.spec.record,
             certificate=self._pair.certificate if self._pair else b"",
             key=self._pair.key if self._pair else b"",
+            watchdog_s=self.spec.watchdog_s or 0.0,
         )
 
     def _change_node(self, command: co.ChangeNode) -> None:
@@ -484,7 +497,11 @@ class JobRun:
 
     def _change_state(self, state: co.JobState, reason: str, stopped_by: str = "") -> None:
         status = self.status
+        if state is co.JobState.FINISHED and self._lost:
+            reason = "; ".join([*filter(None, [reason]), f"artifacts that could not be kept: {', '.join(self._lost)}"])
         status.state, status.reason, status.stopped_by = state, reason, stopped_by
+        if state is co.JobState.FAILED and self._culprit is not None:
+            status.failed_node = self._culprit
         if state is co.JobState.RUNNING:
             status.started_s = self._clock.wall()
         if state in co.ENDED:

@@ -12,25 +12,24 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import BinaryIO
 
 from dataflow.clock import Clock
+from dataflow.errors import ConfigError
+from dataflow.runtime import descriptors
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.frames import pack_frame, read_frame
-from dataflow.runtime.process import ONE_THREAD, READ_WHOLE, signal_group
+from dataflow.runtime.process import ONE_THREAD, READ_WHOLE, is_stopped, signal_group
+from dataflow.runtime.watchdog import PAGE_NBYTES, Watch
 from dataflow.transport.generated import control_pb2 as pb
 
-PROGRESS = struct.Struct("<Q")
-"""The progress counter: one number at the start of a memory file that agent and job process share."""
-
-KEPT_LINES = 200
-"""Last lines of output that are kept."""
+HUNG = 124
+"""Exit status that is told of a process which the watchdog has ended."""
 
 MAX_LINE_NBYTES = 4096
 """Longer lines are cut."""
@@ -38,8 +37,30 @@ MAX_LINE_NBYTES = 4096
 _FLUSH_S = 0.1
 _TERMINATE_S = 1.0
 _DRAIN_S = 5.0
+_SETTLE_S = 0.05
+_WATCH_S = 0.25
+_DUMP_S = 1.0
 _CANNOT_START = 126
 _MAX_UNSENT_LINES = 1000
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """What the agent holds of a job process.
+
+    Args:
+        process: the process.
+        control: the connection to it.
+        lines: what it prints.
+        gone: descriptor that is readable once it has ended.
+        watch: what it does.
+    """
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    lines: BinaryIO
+    gone: int
+    watch: Watch
 
 
 class JobSupervisor:
@@ -57,23 +78,19 @@ class JobSupervisor:
     ) -> None:
         self.job, self._incarnation = job, deploy.incarnation
         self._say, self._clock = say, clock
-        self._last: deque[str] = deque(maxlen=KEPT_LINES)
         self._unsent: list[pb.LogLine] = []
         self._dropped = 0
         self._commands: asyncio.Queue[pb.ProcessCommand | None] = asyncio.Queue()
         self._commands.put_nowait(pb.ProcessCommand(deploy=deploy))
-        self._memory = os.memfd_create("ako-progress", os.MFD_CLOEXEC)
-        os.ftruncate(self._memory, PROGRESS.size)
-        self._progress = mmap.mmap(self._memory, PROGRESS.size, prot=mmap.PROT_READ)
-        # Made here and not by the process, so that it goes even if that is killed.
-        self._folder = Path(tempfile.mkdtemp(prefix="ako-job-"))
+        self._watch: Watch | None = None
+        self._hang = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._ending: asyncio.Task[None] | None = None
 
     @property
     def progress(self) -> int:
         """The process's progress counter; readable whatever the process is doing."""
-        return int(PROGRESS.unpack_from(self._progress)[0])
+        return 0 if self._watch is None else self._watch.progress
 
     def tell(self, command: pb.ProcessCommand) -> None:
         """Queue a command for the process."""
@@ -87,59 +104,86 @@ class JobSupervisor:
 
     async def run(self) -> None:
         """Start the process, and return when it is gone; then the master has been told how it ended."""
+        with contextlib.ExitStack() as held:
+            try:
+                ends = self._start(held)
+            except (OSError, ConfigError) as error:
+                await self._say(self._exited(_CANNOT_START, f"the job process cannot be started: {error}"))
+                return
+            await self._attend(ends)
+
+    def _start(self, held: contextlib.ExitStack) -> _Ends:
+        """Start the process. All descriptors, and the disk, are asked for here, and given back by `held`.
+
+        Raises:
+            ConfigError: there are too few descriptors.
+            OSError: there is no room, or no process more.
+        """
+        descriptors.require(descriptors.OF_A_JOB, "a node's agent, for a job,")
+        # Made here and not by the process, so that it goes even if that is killed.
+        folder = tempfile.mkdtemp(prefix="ako-job-")
+        held.callback(shutil.rmtree, folder, ignore_errors=True)
+        memory = os.memfd_create("ako-board", os.MFD_CLOEXEC)
+        held.callback(os.close, memory)
+        os.ftruncate(memory, PAGE_NBYTES)
+        page = held.enter_context(mmap.mmap(memory, PAGE_NBYTES, prot=mmap.PROT_READ))
+        self._watch = watch = Watch(page)
+        held.callback(self._forget_watch)
         ours, theirs = socket.socketpair()
-        output, printed = os.pipe()
+        held.enter_context(ours)
+        with theirs:
+            output, printed = os.pipe()
+            lines = held.enter_context(os.fdopen(output, "rb", 0))
+            with os.fdopen(printed, "wb", 0):
+                process = self._process = self._spawn(theirs, printed, memory, folder)
+        held.callback(process.wait)
+        held.callback(self._signal, signal.SIGKILL)
+        gone = os.pidfd_open(process.pid)
+        held.callback(os.close, gone)
+        return _Ends(process, ours, lines, gone, watch)
+
+    async def _attend(self, ends: _Ends) -> None:
+        """Relay to and from the process until it is gone."""
+        reader, writer = await asyncio.open_connection(sock=ends.control)
+        tasks = [asyncio.create_task(task) for task in (self._write(writer), self._flush(), self._guard(ends))]
+        readers = [asyncio.create_task(task) for task in (self._relay(reader), self._capture(ends.lines))]
         try:
-            process = self._spawn(theirs, printed)
-        except OSError as error:
-            ours.close()
-            os.close(output)
-            await self._say(self._exited(_CANNOT_START, [f"the job process cannot be started: {error}"]))
-            return
-        finally:
-            theirs.close()
-            os.close(printed)
-        self._process = process
-        reader, writer = await asyncio.open_connection(sock=ours)
-        tasks = [asyncio.create_task(task) for task in (self._write(writer), self._flush())]
-        readers = [asyncio.create_task(task) for task in (self._relay(reader), self._capture(output))]
-        try:
-            await _until_gone(process.pid)
+            await _until_readable(ends.gone)
             # Whatever the process started goes with it; then its pipes end, and what is in them still counts.
             self._signal(signal.SIGKILL)
             await asyncio.wait(readers, timeout=_DRAIN_S)
             await self._send_lines()
-            await self._say(self._exited(process.wait(), self._last))
+            status = ends.process.wait()
+            await self._say(self._exited(HUNG if self._hang else status, self._hang))
         finally:
-            self._signal(signal.SIGKILL)
-            process.wait()
-            for task in (*tasks, *readers, *([self._ending] if self._ending else [])):
+            every = [*tasks, *readers, *([self._ending] if self._ending else [])]
+            for task in every:
                 task.cancel()
             writer.close()
+            await asyncio.gather(*every, return_exceptions=True)
 
-    def close(self) -> None:
-        """Give up the shared memory and the process's folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._progress.close()
-        os.close(self._memory)
+    def _forget_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = None
 
-    def _exited(self, status: int, last_lines: Iterable[str]) -> pb.AgentMessage:
-        exited = pb.ProcessExited(job=self.job, incarnation=self._incarnation, status=status, last_lines=last_lines)
+    def _exited(self, status: int, reason: str) -> pb.AgentMessage:
+        exited = pb.ProcessExited(job=self.job, incarnation=self._incarnation, status=status, reason=reason)
         return pb.AgentMessage(exited=exited)
 
-    def _spawn(self, control: socket.socket, printed: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, control: socket.socket, printed: int, memory: int, folder: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [
                 *(sys.executable, "-m", "dataflow.runtime.job_process"),
                 *("--control-fd", str(control.fileno())),
-                *("--progress-fd", str(self._memory)),
+                *("--board-fd", str(memory)),
                 *("--parent", str(os.getpid())),
-                *("--folder", str(self._folder)),
+                *("--folder", folder),
             ],
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            pass_fds=(control.fileno(), self._memory),
+            pass_fds=(control.fileno(), memory),
             env=_environment(),
             start_new_session=True,
         )
@@ -156,6 +200,19 @@ class JobSupervisor:
         if self._process is not None and self._process.returncode is None:
             signal_group(self._process.pid, number)
 
+    async def _guard(self, ends: _Ends) -> None:
+        """End the process once one of its tasks hangs, with the stacks of all its threads in the log."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            hang = ends.watch.look(self._clock.now(), stopped=is_stopped(ends.process.pid))
+            if hang is not None and self._ending is None:
+                self._hang = str(hang)
+                self._keep(f"watchdog: {hang}".encode())
+                ends.process.send_signal(signal.SIGUSR1)  # has faulthandler print them
+                await asyncio.sleep(_DUMP_S)
+                self._signal(signal.SIGKILL)
+                return
+
     async def _write(self, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while (command := await self._commands.get()) is not None:
@@ -165,15 +222,17 @@ class JobSupervisor:
 
     async def _relay(self, reader: asyncio.StreamReader) -> None:
         while (frame := await read_frame(reader)) is not None:
-            await self._send_lines()
             message = pb.ProcessMessage.FromString(frame)
+            if message.HasField("failed"):
+                await asyncio.sleep(_SETTLE_S)  # what it has printed before comes by another way
+            await self._send_lines()
             said = pb.FromProcess(job=self.job, incarnation=self._incarnation, message=message)
             await self._say(pb.AgentMessage(from_process=said))
 
-    async def _capture(self, output: int) -> None:
+    async def _capture(self, output: BinaryIO) -> None:
         reader = asyncio.StreamReader(limit=MAX_LINE_NBYTES)
         protocol = asyncio.StreamReaderProtocol(reader)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(output, "rb"))
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, output)
         try:
             await self._keep_lines(reader)
         finally:
@@ -194,7 +253,6 @@ class JobSupervisor:
     def _keep(self, line: bytes) -> None:
         text = line.decode(errors="replace").rstrip("\r")
         text = text if len(text) <= MAX_LINE_NBYTES else text[:MAX_LINE_NBYTES] + " ..."
-        self._last.append(text)
         if len(self._unsent) < _MAX_UNSENT_LINES:
             self._unsent.append(pb.LogLine(wall_s=self._clock.wall(), text=text))
         else:
@@ -219,13 +277,11 @@ def _environment() -> dict[str, str]:
     return {"GRPC_VERBOSITY": "ERROR", **READ_WHOLE, **inherited, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}
 
 
-async def _until_gone(pid: int) -> None:
-    """Wait for a child to end; whoever else holds its pipes makes no difference."""
-    descriptor = os.pidfd_open(pid)
+async def _until_readable(descriptor: int) -> None:
+    """Wait for a descriptor: that of a child is readable once it has ended, whoever else holds its pipes."""
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(descriptor, gone.set)
     try:
         await gone.wait()
     finally:
         loop.remove_reader(descriptor)
-        os.close(descriptor)

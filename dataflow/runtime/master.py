@@ -19,6 +19,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from dataflow.clock import Clock, SystemClock
 from dataflow.engine.coordinator import Deadlines
 from dataflow.errors import AkoError, MasterError
+from dataflow.runtime import descriptors
 from dataflow.runtime.auth import AUTHORITY_FILE, Role, check_host, is_loopback, make_tokens, permits
 from dataflow.runtime.bundle import MAX_NBYTES
 from dataflow.runtime.certificates import job_pair, master_pair
@@ -86,21 +87,27 @@ async def serve(config: MasterConfig, clock: Clock | None = None, announce: Anno
         announce: told when it serves.
 
     Raises:
-        ConfigError: others could reach the host, and that was not allowed.
+        ConfigError: others could reach the host, and that was not allowed; or the machine gives it too few descriptors.
         MasterError: a port or the state directory is in use.
     """
     encrypted = (config.state_dir / AUTHORITY_FILE).exists()
     check_host(config.host, insecure=config.insecure, encrypted=encrypted)
     check_host(config.metrics_host, insecure=config.insecure)
+    descriptors.raise_limit()
+    descriptors.require(descriptors.OF_A_MASTER, "a master")
     lock = StateDirLock(config.state_dir)
     try:
-        store = Store(config.state_dir)
+        store = Store(config.state_dir, _warn)
         try:
             await _serve(config, store, make_tokens(config.state_dir), clock or SystemClock(), announce)
         finally:
             store.close()
     finally:
         lock.release()
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 async def _serve(

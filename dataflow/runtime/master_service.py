@@ -20,6 +20,9 @@ from dataflow.runtime.wire import CHUNK_NBYTES
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.generated.control_pb2_grpc import MasterServicer
 
+LAST_LINES = 50
+"""Log lines of the node that made a job fail, told with the job."""
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -61,7 +64,10 @@ class MasterService(MasterServicer):
         run = self._dispatcher.run(job.job)
         recent = run.recent.values() if run is not None and not run.ended else ()
         earlier = [each for told in recent for each in list(told)[:-1]]
-        return pb.GetJobReply(status=job.status, statistics=statistics, spec_json=job.spec_json, earlier=earlier)
+        reply = pb.GetJobReply(status=job.status, statistics=statistics, spec_json=job.spec_json, earlier=earlier)
+        if job.status.HasField("failed_node"):
+            reply.last_lines.extend(self._store.last_log_lines(job.job, job.status.failed_node, LAST_LINES))
+        return reply
 
     async def Cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelReply:  # noqa: N802
         """See control.proto."""

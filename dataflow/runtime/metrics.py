@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from dataflow.errors import MasterError
-from dataflow.observe.condition import MeasuredJob
+from dataflow.observe.condition import MeasuredJob, poisoned
 from dataflow.reports import NodeStatistics, rates_between
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ _PATH = "/metrics"
 _SCRAPE_S = 5.0
 """Seconds within which the master's loop must answer a scrape."""
 
+_EXHAUSTED_S = 0.5
+"""Seconds until a connection is accepted after one could not be."""
+
+_Accepted = TypeVar("_Accepted")
+
 _NODE = ("job_id", "job_name", "node")
 _PAIR = (*_NODE, "peer")
 
@@ -47,6 +53,9 @@ def families(jobs: Sequence[MeasuredJob]) -> list[Metric]:
     """The metrics of these jobs: seconds, bytes and counts since the start of each, and rates of its newest while."""
     nodes = [(job, (job.id, job.name, job.node_name(node)), told) for job in jobs for node, told in job.told.items()]
     gradients = CounterMetricFamily("ako_gradients", "Gradients finished.", labels=_NODE)
+    poison = CounterMetricFamily(
+        "ako_poisoned", "Gradients and fragments that were not finite, and counted as zeros.", labels=_NODE
+    )
     seconds = {
         name: CounterMetricFamily(f"ako_{name}_seconds", text, labels=_NODE)
         for name, text in (
@@ -63,6 +72,7 @@ def families(jobs: Sequence[MeasuredJob]) -> list[Metric]:
     for _job, labels, told in nodes:
         newest = told[-1]
         gradients.add_metric(labels, newest.steps)
+        poison.add_metric(labels, poisoned([newest]))
         seconds["running"].add_metric(labels, newest.running_s)
         seconds["computing"].add_metric(labels, newest.computing_s)
         seconds["blocked"].add_metric(labels, newest.waiting_s)
@@ -75,7 +85,7 @@ def families(jobs: Sequence[MeasuredJob]) -> list[Metric]:
             operator, _, kind = name.rpartition(".")
             if kind in SAMPLES:
                 samples.add_metric((*labels, operator, kind), sample.last)
-    return [gradients, *seconds.values(), idle, tasks, samples, *_pairs(nodes)]
+    return [gradients, poison, *seconds.values(), idle, tasks, samples, *_pairs(nodes)]
 
 
 def _pairs(nodes: Sequence[tuple[MeasuredJob, tuple[str, str, str], Sequence[NodeStatistics]]]) -> list[Metric]:
@@ -137,6 +147,19 @@ def _only(path: str, app: WSGIApplication) -> WSGIApplication:
     return answer
 
 
+def _patient(accept: Callable[[], _Accepted]) -> Callable[[], _Accepted]:
+    """What accepts a connection, and waits a little where there is no descriptor for one: it would be asked at once."""
+
+    def accept_or_wait() -> _Accepted:
+        try:
+            return accept()
+        except OSError:
+            threading.Event().wait(_EXHAUSTED_S)
+            raise
+
+    return accept_or_wait
+
+
 @asynccontextmanager
 async def served(host: str, port: int, jobs: Callable[[], Sequence[MeasuredJob]]) -> AsyncIterator[str]:
     """Answer scrapes over HTTP while inside the ``async with`` block, which is given the ``host:port``.
@@ -159,6 +182,7 @@ async def served(host: str, port: int, jobs: Callable[[], Sequence[MeasuredJob]]
         taken = error.errno == errno.EADDRINUSE
         fix = "stop the other program, or choose another --metrics-port" if taken else "check --metrics-host and port"
         raise MasterError(what, where=f"{name}:{port}", fix=fix) from error
+    server.get_request = _patient(server.get_request)  # type: ignore[method-assign]
     server.set_app(_only(_PATH, make_wsgi_app(registry)))
     try:
         yield f"{name}:{server.server_port}"

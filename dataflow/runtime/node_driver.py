@@ -42,6 +42,7 @@ from dataflow.reports import NodeStatistics, OperatorReport, Rates
 from dataflow.runtime.engine_runner import EngineRunner
 from dataflow.runtime.trouble import LinkBroken, Paused, Trouble
 from dataflow.runtime.vitals import Vitals
+from dataflow.runtime.watchdog import TaskBoard
 from dataflow.transport.base import Network
 from dataflow.transport.link_options import DEFAULT_OPTIONS
 from dataflow.transport.links import Links
@@ -64,7 +65,8 @@ class NodeDriver:
         network: connects nodes.
         clock: for measurements.
         report: told of reports, artifacts, snapshots and trouble, on the event loop.
-        progress: told whenever anything happened.
+        board: told whenever anything happens, and what every thread does.
+        watchdog_s: seconds that any task may run; None: as long as it likes.
         bundle_digest: of the code that travels with the job; empty if none does.
         record: note the events that the engine is given; see `dataflow.engine.recording`.
         resumption: what the node takes from a checkpoint; None if it begins anew.
@@ -80,14 +82,16 @@ class NodeDriver:
         network: Network,
         clock: Clock,
         report: Callable[[OperatorReport | Artifact | Snapshot | Trouble], None],
-        progress: Callable[[], None],
+        board: TaskBoard,
+        watchdog_s: float | None = None,
         bundle_digest: str = "",
         record: bool = False,
         resumption: Resumption | None = None,
     ) -> None:
         self._plan, self._node, self._job, self._incarnation = plan, node, job, incarnation
         self._bundle_digest, self._record, self._resumption = bundle_digest, record, resumption
-        self._network, self._clock, self._report, self._progress = network, clock, report, progress
+        self._network, self._clock, self._report, self._board = network, clock, report, board
+        self._watchdog_s = watchdog_s
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._links: Links | None = None
@@ -116,12 +120,13 @@ class NodeDriver:
             else NodeEngine(self._plan, self._node, self.loaded)
         )
         self._minds_rates = engine.minds_rates
+        self._board.watch(self._watchdog_s, {chain.head: chain.operators for chain in self._plan.chains_on(self._node)})
         self._runner = runner = EngineRunner(
             engine,
             self._plan.nodes[self._node],
             clock=self._clock,
             carry_out=self._carry_out,
-            progress=self._progress,
+            board=self._board,
             on_paused=lambda: self._report(Paused()),
         )
         self._beating = asyncio.ensure_future(self._beat(runner))

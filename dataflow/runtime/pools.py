@@ -11,6 +11,7 @@ from dataflow.clock import Clock
 from dataflow.engine.events import Offer, Outcome, Task, TaskFinished
 from dataflow.errors import AkoError, OperatorError
 from dataflow.runtime.process import ThreadClocks
+from dataflow.runtime.watchdog import TaskBoard
 
 
 class TaskPool:
@@ -23,6 +24,7 @@ class TaskPool:
         size: number of threads.
         niceness: how far the threads stand back for others where there are fewer cores than busy threads, 0 to 19.
         clock: measures how long tasks take.
+        board: told what the threads do.
         done: called with the outcome and this pool, on the pool's thread.
 
     Attributes:
@@ -31,9 +33,16 @@ class TaskPool:
     """
 
     def __init__(
-        self, name: str, size: int, clock: Clock, done: Callable[[TaskFinished, TaskPool], None], *, niceness: int = 0
+        self,
+        name: str,
+        size: int,
+        clock: Clock,
+        board: TaskBoard,
+        done: Callable[[TaskFinished, TaskPool], None],
+        *,
+        niceness: int = 0,
     ) -> None:
-        self.name, self._clock, self._done, self._niceness = name, clock, done, niceness
+        self.name, self._clock, self._board, self._done, self._niceness = name, clock, board, done, niceness
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._offers: dict[Task, Offer] = {}
         self._threads = [
@@ -71,7 +80,7 @@ class TaskPool:
         while (task := self._tasks.get()) is not None:
             following: Task | None = task
             while following is not None:
-                event = run_task(following, self._clock)
+                event = run_task(following, self._clock, self._board)
                 following = self._taken_up(event)
                 event.followed = following is not None
                 self._done(event, self)
@@ -87,8 +96,9 @@ class TaskPool:
             return None
 
 
-def run_task(task: Task, clock: Clock) -> TaskFinished:
-    """Run a task and say how it went and how long it took."""
+def run_task(task: Task, clock: Clock, board: TaskBoard) -> TaskFinished:
+    """Run a task, on the board for as long as it takes, and say how it went and how long it took."""
+    board.begin(board.kind(task.chain, task.role))
     started_s = clock.now()
     try:
         outcome, error = task.run(), None
@@ -97,4 +107,5 @@ def run_task(task: Task, clock: Clock) -> TaskFinished:
     except BaseException as raised:
         outcome, error = Outcome(), OperatorError(what=f"chain {task.chain!r} broke: {raised!r}")
         error.__cause__ = raised
+    board.end()
     return TaskFinished(task, outcome, clock.now() - started_s, error)

@@ -3,21 +3,24 @@
 Everything but artifacts is in one SQLite database. Every method commits before it returns, or at the end of the
 `transaction` around it, so a master that is killed loses nothing that it has announced; and nothing is lost with the
 power that was to be durable. One thread uses a store, and one master a state directory (`StateDirLock`).
+
+A disk that is full stops no job (`Database`); new jobs are refused meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from dataflow.errors import MasterError, WireError
 from dataflow.runtime.bundle import Bundle
+from dataflow.runtime.database import Database
 from dataflow.transport.generated import control_pb2 as pb
 
 MAX_LOG_LINES = 100_000
@@ -26,6 +29,7 @@ MAX_LOG_LINES = 100_000
 MAX_ARTIFACT_NBYTES = 1 << 30
 """Largest artifact, in bytes."""
 
+_SEARCHED_LINES = 5000
 _SCHEMA_VERSION = 2
 
 _SCHEMA = """
@@ -77,6 +81,7 @@ class Store:
 
     Args:
         state_dir: an existing directory.
+        warn: told when the disk takes nothing more, and when it does again.
 
     Attributes:
         checkpoints: folder for those of jobs that name no other place.
@@ -85,49 +90,22 @@ class Store:
         MasterError: the database is from another version of the program, or is none.
     """
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _text: None) -> None:
+        self._broken: set[Path] = set()
         self._artifacts, self.checkpoints = state_dir / "artifacts", state_dir / "checkpoints"
         path = state_dir / "jobs.sqlite"
         # For their owner only, even where others may look into the directory: jobs hold code and models.
         self._artifacts.mkdir(mode=0o700, exist_ok=True)
         path.touch(mode=0o600)
-        self._database = sqlite3.connect(path, isolation_level=None)
-        try:
-            self._database.execute("PRAGMA journal_mode = WAL")
-            version = self._database.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
-        except sqlite3.DatabaseError as error:
-            self._database.close()
-            raise MasterError(what=f"cannot use the master's database: {error}", where=str(path)) from error
-        if version not in (0, _SCHEMA_VERSION):
-            self._database.close()
-            what = f"the master's database has version {version}, this program writes version {_SCHEMA_VERSION}"
-            raise MasterError(what, where=str(path), fix="use another --state-dir")
+        self._database = Database(path, _SCHEMA, _SCHEMA_VERSION, warn)
 
     def close(self) -> None:
         """Close the database."""
         self._database.close()
 
-    @contextmanager
-    def transaction(self, *, durable: bool) -> Iterator[None]:
-        """Keep all that the ``with`` block keeps at its end, or nothing if it raises; one inside another is part of it.
-
-        Args:
-            durable: once it is kept, it outlives a power failure too, as does all that was kept before.
-        """
-        if self._database.in_transaction:
-            yield
-            return
-        # NORMAL leaves it to the kernel when the log reaches the disk; the level cannot change inside a transaction.
-        self._database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
+    def transaction(self, *, durable: bool) -> AbstractContextManager[None]:
+        """See `Database.transaction`."""
+        return self._database.transaction(durable=durable)
 
     def add_job(self, operation_id: str, job: StoredJob) -> str:
         """Keep a new job, durably.
@@ -136,33 +114,34 @@ class Store:
             Its id; that of the job submitted with the same operation id before, if there is one.
 
         Raises:
-            MasterError: that one was another job.
+            MasterError: that one was another job, or the disk takes no more.
         """
-        before = self._database.execute(
-            "SELECT job, spec_json, bundle_digest FROM jobs WHERE operation_id = ?", (operation_id,)
-        ).fetchone()
-        if before is not None:
-            if before[1:] != (job.spec_json, job.bundle.digest):
+        query = "SELECT job, spec_json, bundle_digest FROM jobs WHERE operation_id = ?"
+        for before, *said in self._database.read(query, operation_id):
+            if said != [job.spec_json, job.bundle.digest]:
                 raise MasterError(what="another job was submitted with this operation id", got=operation_id)
-            return str(before[0])
+            return str(before)
         with self.transaction(durable=True):
-            self._database.execute(
+            self._database.write(
                 "INSERT INTO jobs (job, operation_id, spec_json, bundle, bundle_digest, status)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
                 (job.job, operation_id, job.spec_json, job.bundle.data, job.bundle.digest, _bytes(job.status)),
             )
+            if not self._database.on_disk:
+                what, fix = "the master cannot keep the job: its disk is full", "make room for its state directory"
+                raise MasterError(what, where=str(self._artifacts.parent), fix=fix)
         return job.job
 
     def statuses(self) -> list[pb.JobStatus]:
         """Where every job is, oldest first."""
-        rows = self._database.execute("SELECT status FROM jobs ORDER BY number")
+        rows = self._database.read("SELECT status FROM jobs ORDER BY number")
         return [pb.JobStatus.FromString(status) for (status,) in rows]
 
     def job(self, job: str) -> StoredJob:
         """The job with this id, which must exist."""
-        spec, data, digest, status = self._database.execute(
-            "SELECT spec_json, bundle, bundle_digest, status FROM jobs WHERE job = ?", (job,)
-        ).fetchone()
+        spec, data, digest, status = self._database.read(
+            "SELECT spec_json, bundle, bundle_digest, status FROM jobs WHERE job = ?", job
+        )[0]
         return StoredJob(job, spec, Bundle(digest, data), pb.JobStatus.FromString(status))
 
     def find(self, prefix: str) -> str:
@@ -171,8 +150,8 @@ class Store:
         Raises:
             MasterError: there is none, or more than one.
         """
-        rows = self._database.execute(
-            "SELECT job FROM jobs WHERE substr(job, 1, ?) = ? ORDER BY number", (len(prefix), prefix)
+        rows = self._database.read(
+            "SELECT job FROM jobs WHERE substr(job, 1, ?) = ? ORDER BY number", len(prefix), prefix
         )
         found = [str(job) for (job,) in rows]
         if prefix in found:
@@ -186,93 +165,98 @@ class Store:
     def add_decision(self, job: str, now_s: float, wall_s: float, event: str) -> None:
         """Keep what a job's coordinator has been given, as text, and when, on both hands of a `Clock`."""
         row = (job, now_s, wall_s, event)
-        self._database.execute("INSERT INTO decisions (job, now_s, wall_s, event) VALUES (?, ?, ?, ?)", row)
+        self._database.write("INSERT INTO decisions (job, now_s, wall_s, event) VALUES (?, ?, ?, ?)", row)
 
     def decisions(self, job: str) -> list[tuple[float, float, str]]:
         """All that a job's coordinator has been given, in order; see `add_decision`."""
-        rows = self._database.execute(
-            "SELECT now_s, wall_s, event FROM decisions WHERE job = ? ORDER BY number", (job,)
-        )
+        rows = self._database.read("SELECT now_s, wall_s, event FROM decisions WHERE job = ? ORDER BY number", job)
         return [(float(now_s), float(wall_s), str(event)) for now_s, wall_s, event in rows]
 
     def drop_decisions(self, job: str) -> None:
         """Forget how a job that is over came to that."""
-        self._database.execute("DELETE FROM decisions WHERE job = ?", (job,))
-        self._database.execute("DELETE FROM placements WHERE job = ?", (job,))
+        self._database.write("DELETE FROM decisions WHERE job = ?", (job,))
+        self._database.write("DELETE FROM placements WHERE job = ?", (job,))
 
     def set_placement(self, job: str, placement: str) -> None:
         """Keep where a job runs, as text."""
-        self._database.execute("INSERT OR REPLACE INTO placements VALUES (?, ?)", (job, placement))
+        self._database.write("INSERT OR REPLACE INTO placements VALUES (?, ?)", (job, placement))
 
     def placement(self, job: str) -> str:
         """Where a job runs; empty if it has not been placed."""
-        row = self._database.execute("SELECT body FROM placements WHERE job = ?", (job,)).fetchone()
-        return "" if row is None else str(row[0])
+        rows = self._database.read("SELECT body FROM placements WHERE job = ?", job)
+        return str(rows[0][0]) if rows else ""
 
     def kept(self, agent: str, life: str) -> int:
         """Number of the last message of this life of an agent that is kept; 0 if none is."""
-        row = self._database.execute("SELECT kept FROM agents WHERE name = ? AND life = ?", (agent, life)).fetchone()
-        return 0 if row is None else int(row[0])
+        rows = self._database.read("SELECT kept FROM agents WHERE name = ? AND life = ?", agent, life)
+        return int(rows[0][0]) if rows else 0
 
     def set_kept(self, agent: str, life: str, number: int) -> None:
         """Note that an agent's messages up to this number are kept; those of its earlier lives count no more."""
-        self._database.execute("INSERT OR REPLACE INTO agents VALUES (?, ?, ?)", (agent, life, number))
+        self._database.write("INSERT OR REPLACE INTO agents VALUES (?, ?, ?)", (agent, life, number))
 
     def alive_s(self) -> float | None:
         """When a master was last known to run here, in seconds since 1970-01-01 UTC; None if none has."""
-        row = self._database.execute("SELECT alive_s FROM master").fetchone()
-        return None if row is None else float(row[0])
+        rows = self._database.read("SELECT alive_s FROM master")
+        return float(rows[0][0]) if rows else None
 
     def set_alive_s(self, wall_s: float) -> None:
         """Note that the master runs."""
-        self._database.execute("INSERT OR REPLACE INTO master VALUES (0, ?)", (wall_s,))
+        self._database.write("INSERT OR REPLACE INTO master VALUES (0, ?)", (wall_s,))
 
     def set_status(self, status: pb.JobStatus) -> None:
         """Keep where a job is now."""
-        self._database.execute("UPDATE jobs SET status = ? WHERE job = ?", (_bytes(status), status.job))
+        self._database.write("UPDATE jobs SET status = ? WHERE job = ?", (_bytes(status), status.job))
 
     def add_event(self, job: str, event: pb.JobEvent) -> None:
         """Keep an event, under its index."""
-        self._database.execute("INSERT INTO events VALUES (?, ?, ?)", (job, event.index, _bytes(event)))
+        self._database.write("INSERT INTO events VALUES (?, ?, ?)", (job, event.index, _bytes(event)))
 
     def events(self, job: str, since: int, limit: int = 1000) -> list[pb.JobEvent]:
         """Up to `limit` events with index `since` or more, in order."""
-        rows = self._database.execute(
-            "SELECT body FROM events WHERE job = ? AND number >= ? ORDER BY number LIMIT ?", (job, since, limit)
+        rows = self._database.read(
+            "SELECT body FROM events WHERE job = ? AND number >= ? ORDER BY number LIMIT ?", job, since, limit
         )
         return [pb.JobEvent.FromString(body) for (body,) in rows]
 
     def event_count(self, job: str) -> int:
         """Number of a job's events, which is the index of the next."""
-        row = self._database.execute("SELECT COUNT(*) FROM events WHERE job = ?", (job,)).fetchone()
-        return int(row[0])
+        return int(self._database.read("SELECT COUNT(*) FROM events WHERE job = ?", job)[0][0])
 
     def set_statistics(self, job: str, statistics: pb.NodeStatistics) -> None:
         """Keep a node's newest statistics."""
         row = (job, statistics.node, _bytes(statistics))
-        self._database.execute("INSERT OR REPLACE INTO statistics VALUES (?, ?, ?)", row)
+        self._database.write("INSERT OR REPLACE INTO statistics VALUES (?, ?, ?)", row)
 
     def statistics(self, job: str) -> list[pb.NodeStatistics]:
         """Newest statistics of every node that has sent some."""
-        rows = self._database.execute("SELECT body FROM statistics WHERE job = ? ORDER BY node", (job,))
+        rows = self._database.read("SELECT body FROM statistics WHERE job = ? ORDER BY node", job)
         return [pb.NodeStatistics.FromString(body) for (body,) in rows]
 
     def add_log_lines(self, job: str, lines: Iterable[pb.LogLine]) -> None:
         """Keep log lines, and no more than `MAX_LOG_LINES` of a job."""
         with self.transaction(durable=False):
             query = "SELECT COALESCE(MAX(number) + 1, 0) FROM logs WHERE job = ?"
-            first = int(self._database.execute(query, (job,)).fetchone()[0])
+            first = int(self._database.read(query, job)[0][0])
             rows = [(job, number, _bytes(line)) for number, line in enumerate(lines, first)]
-            self._database.executemany("INSERT INTO logs VALUES (?, ?, ?)", rows)
+            self._database.write("INSERT INTO logs VALUES (?, ?, ?)", *rows)
             oldest = first + len(rows) - MAX_LOG_LINES
-            self._database.execute("DELETE FROM logs WHERE job = ? AND number < ?", (job, oldest))
+            self._database.write("DELETE FROM logs WHERE job = ? AND number < ?", (job, oldest))
 
     def log_lines(self, job: str, since: int, limit: int = 1000) -> list[tuple[int, pb.LogLine]]:
         """Up to `limit` log lines with number `since` or more, in order, with their numbers."""
-        rows = self._database.execute(
-            "SELECT number, body FROM logs WHERE job = ? AND number >= ? ORDER BY number LIMIT ?", (job, since, limit)
+        rows = self._database.read(
+            "SELECT number, body FROM logs WHERE job = ? AND number >= ? ORDER BY number LIMIT ?", job, since, limit
         )
         return [(number, pb.LogLine.FromString(body)) for number, body in rows]
+
+    def last_log_lines(self, job: str, node: int, count: int) -> list[str]:
+        """The newest `count` log lines of a node, oldest first, of those among the job's newest few thousand."""
+        rows = self._database.read(
+            "SELECT body FROM logs WHERE job = ? ORDER BY number DESC LIMIT ?", job, _SEARCHED_LINES
+        )
+        lines = (pb.LogLine.FromString(body) for (body,) in rows)
+        return [line.text for line in islice((line for line in lines if line.node == node), count)][::-1]
 
     def write_artifact(self, job: str, writer: int, chunk: pb.ArtifactChunk) -> None:
         """Take the next chunk of an artifact; it is there under its name as a whole once the last has come.
@@ -285,22 +269,30 @@ class Store:
             chunk: its next bytes.
 
         Raises:
-            WireError: its name leads out of the job's folder, it is too large, or the disk does not take it.
+            WireError: its name leads out of the job's folder, or it is too large.
+            MasterError: the disk does not take it; nothing is left of it, and its other chunks are dropped.
         """
         check_artifact_name(chunk.name)
         partial = self._artifacts / f"{job}.{writer}.{zlib.crc32(chunk.name.encode()):08x}.part"
+        if partial in self._broken:
+            self._broken -= {partial} if chunk.last else set()
+            return
         try:
             if self._append(partial, chunk) and chunk.last:
                 target = self._artifacts / job / chunk.name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 partial.replace(target)
         except OSError as error:
-            raise WireError(what=f"cannot keep an artifact: {error}", got=chunk.name) from error
+            with suppress(OSError):
+                partial.unlink()
+            self._broken |= set() if chunk.last else {partial}
+            raise MasterError(what=f"the master cannot keep an artifact: {error}", got=chunk.name) from error
 
     def drop_partial_artifacts(self, job: str) -> None:
         """Remove what was begun by nodes that ended before its last chunk."""
         for path in self._artifacts.glob(f"{job}.*.part"):
             path.unlink(missing_ok=True)
+        self._broken = {path for path in self._broken if not path.name.startswith(f"{job}.")}
 
     def artifacts(self, job: str) -> Iterator[tuple[str, Path]]:
         """Name and file of every whole artifact of a job, by name."""

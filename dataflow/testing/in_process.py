@@ -20,6 +20,7 @@ from dataflow.plan.physical import PhysicalPlan
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.node_driver import NodeDriver
 from dataflow.runtime.trouble import LinkBroken, Paused, Trouble
+from dataflow.runtime.watchdog import TaskBoard
 from dataflow.transport.base import Network
 
 
@@ -88,7 +89,7 @@ async def _run(plan: PhysicalPlan, make_network: Callable[[int], Network], *, re
             network=networks[node.index],
             clock=SystemClock(),
             report=lambda report, index=node.index: hear(index, report),  # type: ignore[misc]
-            progress=lambda: None,
+            board=TaskBoard.unread(),
             record=record,
         )
         for node in plan.nodes

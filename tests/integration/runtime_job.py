@@ -88,6 +88,10 @@ class Receive(Operator):
             subprocess.Popen(["sleep", "1000"])
         if self.harm == "hang":
             time.sleep(1000)
+        if self.harm == "spin":  # and keeps the interpreter
+            sys.setswitchinterval(1000)
+            while True:
+                pass
 
 
 def build(count: int = 10, pause_s: float = 0.0, harm: str = "", at: int = -1) -> LogicalGraph:

@@ -143,12 +143,17 @@ def test_run_operator_that_raises_fails_the_job_with_the_users_line(
 ) -> None:
     (tmp_path / "failing_job.py").write_text(FAILING)
     assert main(["run", str(tmp_path / "failing_job.py"), "--nodes", "2", "--out", str(tmp_path / "out")]) == 1
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    told = capsys.readouterr().err.splitlines()
+    errors = [line for line in told if line.startswith("error: ")]
     assert len(errors) == 1
     assert "operator 'fails' raised IndexError: list index out of range" in errors[0]
     assert "failing_job.py:14" in errors[0]
     assert "IndexError" in (tmp_path / "out" / "job.log").read_text()
-    assert json.loads((tmp_path / "out" / "record.json").read_text())["state"] == "FAILED"
+    record = json.loads((tmp_path / "out" / "record.json").read_text())
+    assert record["state"] == "FAILED"
+    assert "IndexError: list index out of range" in record["last_lines"]
+    first = told.index("the last that the node printed:") + 1
+    assert told[first : first + len(record["last_lines"])] == record["last_lines"]
 
 
 def test_run_interrupted_keeps_what_it_made_and_leaves_no_process(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def test_operator_that_raises_fails_the_job_and_the_users_line_is_named(cluster:
     for part in ("node-1", "'receive'", "ValueError: thirteen", where):
         assert part in status.reason
     assert "ValueError: thirteen" in [line.text for line in cluster.client.logs(job, follow=True)]
+    assert "ValueError: thirteen" in status.last_lines
 
 
 def test_operator_that_cannot_be_opened_fails_the_job_before_it_runs(cluster: LocalCluster, bundle: Bundle) -> None:
@@ -151,8 +152,30 @@ def test_killed_job_process_fails_the_job_with_its_last_lines(cluster: LocalClus
     job = cluster.client.submit(spec(count=ENDLESS, pause_s=0.005, harm="kill", at=3), bundle)
     status = cluster.client.wait(job)
     assert status.state is JobState.FAILED
-    assert "node node-1: its job process ended by SIGKILL" in status.reason
-    assert status.reason.endswith("about to die")
+    assert (
+        "node node-1: its job process ended by SIGKILL, perhaps by the kernel because memory ran out" in status.reason
+    )
+    assert status.failed_node == 1
+    assert status.last_lines[-1] == "about to die"
+
+
+@pytest.mark.parametrize("harm", ["hang", "spin"])
+def test_operator_that_hangs_fails_the_job_with_its_name_and_stacks(
+    cluster: LocalCluster, bundle: Bundle, harm: str
+) -> None:
+    hanging = spec(count=ENDLESS, pause_s=0.005, harm=harm, at=3).model_copy(update={"watchdog_s": 0.5})
+    status = cluster.client.wait(cluster.client.submit(hanging, bundle))
+    assert (status.state, status.failed_node) == (JobState.FAILED, 1)
+    assert re.search(r"node node-1: operator receive \(message\) hangs: its task has run for [0-9.]+ s", status.reason)
+    assert any("runtime_job.py" in line and "do_harm" in line for line in status.last_lines)
+    wait_until_free(cluster.client)
+
+
+def test_operator_that_waits_for_messages_or_takes_long_at_first_does_not_hang(
+    cluster: LocalCluster, bundle: Bundle
+) -> None:
+    slow = spec(count=2, pause_s=1.5).model_copy(update={"watchdog_s": 0.5})
+    assert cluster.client.wait(cluster.client.submit(slow, bundle)).state is JobState.FINISHED
 
 
 def test_failing_job_leaves_another_untouched(cluster: LocalCluster, bundle: Bundle) -> None:

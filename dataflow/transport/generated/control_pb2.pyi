@@ -41,19 +41,21 @@ class GetJobRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class GetJobReply(_message.Message):
-    __slots__ = ("status", "statistics", "spec_json", "earlier")
+    __slots__ = ("status", "statistics", "spec_json", "earlier", "last_lines")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
     EARLIER_FIELD_NUMBER: _ClassVar[int]
+    LAST_LINES_FIELD_NUMBER: _ClassVar[int]
     status: JobStatus
     statistics: _containers.RepeatedCompositeFieldContainer[NodeStatistics]
     spec_json: bytes
     earlier: _containers.RepeatedCompositeFieldContainer[NodeStatistics]
-    def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., spec_json: _Optional[bytes] = ..., earlier: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ...) -> None: ...
+    last_lines: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., spec_json: _Optional[bytes] = ..., earlier: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., last_lines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names", "changes", "master_away")
+    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names", "changes", "master_away", "failed_node")
     class ChangesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +76,7 @@ class JobStatus(_message.Message):
     NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     MASTER_AWAY_FIELD_NUMBER: _ClassVar[int]
+    FAILED_NODE_FIELD_NUMBER: _ClassVar[int]
     job: str
     name: str
     state: str
@@ -87,7 +90,8 @@ class JobStatus(_message.Message):
     node_names: _containers.RepeatedScalarFieldContainer[str]
     changes: _containers.MessageMap[int, NodeChange]
     master_away: _containers.RepeatedCompositeFieldContainer[Absence]
-    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ..., changes: _Optional[_Mapping[int, NodeChange]] = ..., master_away: _Optional[_Iterable[_Union[Absence, _Mapping]]] = ...) -> None: ...
+    failed_node: int
+    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ..., changes: _Optional[_Mapping[int, NodeChange]] = ..., master_away: _Optional[_Iterable[_Union[Absence, _Mapping]]] = ..., failed_node: _Optional[int] = ...) -> None: ...
 
 class Absence(_message.Message):
     __slots__ = ("from_s", "to_s")
@@ -428,16 +432,16 @@ class LogLines(_message.Message):
     def __init__(self, job: _Optional[str] = ..., lines: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ...) -> None: ...
 
 class ProcessExited(_message.Message):
-    __slots__ = ("job", "status", "last_lines", "incarnation")
+    __slots__ = ("job", "status", "incarnation", "reason")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
-    LAST_LINES_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     job: str
     status: int
-    last_lines: _containers.RepeatedScalarFieldContainer[str]
     incarnation: int
-    def __init__(self, job: _Optional[str] = ..., status: _Optional[int] = ..., last_lines: _Optional[_Iterable[str]] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    reason: str
+    def __init__(self, job: _Optional[str] = ..., status: _Optional[int] = ..., incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
     __slots__ = ("job", "welcome", "deploy", "connect", "start", "stop", "kill", "state", "kept")
@@ -476,7 +480,7 @@ class Kept(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Deploy(_message.Message):
-    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "resumption_json", "certificate", "key")
+    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "resumption_json", "certificate", "key", "watchdog_s")
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -490,6 +494,7 @@ class Deploy(_message.Message):
     RESUMPTION_JSON_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    WATCHDOG_S_FIELD_NUMBER: _ClassVar[int]
     operation_id: str
     plan_json: bytes
     node: int
@@ -503,7 +508,8 @@ class Deploy(_message.Message):
     resumption_json: bytes
     certificate: bytes
     key: bytes
-    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ..., resumption_json: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ...) -> None: ...
+    watchdog_s: float
+    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ..., resumption_json: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., watchdog_s: _Optional[float] = ...) -> None: ...
 
 class StateChunk(_message.Message):
     __slots__ = ("data", "failure")

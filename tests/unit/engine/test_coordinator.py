@@ -176,7 +176,7 @@ def test_failed_node_kills_the_others_and_is_named_with_the_users_line() -> None
 def test_failure_of_a_node_that_has_ended_changes_nothing() -> None:
     job = running()
     job.handle(ended(1), 20.0)
-    assert job.handle(co.NodeExited(1, "by SIGSEGV"), 20.0) == []
+    assert job.handle(co.NodeExited(1, "its job process ended by SIGSEGV"), 20.0) == []
     assert job.state is JobState.RUNNING
 
 
@@ -185,7 +185,7 @@ def test_failed_link_while_deploying_is_the_cause_only_if_no_node_fails_by_itsel
     link = co.NodeFailed(0, "cannot connect to node right", link=True)
     assert job.handle(link, 20.0) == [co.SetTimer(21.0)]
     assert job.handle(link, 20.5) == []
-    finish = job.handle(co.NodeExited(1, "by SIGKILL"), 20.9)[-1]
+    finish = job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), 20.9)[-1]
     assert finish == co.Finish(JobState.FAILED, "node right: its job process ended by SIGKILL", "")
     job = deploying()
     job.handle(link, 20.0)

@@ -66,6 +66,17 @@ def test_condition_of_a_node_without_peers_has_no_rate_of_sending() -> None:
     assert condition("node-0", NodeStatistics(0), told).sent_nbytes_s is None
 
 
+def test_condition_counts_what_was_poisoned_on_either_side_and_is_silent_without() -> None:
+    samples = {
+        "compute.poisoned_gradients": SampleStatistics(2, 2.0, 1.0, 1.0),
+        "apply.poisoned_fragments": SampleStatistics(3, 3.0, 1.0, 1.0),
+        "apply.rejected_fragments": SampleStatistics(7, 28.0, 7.0, 7.0),
+    }
+    told = NodeStatistics(0, samples=samples, running_s=2.0)
+    assert condition("node-0", NodeStatistics(0), told).poisoned == 5
+    assert condition("node-0", NodeStatistics(0), NodeStatistics(0)).poisoned is None
+
+
 def test_group_keeps_the_order_of_each_node() -> None:
     one, two, three = NodeStatistics(1, steps=1), NodeStatistics(0, steps=2), NodeStatistics(1, steps=3)
     assert list(group([one, two, three]).items()) == [(0, [two]), (1, [one, three])]

@@ -78,6 +78,7 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
         "state": "FINISHED",
         "reason": "",
         "stopped_by": "time",
+        "last_lines": [],
         "run_s": 4.0,
         "reports": [
             {"accuracy": 0.5, "loss": None, "time_s": 1.0, "node": 0, "port": "validate.results"},
@@ -92,6 +93,7 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
             "staleness_max": 5.0,
             "staleness_mean": 1.5,
             "compression_ratio": None,
+            "poisoned": 0,
         },
         "nodes": [
             {

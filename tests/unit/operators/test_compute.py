@@ -15,6 +15,7 @@ from operators.compute import Compute
 from operators.dnn import Dense, Model, ModelSpec
 from operators.messages import Batch, Progress
 from operators.optimizer import Sgd
+from operators.quarantine import poison
 from operators.schedule import Schedule
 from operators.vector_state import VectorState
 
@@ -171,18 +172,78 @@ def test_compute_warm_up_rate_is_that_of_the_gradients_number():
     assert schedule.at(1, 3) == pytest.approx(0.1)
 
 
-def test_compute_loss_that_is_nan_raises_with_node_and_step():
+def test_compute_weights_that_are_not_finite_raise_at_once_with_node_and_step():
     compute = make(weights=np.full_like(IDENTITY, np.nan))
     compute.states["clocks"].made = 6
-    with pytest.raises(OperatorError, match=r"the loss is nan at step 7 at node left.*lower lr"):
+    match = r"the loss is nan at step 7 and weights are no longer finite: training diverges.*at node left.*lower lr"
+    with pytest.raises(OperatorError, match=match):
         compute.send(*shards(1))
 
 
-def test_compute_loss_that_is_infinite_raises():
+def poisoned_shards(count, value, *, step=0):
+    whole = shards(count, step=step)
+    images = whole[-1].images.copy()
+    images[-1, 0, 0, 1] = value
+    return [*whole[:-1], whole[-1].with_images(images)]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("emits", ["gradient", "update"])
+def test_compute_poisoned_gradient_leaves_as_zeros_of_its_number_and_changes_nothing(value, count, emits):
+    compute = make(emits=emits, optimizer=Sgd(momentum=0.5, weight_decay=0.25))
+    compute.send(*shards(1))
+    before, velocity = weights(compute).copy(), compute.states["velocity"].values.copy()
+    for shard in poisoned_shards(count, value, step=1):
+        effects = compute.send(shard)
+    message, told = compute.emitted("gradients")[-1], compute.emitted("progress")[-1]
+    assert (message.number, message.values.tolist()) == (2, [0] * 6)
+    assert (told.step, told.images) == (2, 24)
+    assert math.isnan(told.loss)
+    assert weights(compute).tolist() == before.tolist()
+    assert compute.states["velocity"].values.tolist() == velocity.tolist()
+    assert Sample("poisoned_gradients", 1.0) in effects
+    compute.send(*shards(1, step=2))
+    assert compute.emitted("gradients")[-1].values.any()
+    assert compute.states["clocks"].poisoned == 1
+
+
+def test_compute_loss_that_is_infinite_is_poison_though_the_gradient_is_finite():
     compute = make()
     part = compute.part(shards(1)[0])
-    with pytest.raises(OperatorError, match="the loss is inf at step 1"):
-        compute.merge([part._replace(loss=math.inf)])
+    effects = compute.merge([part._replace(loss=math.inf)])
+    assert Sample("poisoned_gradients", 1.0) in effects
+    assert weights(compute).tolist() == IDENTITY.tolist()
+
+
+def test_compute_one_poisoned_gradient_too_many_fails_naming_node_step_image_and_count():
+    compute = make(max_poison=2)
+    for shard in (*poisoned_shards(2, np.nan), *poisoned_shards(2, np.nan, step=1)):
+        compute.send(shard)
+    first, second = poisoned_shards(2, np.nan, step=2)
+    compute.send(first)
+    match = (
+        r"image 1 in shard 1 of mini-batch 2 has pixels that are not finite at step 3 "
+        r"\(3 poisoned gradients, max_poison is 2\) at node left, operator compute; look at the data"
+    )
+    with pytest.raises(OperatorError, match=match):
+        compute.send(second)
+
+
+def test_compute_gradient_too_large_for_sums_of_large_weights_speaks_of_divergence():
+    compute = make(weights=IDENTITY * np.float32(1e6), max_poison=0)
+    part = compute.part(shards(1)[0])
+    part.gradient[3] = 2e19  # its square is more than float32 holds
+    bad = part._replace(poison=poison(shards(1)[0], 1.0, part.gradient))
+    with pytest.raises(OperatorError, match=r"a weight has grown to 1e\+06: training diverges.*lower lr or momentum"):
+        compute.merge([bad])
+
+
+def test_compute_poison_of_its_own_making_is_told_from_divergence_by_the_weights():
+    compute = make(max_poison=0)
+    part = compute.part(shards(1)[0])
+    with pytest.raises(OperatorError, match=r"nan at step 1 though no weight is larger than 1 .*own layers"):
+        compute.merge([part._replace(loss=math.nan)])
 
 
 @pytest.mark.parametrize(("made", "ready"), [(0, True), (5, True), (6, False)])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -73,7 +74,6 @@ class World:
         status = self.store.job(job).status
         return status.state, status.reason
 
-
     def change(self, job: str) -> tuple[str, int, str]:
         """What has become of node 0 of a job: its life, how often it was started again, and why."""
         change = self.store.job(job).status.changes[0]
@@ -133,7 +133,7 @@ def test_report_that_cannot_be_read_and_artifact_with_a_bad_name_fail_the_job(tm
     play(tmp_path, scene)
 
 
-def test_artifact_that_cannot_be_kept_fails_the_job_and_its_rest_is_dropped(tmp_path: Path) -> None:
+def test_artifact_that_the_disk_does_not_take_is_warned_of_and_the_job_goes_on(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         session = world.attach("a")
         job = world.submit("one")
@@ -141,11 +141,56 @@ def test_artifact_that_cannot_be_kept_fails_the_job_and_its_rest_is_dropped(tmp_
         part.mkdir(parents=True)
         world.say(session, job, artifact=pb.ArtifactChunk(name="model", data=b"1"))
         part.rmdir()
-        world.say(session, job, artifact=pb.ArtifactChunk(name="model", data=b"2", last=True, start=1))
-        state, reason = world.state(job)
-        assert state == "FAILED"
-        assert "node a: cannot keep an artifact" in reason
-        assert list(world.store.artifacts(job)) == []
+        world.say(session, job, artifact=pb.ArtifactChunk(name="model", data=b"2", last=True))
+        world.say(session, job, artifact=pb.ArtifactChunk(name="other", data=b"3", last=True))
+        assert world.state(job)[0] == "DEPLOYING"
+        assert [(name, path.read_bytes()) for name, path in world.store.artifacts(job)] == [("other", b"3")]
+        ((_, line),) = world.store.log_lines(job, 0)
+        assert re.match(r"warning: the master cannot keep an artifact.*got model.*goes on without it", line.text)
+        world.say(session, job, prepared=pb.Prepared(address="127.0.0.1:1"))
+        world.say(session, job, ready=pb.Ready())
+        world.say(session, job, ended=pb.Ended())
+        assert world.state(job) == ("FINISHED", "artifacts that could not be kept: model")
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("exited", "reason"),
+    [
+        (pb.ProcessExited(status=3), "its job process ended with exit status 3"),
+        (pb.ProcessExited(status=-11), "its job process ended by SIGSEGV"),
+        (pb.ProcessExited(status=-9), "its job process ended by SIGKILL, perhaps by the kernel because memory ran out"),
+        (pb.ProcessExited(status=124, reason="operator blur hangs"), "operator blur hangs"),
+    ],
+)
+def test_process_that_ends_fails_its_job_and_says_how_and_whose_lines_tell_more(
+    tmp_path: Path, exited: pb.ProcessExited, reason: str
+) -> None:
+    async def scene(world: World) -> None:
+        left, right = world.attach("a"), world.attach("b")
+        job = world.submit("one", nodes=2)
+        for session in (left, right):
+            lines = pb.LogLines(job=job, lines=[pb.LogLine(text=f"{session.name} {number}") for number in range(60)])
+            world.dispatcher.heard(session, pb.AgentMessage(log_lines=lines))
+        exited.job = job
+        world.dispatcher.heard(right, pb.AgentMessage(exited=exited))
+        state, why = world.state(job)
+        assert (state, why.startswith(f"node b: {reason}")) == ("FAILED", True)
+        assert world.store.job(job).status.failed_node == 1
+        assert world.store.last_log_lines(job, 1, 50) == [f"b {number}" for number in range(10, 60)]
+
+    play(tmp_path, scene)
+
+
+def test_link_that_breaks_first_does_not_hide_the_node_that_failed(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        left, right = world.attach("a"), world.attach("b")
+        job = world.submit("one", nodes=2)
+        world.say(left, job, failed=pb.Failed(text="the link to node b is lost", link=True))
+        world.say(right, job, failed=pb.Failed(text="no memory"))
+        assert world.state(job) == ("FAILED", "node b: no memory")
+        assert world.store.job(job).status.failed_node == 1
 
     play(tmp_path, scene)
 
@@ -356,7 +401,9 @@ def test_deployment_that_no_agent_heard_of_is_sent_by_the_next_master(tmp_path: 
     play(tmp_path, scene)
 
 
-def test_node_whose_agent_was_restarted_starts_again_and_one_that_stays_away_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_whose_agent_was_restarted_starts_again_and_one_that_stays_away_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dispatchers, "GRACE_S", 0.05)
 
     async def scene(world: World) -> None:

@@ -29,6 +29,7 @@ from dataflow.engine.node_engine import NodeEngine
 from dataflow.plan.physical import NodePlan, StreamId
 from dataflow.reports import NodeStatistics
 from dataflow.runtime.engine_runner import IN_A_ROW, EngineRunner
+from dataflow.runtime.watchdog import TaskBoard
 
 LEARNT = 7
 """Tasks that take no time before the next of their kind is taken to be short: 2 * 0.9 ** 7 is less than 1."""
@@ -111,7 +112,7 @@ class Told(SystemClock):
 
 
 def runner_of(engine: Scripted, clock: SystemClock, carry_out: Callable[[Command], None]) -> EngineRunner:
-    return EngineRunner(cast("NodeEngine", engine), NODE, clock=clock, carry_out=carry_out, progress=lambda: None)
+    return EngineRunner(cast("NodeEngine", engine), NODE, clock=clock, carry_out=carry_out, board=TaskBoard.unread())
 
 
 async def threads_of(durations_s: Iterable[float]) -> list[str]:

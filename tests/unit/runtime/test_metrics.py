@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import socket
+import time
 import urllib.error
 import urllib.request
 
@@ -56,6 +59,8 @@ def test_scrape_tells_what_the_nodes_of_a_job_measured() -> None:
     assert scraped(JOB) == {
         ("ako_gradients_total", left): 40.0,
         ("ako_gradients_total", right): 0.0,
+        ("ako_poisoned_total", left): 0.0,
+        ("ako_poisoned_total", right): 0.0,
         ("ako_running_seconds_total", left): 2.0,
         ("ako_running_seconds_total", right): 2.0,
         ("ako_computing_seconds_total", left): 1.5,
@@ -125,6 +130,29 @@ def test_address_of_version_6_is_one_that_a_browser_takes() -> None:
 
     if not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
+    assert "ako_gradients_total" in asyncio.run(go())
+
+
+def test_server_without_descriptors_does_not_spin_and_answers_once_there_are_some() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def go() -> str:
+        async with served("127.0.0.1", 0, lambda: [JOB]) as address:
+            host, port = address.split(":")
+            with socket.socket() as client:
+                spare = os.dup(client.fileno())  # the lowest that is free, which the limit is about
+                os.close(spare)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+                try:
+                    client.connect((host, int(port)))
+                    taken_s = time.process_time()
+                    await asyncio.sleep(1.5)
+                    taken_s = time.process_time() - taken_s
+                finally:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert taken_s < 0.05  # a thousandth as it is; 0.2 and more where it asks again at once
+            return await asyncio.to_thread(get, f"http://{address}/metrics")
+
     assert "ako_gradients_total" in asyncio.run(go())
 
 

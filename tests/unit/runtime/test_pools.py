@@ -11,6 +11,7 @@ from dataflow.clock import SystemClock
 from dataflow.engine.events import Offer, Outcome, Task, TaskFinished
 from dataflow.errors import OperatorError
 from dataflow.runtime.pools import TaskPool
+from dataflow.runtime.watchdog import TaskBoard
 
 
 def task(name: str, work: Callable[[], object] = lambda: None) -> Task:
@@ -25,7 +26,13 @@ def task(name: str, work: Callable[[], object] = lambda: None) -> Task:
 def pool_of(size: int = 1) -> Iterator[tuple[TaskPool, SimpleQueue[tuple[TaskFinished, str]]]]:
     """A pool, and what its tasks came to with the threads that ran them."""
     done: SimpleQueue[tuple[TaskFinished, str]] = SimpleQueue()
-    pool = TaskPool("test", size, SystemClock(), lambda event, _: done.put((event, threading.current_thread().name)))
+    pool = TaskPool(
+        "test",
+        size,
+        SystemClock(),
+        TaskBoard.unread(),
+        lambda event, _: done.put((event, threading.current_thread().name)),
+    )
     yield pool, done
     pool.close()
 

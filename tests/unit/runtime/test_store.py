@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import stat
 import zlib
 from pathlib import Path
@@ -134,3 +135,57 @@ def test_second_lock_on_a_state_directory_is_refused_until_the_first_is_released
         StateDirLock(tmp_path)
     first.release()
     StateDirLock(tmp_path).release()
+
+
+def pages(store: Store, most: str) -> None:
+    """Let the database have so many pages at most, as a full disk would."""
+    store._database._file.execute(f"PRAGMA main.max_page_count = {most}")
+
+
+def full(store: Store) -> None:
+    (count,) = store._database._file.execute("PRAGMA main.page_count").fetchone()
+    pages(store, str(count))
+
+
+def tell(store: Store, number: int) -> None:
+    """All that a running job makes a store keep."""
+    store.add_event("aaa", pb.JobEvent(index=number, wall_s=float(number)))
+    store.add_log_lines("aaa", [pb.LogLine(node=1, text="x" * 3000 + str(number))])
+    store.set_statistics("aaa", pb.NodeStatistics(node=0, steps=number, samples={"a" * 3000: pb.SampleStatistics()}))
+    store.set_status(pb.JobStatus(job="aaa", state="RUNNING", reason=f"{number}" * 3000))
+
+
+def check_told(store: Store, count: int) -> None:
+    assert [event.wall_s for event in store.events("aaa", 0)] == list(range(count))
+    assert store.event_count("aaa") == count
+    assert [line.text.lstrip("x") for _, line in store.log_lines("aaa", 0)] == [str(each) for each in range(count)]
+    assert store.last_log_lines("aaa", 1, 1)[0].lstrip("x") == str(count - 1)
+    assert [each.steps for each in store.statistics("aaa")] == [count - 1]
+    assert store.job("aaa").status.reason[0] == store.statuses()[0].reason[0] == str(count - 1)
+
+
+def test_store_on_a_full_disk_shows_everything_as_before_and_keeps_it_once_there_is_room(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    store = Store(tmp_path, warnings.append)
+    store.add_job("op", job("aaa"))
+    for number in range(2):
+        tell(store, number)
+    store.set_statistics("aaa", pb.NodeStatistics(node=0, steps=1))
+    full(store)
+    for number in range(2, 6):
+        tell(store, number)
+    check_told(store, 6)
+    assert len(warnings) == 1
+    assert re.match("the master's disk takes no more .*disk is full.*kept in memory", warnings[0])
+    with pytest.raises(MasterError, match=r"the master cannot keep the job: .*full.*make room"):
+        store.add_job("big", job("abb", bytes(100_000)))
+
+    pages(store, "1000000")
+    for number in range(6, 16):
+        tell(store, number)
+    check_told(store, 16)
+    assert warnings[1:] == ["there is room on the master's disk again"]
+    store.close()
+    store = Store(tmp_path)
+    check_told(store, 16)
+    store.close()

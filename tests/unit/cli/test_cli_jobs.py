@@ -1,0 +1,35 @@
+"""What ``ako status`` shows of a job that has failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataflow.cli.jobs import measured_job, show_job
+from dataflow.engine.coordinator import JobState
+from dataflow.runtime.client import JobStatus
+
+FAILED = JobStatus(
+    id="3f2a",
+    name="ako",
+    state=JobState.FAILED,
+    reason="node right: its job process ended by SIGSEGV",
+    stopped_by="",
+    nodes=2,
+    submitted_s=0.0,
+    node_names=("left", "right"),
+    failed_node=1,
+    last_lines=("one", "two"),
+)
+
+
+def test_status_of_a_failed_job_ends_with_what_the_node_printed_last(capsys: pytest.CaptureFixture[str]) -> None:
+    show_job(FAILED)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "3f2a ako: FAILED (node right: its job process ended by SIGSEGV)"
+    assert lines[-3:] == ["the last that right printed:", "one", "two"]
+
+
+def test_json_of_a_failed_job_has_the_cause_the_node_and_its_lines() -> None:
+    told = measured_job(FAILED)
+    assert (told["state"], told["reason"], told["failed_node"]) == ("FAILED", FAILED.reason, 1)
+    assert told["last_lines"] == ["one", "two"]
