@@ -418,7 +418,11 @@ def test_node_whose_agent_was_restarted_starts_again_and_one_that_stays_away_is_
         assert world.change(jobs[0]) == ("joining", 1, "")
         while not world.change(jobs[1])[0]:
             await asyncio.sleep(0.01)
-        assert world.change(jobs[1]) == ("away", 0, "its agent did not come back within 0.05 s of the master's restart")
+        assert world.change(jobs[1]) == (
+            "away",
+            0,
+            "it was lost: its agent did not come back within 0.05 s of the master's restart",
+        )
 
     play(tmp_path, scene)
 

@@ -181,11 +181,11 @@ def test_store_on_a_full_disk_shows_everything_as_before_and_keeps_it_once_there
         store.add_job("big", job("abb", bytes(100_000)))
 
     pages(store, "1000000")
-    for number in range(6, 16):
+    for number in range(6, 10):
         tell(store, number)
-    check_told(store, 16)
+    check_told(store, 10)
     assert warnings[1:] == ["there is room on the master's disk again"]
     store.close()
     store = Store(tmp_path)
-    check_told(store, 16)
+    check_told(store, 10)
     store.close()
