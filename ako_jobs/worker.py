@@ -10,9 +10,9 @@ from ako_jobs.config import TrainingConfig
 from ako_jobs.datasets import DataSet
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
+from dataflow.state import StateElement
 from operators.advance import Advance
 from operators.checkpoint import Checkpoint
-from operators.clocks import Clocks
 from operators.compute import Compute
 from operators.data import DataRef, open_data
 from operators.divergence import SAMPLED_WEIGHTS, Divergence, SampleReplica, Samples
@@ -132,10 +132,11 @@ def add_worker(
     graph: LogicalGraph,
     setting: Setting,
     *,
-    clocks: Clocks,
+    clocks: StateElement,
     local: bool,
     emits: Literal["gradient", "update"],
     slack: int | None,
+    replica: StateElement | None = None,
 ) -> LogicalGraph:
     """`graph` with the operators and state elements of role ``worker`` up to the gradients.
 
@@ -146,13 +147,15 @@ def add_worker(
         local: whether a worker updates its replica with its own gradients.
         emits: whether gradients leave the workers, or updates.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
+        replica: the model on a worker; one that nobody else knows of if None.
     """
     config, data, optimizer = setting.config, setting.data, setting.optimizer
     validate = Validate(model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise)
+    replica = replica or Replica(model=setting.model, warm_start=setting.warm_start)
     told, looks = ("advance", Advance()) if config.phantom else ("validate", validate)
     graph = (
         graph.with_tensor_scale(setting.tensor_scale)
-        .with_state("replica", Replica(model=setting.model, warm_start=setting.warm_start), role="worker")
+        .with_state("replica", replica, role="worker")
         .with_state("statistics", Statistics(model=setting.model, warm_start=setting.warm_start), role="worker")
         .with_state("velocity", Velocity(n_weights=setting.layout.n_weights, optimizer=optimizer), role="worker")
         .with_state("clocks", clocks, role="worker")

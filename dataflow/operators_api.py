@@ -77,7 +77,11 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """Yielded by a source that has nothing more to give."""
+    """Yielded by a source that has nothing more to give, or by any other operator that emits nothing more.
+
+    Whoever gets messages from such an operator ends without waiting for what it is still sent: so nodes that pass on
+    what they are sent, and would wait for each other's end for ever, can end.
+    """
 
 
 Effect = Emission | Sample | Artifact | EndOfData

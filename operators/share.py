@@ -138,6 +138,8 @@ class Sharing:
         self._own = Total(own.values.copy(), own.counts.copy())
         self._waves, self._above, self._eager = waves, above, eager
         self.known = np.zeros((2, own.counts.size), np.int64)
+        self.counts = own.counts.copy()
+        """(nodes,) updates in the belief by the node that made them; never written again."""
         self._belief: Total | None = None
         self.sides = {
             neighbour: Side(tuple(nodes), self._nothing(), epoch, heard, owed=epoch > 0)
@@ -210,17 +212,19 @@ class Sharing:
     def due(self) -> Iterator[int]:
         """Neighbours that there is something to tell now: at most one sum is under way to each, but for the last."""
         for neighbour, side in self.sides.items():
-            if side.noted or self._may_tell(neighbour, side):
+            if side.noted or self.may_tell(neighbour):
                 yield neighbour
 
     def tell(self, neighbour: int) -> Told | None:
         """What a neighbour is to be told now; it counts as told."""
-        side = self.sides.get(neighbour)
-        if side is None:
-            return None
-        if self._may_tell(neighbour, side):
+        if self.may_tell(neighbour):
             return self.sum_for(neighbour)
-        if not side.noted:
+        return self.note_for(neighbour)
+
+    def note_for(self, neighbour: int) -> Told | None:
+        """What a neighbour is to be told now besides sums; it counts as told."""
+        side = self.sides.get(neighbour)
+        if side is None or not side.noted:
             return None
         side.noted = False
         return Told(0, side.epoch, side.received, final=False, known=self.known.copy(), total=None)
@@ -228,7 +232,7 @@ class Sharing:
     def sum_for(self, neighbour: int) -> Told:
         """Equation 3 for a neighbour, whether there is anything new in it or not; it counts as told."""
         side = self.sides[neighbour]
-        final = self._is_final_for(neighbour)
+        final = self.is_final_for(neighbour)
         side.sent += 1
         side.owed, side.noted, side.closed = False, False, final
         return Told(side.sent, side.epoch, side.received, final, self.known.copy(), self._without(neighbour))
@@ -246,7 +250,7 @@ class Sharing:
 
     def missing(self) -> int:
         """Updates that others are known to have made and that are not in the belief: the staleness gap of the node."""
-        made, have = self.known[0], self.belief.counts
+        made, have = self.known[0], self.counts
         return sum(int(made[node] - have[node]) for node in self.others if have[node] < made[node] < FAR)
 
     def meet(self, neighbour: int, behind: Iterable[int], *, epoch: int, instead_of: int | None = None) -> None:
@@ -280,12 +284,15 @@ class Sharing:
             self.known[:, list(side.behind)] = FAR
             self._changed(neighbour)
 
-    def _may_tell(self, neighbour: int, side: Side) -> bool:
-        if not side.owed or not all(other.heard for other in self.sides.values() if other is not side):
+    def may_tell(self, neighbour: int) -> bool:
+        """Whether there is anything new in a sum for a neighbour, and it may be told now."""
+        side = self.sides.get(neighbour)
+        if side is None or not side.owed or not all(other.heard for other in self.sides.values() if other is not side):
             return False
-        return side.acknowledged == side.sent or self._is_final_for(neighbour)
+        return side.acknowledged == side.sent or self.is_final_for(neighbour)
 
-    def _is_final_for(self, neighbour: int) -> bool:
+    def is_final_for(self, neighbour: int) -> bool:
+        """Whether what a neighbour is told changes no more."""
         return self.ended and all(side.final for other, side in self.sides.items() if other != neighbour)
 
     def _changed(self, source: int | None) -> None:
@@ -300,16 +307,16 @@ class Sharing:
                 side.owed |= self._above is None or source != self._above
             else:
                 side.owed |= source == self._above
-            side.owed |= self._is_final_for(neighbour)
+            side.owed |= self.is_final_for(neighbour)
         self._count()
         self._note(None)
 
     def _count(self) -> None:
         """Bring up to date what is known of this node itself."""
-        counts = self._own.counts.copy()
+        self.counts = self._own.counts.copy()
         for side in self.sides.values():
-            counts += side.total.counts
-        made = (self._own.counts[self.node], counts.sum())
+            self.counts += side.total.counts
+        made = (self._own.counts[self.node], self.counts.sum())
         self.known[:, self.node] = FAR if self.ended else made
 
     def _note(self, source: int | None) -> None:
@@ -333,7 +340,7 @@ class Sharing:
 
 
 def together(parts: Iterable[Total]) -> Total:
-    """x of a node that takes the place of several others: the sum of theirs (3.3, step 1).
+    """X of a node that takes the place of several others: the sum of theirs (3.3, step 1).
 
     Raises:
         ValueError: there are none.
@@ -347,7 +354,7 @@ def together(parts: Iterable[Total]) -> Total:
 
 
 def rebuilt(published: Total, others: Iterable[Total], behind: Iterable[int]) -> Total:
-    """x of a node that was lost with its memory, from what it told one neighbour and what its others had told it.
+    """Give x of a node that was lost with its memory, from what it told one neighbour and what its others had told it.
 
     Args:
         published: what the neighbour that knows most of it has as its mirror.

@@ -330,10 +330,10 @@ class _Call:
         elif isinstance(effect, Artifact):
             _check_named(member, effect)
             self.outcome.artifacts.append(effect)
-        elif isinstance(effect, EndOfData) and member.operator.source:
+        elif isinstance(effect, EndOfData) and member is self._chain.members[0 if member.operator.source else -1]:
             self.outcome.end_of_data = True
         else:
-            fix = "yield self.<port>(message), Sample(...) or Artifact(...); a source may yield EndOfData()"
+            fix = "yield self.<port>(message), Sample(...) or Artifact(...); the last of a chain may yield EndOfData()"
             member.refuse("yielded something that is no effect of its own", effect, fix)
 
     def _emitted(self, position: int, member: Member, emission: Emission) -> None:

@@ -71,8 +71,8 @@ class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
     `feeders` are the sources on this node whose messages come to it. `rates` are the newest that its operators have not
-    been given. `alone` says that no other chain that has not ended writes what this one's merge writes. `turn` and
-    `awake` are for `dataflow.engine.turns`.
+    been given. `silent` says that it emits nothing more. `alone` says that no other chain that has not ended writes what
+    this one's merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
     """
 
     def __init__(self, chain: Chain, inputs: Inputs) -> None:
@@ -90,7 +90,7 @@ class ChainState:
         self.rates: Rates | None = None
         self.offered: Offered | None = None
         self.next_step = self.next_shard = 0
-        self.exhausted = self.stopping = self.ending = False
+        self.exhausted = self.stopping = self.ending = self.silent = False
         self.gate_shut = False
         self.alone = False
         self.turn = 0

@@ -29,7 +29,7 @@ class Outcome:
         artifacts: files for the job's results.
         parts: a gathering operator's parts, each with the number of its shard.
         merged: a gathering operator's step has been merged.
-        end_of_data: a source has nothing more.
+        end_of_data: a source has nothing more, or another chain emits nothing more.
     """
 
     emissions: list[tuple[str, Emission]]

@@ -46,7 +46,7 @@ from dataflow.engine.inputs import Inputs, Source
 from dataflow.engine.loading import LoadedNode, Members
 from dataflow.engine.tally import Tally
 from dataflow.engine.turns import Turns
-from dataflow.errors import AkoError
+from dataflow.errors import AkoError, OperatorError
 from dataflow.graph.routes import reached
 from dataflow.message import Message, Sharded, Tick
 from dataflow.plan.physical import PhysicalPlan
@@ -462,6 +462,9 @@ class NodeEngine:
     def _commit(self, state: ChainState, run: Running, outcome: Outcome) -> None:
         if run.locked:
             self._unlock(run.locked)
+        if outcome.emissions and state.silent:
+            what = "an operator has emitted something after it had yielded EndOfData"
+            raise OperatorError(what, where=f"node {self._name}, operator {outcome.emissions[0][0]}")
         for name, emission in outcome.emissions:
             self._emit(name, emission)
         for report in outcome.reports:
@@ -472,7 +475,10 @@ class NodeEngine:
             self._tally.sample(name, sample)
         if run.delivery is not None:
             self._consumed(run.delivery)
-        state.exhausted |= outcome.end_of_data
+        if outcome.end_of_data and state.source:
+            state.exhausted = True
+        elif outcome.end_of_data:
+            self._end_outputs(state)
         role = run.task.role
         if role == "shard" and state.step is not None:
             state.step.finished += 1
@@ -591,6 +597,13 @@ class NodeEngine:
             self._awake.sleep(state)
         for other in self._turns:
             other.look_around(self._turns)
+        self._end_outputs(state)
+
+    def _end_outputs(self, state: ChainState) -> None:
+        """Tell everybody downstream that nothing more comes from a chain, unless they know."""
+        if state.silent:
+            return
+        state.silent = True
         last, leaving = state.chain.last.id, self._leaving.items()
         for number in [number for (name, _), numbers in leaving if name == last for number in numbers]:
             if number in self._crossings:

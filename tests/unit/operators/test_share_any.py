@@ -1,4 +1,4 @@
-"""The protocol under any tree, order, delay, crash and change of the tree: what was published is in every belief once."""
+"""The protocol under any tree, order, delay, crash and change of the tree: all beliefs hold what was published."""
 
 from __future__ import annotations
 
