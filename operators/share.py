@@ -1,4 +1,4 @@
-"""The parameter-sharing protocol of one node of a tree (parameter_sharing_tree.txt, 3), without ports, clocks or network.
+"""The parameter-sharing protocol of one node of a tree (parameter_sharing_tree.txt, 3), without ports or clocks.
 
 Node p keeps x, the sum of its own updates, and for each neighbour q a mirror: the sum of all updates made behind q. Its
 belief is x and all mirrors (equation 2); what it tells q is x and all mirrors but q's (equation 3). Both are added up
@@ -245,7 +245,7 @@ class Sharing:
         least = FAR if self.ended else int(self._own.counts[self.node])
         for other, side in self.sides.items():
             if other != neighbour and not side.final:
-                least = min(least, min(int(side.total.counts[node]) for node in side.behind))
+                least = min(least, int(side.total.counts[list(side.behind)].min()))
         return least
 
     def missing(self) -> int:

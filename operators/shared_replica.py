@@ -255,8 +255,8 @@ class ShareClocksState(ClocksState):
     def __init__(self) -> None:
         """Nothing is made, and nobody is waited for."""
         super().__init__(1, {})
-        self.bound: float = FAR
-        self.oldest = FAR
+        self.bound = FAR
+        self.oldest = 0
 
     def follow(self, sharing: Sharing, consistency: Consistency, rounds: int) -> None:
         """Bring the clocks up to date with what is known.
@@ -269,18 +269,15 @@ class ShareClocksState(ClocksState):
             consistency: what the node waits for.
             rounds: bulk-synchronous rounds whose updates are all in the replica.
         """
-        others = sharing.others
-        if not others:
-            return
-        places = list(others)
-        self.oldest = int(sharing.counts[places].min())
+        places = list(sharing.others)
+        self.oldest = int(sharing.counts[places].min(initial=FAR))
         if consistency == "bsp":
             self.bound = rounds
         elif consistency == "ssp":
-            self.bound = int(sharing.known[0, places].min())
+            self.bound = int(sharing.known[0, places].min(initial=FAR))
         elif consistency == "assp":
             foreign = int(sharing.counts.sum() - sharing.counts[sharing.node])
-            self.bound = int(sharing.known[1, places].min()) - foreign
+            self.bound = int(sharing.known[1, places].min(initial=FAR)) - foreign
 
     def slowest(self) -> float:
         """The number of gradients that this node must not be far beyond."""
@@ -302,18 +299,15 @@ class ShareClocks(StateElement):
 
     Args:
         waits: whether the node waits for others at all.
-        role: of the workers.
     """
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
     waits: bool = False
-    role: str = "worker"
 
-    def create(self, node: NodeContext) -> ShareClocksState:
+    def create(self, _node: NodeContext) -> ShareClocksState:
         """Nothing is made."""
         clocks = ShareClocksState()
-        if self.waits and len(node.members[self.role]) > 1:
-            clocks.bound = clocks.oldest = 0
+        clocks.bound = 0 if self.waits else FAR
         return clocks
 
 
