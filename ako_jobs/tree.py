@@ -11,6 +11,7 @@ from ako_jobs.worker import Setting, add_worker, finish_after
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
+from dataflow.quantities import duration
 from operators.neighbours import Absorb, Push, PushMean, ReceiveContributions, SendContributions
 from operators.shared_replica import ShareClocks, SharedReplica
 from operators.topology import parse_topology
@@ -26,6 +27,9 @@ class Config(CodecConfig):
             slowest), assp (nobody's model has `bound` updates more than the poorest one) or eventual (nobody waits).
         bound: with ssp and assp, updates; at least `n_sync`.
         n_sync: gradients between two pushes of a worker's updates, and pulls of what others have told its node.
+        flow: newest: neighbours are told of each change as soon as they have taken in what they were told before;
+            period: again and again, whatever waits to be sent, as the paper does.
+        period: with flow=period, time between two looks at what neighbours have not been told, such as 1s or 100ms.
         waves: neighbours: everybody is told of every change at once; root: changes go up to the first node and back
             (in-network aggregation, for comparison).
     """
@@ -34,6 +38,8 @@ class Config(CodecConfig):
     consistency: Literal["bsp", "ssp", "assp", "eventual"] = "eventual"
     bound: PositiveInt = 4
     n_sync: PositiveInt = 1
+    flow: Literal["newest", "period"] = "newest"
+    period: str = "1s"
     waves: Literal["neighbours", "root"] = "neighbours"
 
     @field_validator("topology")
@@ -46,6 +52,18 @@ class Config(CodecConfig):
             raise ValueError(message) from None
         return text
 
+    @field_validator("period")
+    @classmethod
+    def _is_a_time(cls, text: str) -> str:
+        try:
+            seconds = duration(text)
+        except ConfigError:
+            seconds = 0.0
+        if not seconds > 0:
+            message = "must be a time above 0, written like 1s or 100ms"
+            raise ValueError(message)
+        return text
+
     @model_validator(mode="after")
     def _does_not_wait_for_itself(self) -> Self:
         message = ""
@@ -55,6 +73,10 @@ class Config(CodecConfig):
             message = f"a worker would wait for what it has not pushed; use bound={self.n_sync} or more"
         elif self.consistency == "bsp" and self.waves == "root":
             message = "the rounds of bsp end when all have told all; leave out waves=root, or use another consistency"
+        elif self.consistency == "bsp" and self.flow == "period":
+            message = "bsp tells a round once it is complete; leave out flow=period, or use another consistency"
+        elif self.flow != "period" and self.period != type(self).model_fields["period"].default:
+            message = "period is for flow=period; add flow=period, or leave out period"
         if message:
             raise ValueError(message)
         return self
@@ -77,6 +99,7 @@ def build(config: Config) -> LogicalGraph:
             topology=parse_topology(config.topology),
             layout=setting.layout,
             consistency=config.consistency,
+            flow=config.flow,
             every=config.n_sync,
             waves=config.waves,
             codec=config.parsed_codec,
@@ -85,22 +108,24 @@ def build(config: Config) -> LogicalGraph:
         ),
     )
     push = PushMean(schedule=setting.schedule) if bsp else Push(every=config.n_sync)
-    return finish_after(add_sharing(graph, push), "absorb")
+    period_s = duration(config.period) if config.flow == "period" else 0.0
+    return finish_after(add_sharing(graph, push, Absorb(period_s=period_s)), "absorb")
 
 
-def add_sharing(graph: LogicalGraph, push: Push) -> LogicalGraph:
+def add_sharing(graph: LogicalGraph, push: Push, absorb: Absorb) -> LogicalGraph:
     """`graph` whose workers share their replicas over a tree.
 
     Args:
         graph: role ``worker`` has an operator ``compute`` that emits gradients, and state ``replica``, shared, and
             ``clocks``.
         push: what is done with a worker's gradients.
+        absorb: and with what neighbours tell.
     """
     return (
         graph.with_operator("push", push, role="worker")
         .with_operator("tell", SendContributions(), role="worker")
         .with_operator("hear", ReceiveContributions(), role="worker")
-        .with_operator("absorb", Absorb(), role="worker")
+        .with_operator("absorb", absorb, role="worker")
         .connect("compute.gradients", "push")
         .connect("push", "tell")
         .connect("tell", "hear", route=Route.BY_DESTINATION)

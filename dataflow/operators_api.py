@@ -88,12 +88,13 @@ Effect = Emission | Sample | Artifact | EndOfData
 Emissions = Iterator[Effect]
 
 
-HOOKS = {"process": 1, "merge": 1, "ready": 0, "on_end": 0, "on_left": 1, "on_rates": 1}
+HOOKS = {"process": 1, "merge": 1, "ready": 0, "on_end": 0, "on_left": 1, "on_rates": 1, "on_timer": 0}
 """Methods that may ask for state by parameter name, with the number of positional arguments each is given.
 
 `ready(**state) -> bool` holds an operator back while false; `on_end(**state)` runs once after the last message;
 `on_left(node, **state)` when a node whose messages this operator receives has ended or died; `on_rates(rates, **state)`
-when the node has measured how fast it is (`dataflow.reports.Rates`). Only `process` is required.
+when the node has measured how fast it is (`dataflow.reports.Rates`); `on_timer(**state)` every `Operator.timer_s`
+seconds. Only `process` is required.
 """
 
 
@@ -153,6 +154,11 @@ class Operator(BaseModel):
             """A private attribute, by a shorter way than pydantic's, since `process` asks for them at every message."""
             private = self.__pydantic_private__
             return private[name] if private and name in private else super().__getattr__(name)
+
+    @property
+    def timer_s(self) -> float:
+        """Seconds between two calls of `on_timer`, from the start on; 0 for never."""
+        return 0.0
 
     def open(self, node: NodeContext) -> None:
         """Prepare on `node` before the job starts: open data, compile kernels. May take long."""

@@ -1,4 +1,4 @@
-"""What is sent to one neighbour of a tree in fewer bytes: how a sum has changed since it was told last, as a codec has it.
+"""What one neighbour of a tree is sent in fewer bytes: how a sum has changed since it was told last, as a codec has it.
 
 The sender adds each code to its *shadow* of the neighbour's mirror, as the neighbour does to the mirror, so both are
 equal bit for bit. Sum less shadow is what is owed on the edge: what a code leaves out is part of the next one.

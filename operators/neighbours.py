@@ -98,9 +98,13 @@ class Absorb(Operator):
     """Puts what a neighbour tells in the place of its mirror, and says who is to be told of that.
 
     Once all that reaches the node is final it pulls, emits nothing more, and waits for the others' end.
+
+    Args:
+        period_s: seconds between two looks at what neighbours have not been told; 0: they are told of each change.
     """
 
     pool = "network"
+    period_s: float = Field(default=0.0, ge=0)
     contributions = In(Contribution)
     notices = Out(Notice)
     finished = Out(Progress)
@@ -114,6 +118,16 @@ class Absorb(Operator):
         told = replica.arrive(contribution)
         if told is not None and replica.sharing.absorb(contribution.origin, told):
             yield from self._react(replica, clocks)
+
+    @property
+    def timer_s(self) -> float:
+        """The period."""
+        return self.period_s
+
+    def on_timer(self, replica: SharedReplicaState) -> Emissions:
+        """Who has not been told what has changed."""
+        if not replica.sharing.through:
+            yield from map(self.notices, replica.tick())
 
     def on_left(self, node: int, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         """Wait for a node that has ended no more."""

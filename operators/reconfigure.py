@@ -23,9 +23,11 @@ def region(before: Edges, after: Edges) -> frozenset[int]:
     other's place.
 
     Args:
-        before, after: edges of two trees.
+        before: edges of the tree as it is.
+        after: edges of the tree as it is to be.
     """
-    old, new = (nx.Graph([tuple(sorted(edge)) for edge in edges]) for edges in (before, after))
+    old: nx.Graph[int] = nx.Graph(before)
+    new: nx.Graph[int] = nx.Graph(after)
     changed = {node for edge in set(before) ^ set(after) for node in edge}
     inside = changed & set(old)
     if inside:
@@ -46,7 +48,8 @@ def replace(
 
     Args:
         sharings: by node, of the tree as it was.
-        before, after: edges of the tree as it was and as it is to be.
+        before: edges of the tree as it was.
+        after: edges of the tree as it is to be.
         heir: the node of `after` that takes over x of nodes that are not in it.
         epoch: of the edges that the region has then: higher than any before.
         n_counts: nodes that updates are counted of.

@@ -118,6 +118,7 @@ class Sharing:
         waves: ``neighbours``, who are told of every change; ``root``: what changes is told upwards only, and downwards
             what has come from above: in-network aggregation, the paper's baseline (3.6).
         eager: whether counts of updates travel ahead of the sums that they are in.
+        acknowledges: whether neighbours are told that their sums have come, as they must be if they wait for that.
         epoch: of all its edges.
         heard: whether the mirrors, which are empty, are what the neighbours would say.
     """
@@ -131,12 +132,13 @@ class Sharing:
         above: int | None = None,
         waves: Waves = "neighbours",
         eager: bool = False,
+        acknowledges: bool = True,
         epoch: int = 0,
         heard: bool = True,
     ) -> None:
         self.node, self.ended = node, False
         self._own = Total(own.values.copy(), own.counts.copy())
-        self._waves, self._above, self._eager = waves, above, eager
+        self._waves, self._above, self._eager, self._acknowledges = waves, above, eager, acknowledges
         self.known = np.zeros((2, own.counts.size), np.int64)
         self.counts = own.counts.copy()
         """(nodes,) updates in the belief by the node that made them; never written again."""
@@ -203,7 +205,8 @@ class Sharing:
             if said.number <= side.received:
                 return False
             side.received, side.total = said.number, said.total
-            side.heard, side.final, side.noted = True, said.final, True
+            side.heard, side.final = True, said.final
+            side.noted |= self._acknowledges
             self._changed(neighbour)
         elif news:
             self._note(neighbour)

@@ -364,6 +364,7 @@ class SharedReplica(StateElement):
             above=next((neighbour for neighbour, nodes in sides.items() if members[0] in nodes), None),
             waves=self.waves,
             eager=self.consistency in ("ssp", "assp"),
+            acknowledges=self.consistency != "bsp" and self.flow == "newest",
         )
         codes = {}
         if self.codec:

@@ -42,13 +42,13 @@ class Topology(BaseModel):
         """
         match self.kind:
             case "chain":
-                return _edges(nx.path_graph(size))
+                return tuple((rank - 1, rank) for rank in range(1, size))
             case "star":
-                return _edges(nx.star_graph(size - 1))
+                return tuple((0, rank) for rank in range(1, size))
             case "twin_masters":
                 return tuple((0 if rank == 1 else rank % 2, rank) for rank in range(1, size))
             case "tree":
-                return _edges(nx.full_rary_tree(self.degree, size))
+                return tuple(((rank - 1) // self.degree, rank) for rank in range(1, size))
             case "edges":
                 require_tree(self.edges, size)
                 return tuple(sorted((min(edge), max(edge)) for edge in self.edges))
@@ -80,9 +80,8 @@ def require_tree(edges: Sequence[tuple[int, int]], size: int) -> None:
     Raises:
         ConfigError: they do not; the message names a cycle, or the ranks that are apart from rank 0.
     """
-    graph: nx.Graph[int] = nx.Graph()
+    graph: nx.Graph[int] = nx.Graph(edges)
     graph.add_nodes_from(range(size))
-    graph.add_edges_from(edges)
     unknown = sorted(set(graph) - set(range(size)))
     if unknown:
         fix = f"there are {size} nodes; name them 0 to {size - 1}"
@@ -122,15 +121,6 @@ def behind(edges: Edges, node: int) -> Mapping[int, tuple[int, ...]]:
     graph.remove_node(node)
     found = {neighbour: nx.node_connected_component(graph, neighbour) for neighbour in neighbours}
     return {neighbour: (neighbour, *sorted(nodes - {neighbour})) for neighbour, nodes in found.items()}
-
-
-def depth(edges: Edges, size: int) -> int:
-    """Edges on the longest way between two of so many nodes."""
-    return nx.diameter(nx.Graph(edges)) if size > 1 else 0
-
-
-def _edges(graph: nx.Graph[int]) -> Edges:
-    return tuple(sorted((min(edge), max(edge)) for edge in graph.edges))
 
 
 def _read(path: Path) -> Edges:

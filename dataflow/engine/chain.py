@@ -186,6 +186,10 @@ class Chain:
         self.gate_uses = _together(member.uses("ready") for member in self._gates)
         self.minds_leaving = any(member.has("on_left") for member in self.members)
         self.minds_rates = any(member.has("on_rates") for member in self.members)
+        self.timer_s = min(
+            (member.operator.timer_s for member in self.members if member.has("on_timer") and member.operator.timer_s),
+            default=0.0,
+        )
         self.uses = _together(member.uses(hook) for member in self.members for hook in HOOKS)
         self.writes = self.uses.writes
         self.merge_needs = Needs(writes=self.members[0].uses("merge").writes)
@@ -199,7 +203,7 @@ class Chain:
             and not any(port.latest for port in self.head.inputs)
         )
         self.left_needs, self.end_needs = self._hook_needs("on_left"), self._hook_needs("on_end")
-        self.rates_needs = self._hook_needs("on_rates")
+        self.rates_needs, self.timer_needs = self._hook_needs("on_rates"), self._hook_needs("on_timer")
 
     def ready(self, given: Given) -> bool:
         """Whether every `ready` predicate of the chain holds for what `gate_uses` asks for.
@@ -245,6 +249,10 @@ class Chain:
     def rates(self, rates: Rates, given: Given, step: int) -> Outcome:
         """What the operators give when their node has measured how fast it is, in chain order."""
         return self._hook("on_rates", (rates,), given, step)
+
+    def timer(self, given: Given, step: int) -> Outcome:
+        """What the operators give when their time has come, in chain order."""
+        return self._hook("on_timer", (), given, step)
 
     def end(self, given: Given, step: int) -> Outcome:
         """What the operators give after the last message of all, in chain order."""

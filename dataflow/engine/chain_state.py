@@ -16,7 +16,7 @@ from dataflow.engine.inputs import Inputs, Source
 from dataflow.message import Sharded
 from dataflow.reports import Rates
 
-Role = Literal["message", "shard", "merge", "step", "rates", "end"]
+Role = Literal["message", "shard", "merge", "step", "rates", "timer", "end"]
 
 
 @dataclass(init=False, slots=True, eq=False)
@@ -71,7 +71,8 @@ class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
     `feeders` are the sources on this node whose messages come to it. `rates` are the newest that its operators have not
-    been given. `silent` says that it emits nothing more. `alone` says that no other chain that has not ended writes what
+    been given. `timed` says that its operators' time has come, and
+    `silent` that it emits nothing more. `alone` says that no other chain that has not ended writes what
     this one's merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
     """
 
@@ -90,7 +91,7 @@ class ChainState:
         self.rates: Rates | None = None
         self.offered: Offered | None = None
         self.next_step = self.next_shard = 0
-        self.exhausted = self.stopping = self.ending = self.silent = False
+        self.exhausted = self.stopping = self.ending = self.silent = self.timed = False
         self.gate_shut = False
         self.alone = False
         self.turn = 0
@@ -119,7 +120,7 @@ class ChainState:
         """
         if self.step is not None:
             return self.step.merging
-        if self.rates is not None:
+        if self.rates is not None or self.timed:
             return False
         if self.source:
             waits = bool(self.running) or self.gate_shut or not self.has_room()

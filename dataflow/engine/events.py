@@ -51,7 +51,8 @@ class Task:
 
     Args:
         chain: id of the chain it belongs to.
-        role: what it does for the chain: ``message``, ``shard``, ``merge``, ``step`` (both), ``rates`` or ``end``.
+        role: what it does for the chain: ``message``, ``shard``, ``merge``, ``step`` (both), ``rates``, ``timer`` or
+            ``end``.
         pool: the pool that must run it.
         run: the work; raises `AkoError` and nothing else.
     """
@@ -143,6 +144,13 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The time that a `SetTimer` gave for a chain is over."""
+
+    chain: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """Sources end after the step they are in; everything under way is finished."""
 
@@ -152,7 +160,18 @@ class GoOn:
     """There is more to start that nobody waits for; as a command, it asks to be handed back as an event."""
 
 
-Event = Started | MessageArrived | StreamEnded | TaskFinished | CreditGranted | NodeLeft | Measured | StopAsked | GoOn
+Event = (
+    Started
+    | MessageArrived
+    | StreamEnded
+    | TaskFinished
+    | CreditGranted
+    | NodeLeft
+    | Measured
+    | TimerFired
+    | StopAsked
+    | GoOn
+)
 
 
 @dataclass(init=False, slots=True)
@@ -215,6 +234,14 @@ class GrantCredit:
 
 
 @dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Hand back a `TimerFired` for a chain once `after_s` seconds are over."""
+
+    chain: str
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Tell the coordinator, or keep a result."""
 
@@ -233,4 +260,4 @@ class Failed:
     error: AkoError
 
 
-Command = RunTask | Offer | SendMessage | SendEnd | GrantCredit | Report | Ended | Failed | GoOn
+Command = RunTask | Offer | SendMessage | SendEnd | GrantCredit | SetTimer | Report | Ended | Failed | GoOn

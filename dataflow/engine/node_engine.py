@@ -34,11 +34,13 @@ from dataflow.engine.events import (
     RunTask,
     SendEnd,
     SendMessage,
+    SetTimer,
     Started,
     StopAsked,
     StreamEnded,
     Task,
     TaskFinished,
+    TimerFired,
 )
 from dataflow.engine.flow import Crossing, UnderWay
 from dataflow.engine.inbox import Delivery
@@ -165,6 +167,8 @@ class NodeEngine:
 
     def _begin(self, _: Started) -> None:
         self._started, self._started_s = True, self._now
+        for state in self._turns:
+            self._set_timer(state)
 
     def _stop(self, _: StopAsked) -> None:
         for state in self._turns:
@@ -226,6 +230,8 @@ class NodeEngine:
             return self._continue_step(state, state.step)
         if state.rates is not None and self._start_rates(state, state.rates):
             return True
+        if state.timed and self._start_timer(state):
+            return True
         if state.source:
             return self._start_source(state)
         left = state.inbox.first_left()
@@ -269,6 +275,15 @@ class NodeEngine:
         state.rates = None
         chain, step, given = state.chain, state.next_step, self._given(state.chain.rates_needs)
         self._run(state, "rates", given, lambda: chain.rates(rates, given, step))
+        return True
+
+    def _start_timer(self, state: ChainState) -> bool:
+        """Run `on_timer` ahead of the messages that wait, between steps."""
+        if not state.has_room() or not self._free(state.chain.timer_needs):
+            return False
+        state.timed = False
+        chain, step, given = state.chain, state.next_step, self._given(state.chain.timer_needs)
+        self._run(state, "timer", given, lambda: chain.timer(given, step))
         return True
 
     def _open_step(self, state: ChainState, first: Message) -> bool:
@@ -568,6 +583,19 @@ class NodeEngine:
                 state.rates = event.rates
                 self._awake.wake(state)
 
+    def _timer_fired(self, event: TimerFired) -> None:
+        """Have a chain's operators called, once if they have not been since the last time, and set the next timer."""
+        state = self._chains[event.chain]
+        if state not in self._turns or state.ending or state.silent:
+            return
+        state.timed = True
+        self._awake.wake(state)
+        self._set_timer(state)
+
+    def _set_timer(self, state: ChainState) -> None:
+        if state.chain.timer_s:
+            self._commands.append(SetTimer(state.name, state.chain.timer_s))
+
     # Ending
 
     def _stream_ended(self, event: StreamEnded) -> None:
@@ -621,6 +649,7 @@ _TAKE: Final[Mapping[type, Callable[[NodeEngine, Any], None]]] = {
     StreamEnded: NodeEngine._stream_ended,
     NodeLeft: NodeEngine._node_left,
     Measured: NodeEngine._measured,
+    TimerFired: NodeEngine._timer_fired,
     GoOn: NodeEngine._go_on,
     StopAsked: NodeEngine._stop,
     Started: NodeEngine._begin,

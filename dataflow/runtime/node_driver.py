@@ -23,9 +23,11 @@ from dataflow.engine.events import (
     Report,
     SendEnd,
     SendMessage,
+    SetTimer,
     Started,
     StopAsked,
     StreamEnded,
+    TimerFired,
 )
 from dataflow.engine.loading import LoadedNode, load_node, message_types
 from dataflow.engine.node_engine import NodeEngine
@@ -80,6 +82,7 @@ class NodeDriver:
         self._runner: EngineRunner | None = None
         self._vitals: Vitals | None = None
         self._minds_rates = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self.loaded: LoadedNode | None = None
 
     async def prepare(self) -> str:
@@ -164,6 +167,8 @@ class NodeDriver:
 
     async def close(self) -> None:
         """Free threads and links. The network is its owner's to close."""
+        for timer in self._timers.values():
+            timer.cancel()
         if self._vitals is not None:
             self._vitals.stop()
         if self._runner is not None:
@@ -177,6 +182,11 @@ class NodeDriver:
         assert self._runner is not None
         if self._minds_rates:
             self._runner.feed(Measured(rates))
+
+    def _timer_fired(self, chain: str) -> None:
+        assert self._runner is not None
+        if not self._ended.done():
+            self._runner.feed(TimerFired(chain))
 
     def _load(self) -> LoadedNode:
         loaded = load_node(self._plan, self._node, incarnation=self._incarnation)
@@ -203,6 +213,8 @@ class NodeDriver:
                     self._links.send_end(stream.target, stream.edge)
                 case GrantCredit(stream, nbytes):
                     self._links.grant(stream.source, stream.edge, nbytes)
+                case SetTimer(chain, after_s):
+                    self._timers[chain] = self._loop.call_later(after_s, self._timer_fired, chain)
                 case Report(what):
                     self._report(what)
                 case Failed(error):

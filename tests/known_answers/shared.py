@@ -16,7 +16,7 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData
 from operators.layout import Layout
 from operators.messages import Gradient
-from operators.neighbours import Push
+from operators.neighbours import Absorb, Push
 from operators.shared_replica import ShareClocks, ShareClocksState, SharedReplica, SharedReplicaState
 from operators.topology import parse_topology
 from tests.known_answers.integers import IntegerCompute, expected, integer_gradient
@@ -59,6 +59,7 @@ def tree_job(
     slack: int | None = None,
     every: int = 1,
     given: tuple[int, ...] = (),
+    period_s: float = 0.0,
     **shared: Any,
 ) -> LogicalGraph:
     layout = Layout.of(n_weights, cells=cells)
@@ -67,6 +68,7 @@ def tree_job(
         topology=parse_topology(topology),
         layout=layout,
         every=every,
+        flow="period" if period_s else "newest",
         **shared,
     )
     graph = (
@@ -78,7 +80,7 @@ def tree_job(
             "compute", SharedCompute(n_weights=n_weights, rounds=rounds, slack=slack, given=given), role="worker"
         )
     )
-    return add_sharing(graph, Push(every=every))
+    return add_sharing(graph, Push(every=every), Absorb(period_s=period_s))
 
 
 def assert_shared(nodes: Sequence[LoadedNode], rounds: int, n_weights: int) -> None:

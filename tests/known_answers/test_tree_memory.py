@@ -41,13 +41,22 @@ def test_sharing_of_6_less_3_0_and_8_is_11_everywhere(topology: str) -> None:
     bound=st.integers(0, 5),
     every=st.integers(1, 3),
     waves=st.sampled_from(["neighbours", "root"]),
+    period_s=st.sampled_from([0.0, 0.0, 1.0]),
     window=st.sampled_from([1, 9000, 4 << 20]),
 )
 def test_sharing_in_any_order_is_exact(
-    topology: str, nodes: int, seed: int, consistency: str, bound: int, every: int, waves: str, window: int
+    topology: str,
+    nodes: int,
+    seed: int,
+    consistency: str,
+    bound: int,
+    every: int,
+    waves: str,
+    window: int,
+    period_s: float,
 ) -> None:
     slack = None if consistency == "eventual" else bound + every - 1
-    graph = tree_job(topology, slack=slack, every=every, consistency=consistency, waves=waves)
+    graph = tree_job(topology, slack=slack, every=every, consistency=consistency, waves=waves, period_s=period_s)
     plan = compile_graph(graph, nodes).model_copy(update={"window_nbytes": window})
     run = MemoryDriver(plan, order=np.random.default_rng(seed)).execute()
     assert_shared(run.nodes, ROUNDS, WEIGHTS)

@@ -21,6 +21,13 @@ def test_sharing_of_integers_over_a_network_is_exact(kind: str, topology: str) -
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
+def test_sharing_by_the_clock_over_a_network_is_exact(kind: str) -> None:
+    graph = tree_job("chain", rounds=20, slack=3, consistency="ssp", period_s=0.02)
+    run = run_in_process(compile_graph(graph, 4), Union(kind, (), seed=1))
+    assert_shared(run.nodes, 20, WEIGHTS)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
 @pytest.mark.parametrize("consistency", ["eventual", "assp"])
 def test_sharing_over_a_faulty_network_is_exact(kind: str, consistency: str) -> None:
     graph = tree_job("tree(2)", rounds=30, slack=None if consistency == "eventual" else 4, consistency=consistency)

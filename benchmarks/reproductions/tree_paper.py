@@ -1,0 +1,198 @@
+"""The experiment of parameter_sharing_tree.txt, 4, simulated: tables and the picture of docs/reproductions-tree.md.
+
+    python benchmarks/reproductions/tree_paper.py [--cost 50] [--picture tree.svg]
+
+Ten machines at most, each with a server and three workers. A worker computes for a second, hands its node an update of
+12 MB, and waits until it is taken in, 60 times. A node takes `cost` to take in an update, to make and send a sum, or to
+take in one: the C that the paper does not give. The picture needs the extra ``[plots]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ako_jobs.models import network
+from dataflow import ClusterModel, JobEvent, JobSpec, LogicalGraph, Route, Simulator, StopRules, TaskKind, Tick
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, EndOfData, Operator
+from dataflow.ports import In, Out
+from operators.layout import Layout
+from operators.messages import Gradient
+from operators.neighbours import Absorb, Push, ReceiveContributions, SendContributions
+from operators.shared_replica import ShareClocks, ShareClocksState, SharedReplica, SharedReplicaState
+from operators.topology import parse_topology
+
+MODEL_NBYTES, WEIGHTS = 12_000_000, 30_000
+WORKERS, UPDATES, PERIOD_S, RATE, LOOK_S = 3, 60, 1.0, 125e6, 0.1
+REST_S = 240
+"""Seconds after the last update for which nodes go on telling each other what has changed."""
+
+SHAPES = {"star": "master/slave", "chain": "chain", "twin_masters": "twin masters"}
+
+
+class Zeros(SharedReplica):
+    """A shared replica that begins with zeros."""
+
+    def create(self, node: NodeContext) -> SharedReplicaState:
+        """No updates yet."""
+        return self.begin(np.zeros(WEIGHTS, np.float32), node)
+
+
+class Worker(Operator):
+    """Makes `UPDATES` updates, and then nothing for as long as the others need."""
+
+    source = True
+    updates = Out(Gradient)
+
+    def process(self, tick: Tick) -> Emissions:
+        """An update, or nothing."""
+        if tick.step == UPDATES + REST_S:
+            yield EndOfData()
+        elif tick.step < UPDATES:
+            yield self.updates(Gradient(tick.step + 1, np.ones(WEIGHTS, np.float32)))
+
+
+class TakeIn(Push):
+    """Adds a worker's update to x, and lets the worker pull."""
+
+    gradients = In(Gradient, capacity=1)
+
+    def process(self, gradient: Gradient, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
+        """Take it in."""
+        replica.sharing.add(gradient.values)
+        yield from map(self.notices, replica.react(clocks))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a run showed.
+
+    Args:
+        shape: the topology.
+        nodes: how many.
+        gaps: by tenth of a second, updates that a node's model lacked, on average, over workers.
+        busy: share of the first minute in which the node with most to do was busy with updates and sums.
+        converged_s: seconds from the last update until all models were equal; infinite if they never were.
+    """
+
+    shape: str
+    nodes: int
+    gaps: np.ndarray
+    converged_s: float
+
+
+def graph_of(shape: str, waves: str = "neighbours", flow: str = "period") -> LogicalGraph:
+    """The job: three workers and a server on every node."""
+    layout = Layout.of(WEIGHTS, cells=1)
+    shared: dict[str, Any] = {"flow": flow, "waves": waves}
+    replica = Zeros(model=network("mlp", "digits", "uniform"), topology=parse_topology(shape), layout=layout, **shared)
+    graph = (
+        LogicalGraph(name=shape)
+        .with_tensor_scale(MODEL_NBYTES // (4 * WEIGHTS))
+        .with_role("worker")
+        .with_state("replica", replica, role="worker")
+        .with_state("clocks", ShareClocks(), role="worker")
+        .with_operator("push", TakeIn(), role="worker")
+        .with_operator("tell", SendContributions(), role="worker")
+        .with_operator("hear", ReceiveContributions(), role="worker")
+        .with_operator("absorb", Absorb(period_s=PERIOD_S if flow == "period" else 0.0), role="worker")
+        .connect("push", "tell")
+        .connect("tell", "hear", route=Route.BY_DESTINATION)
+        .connect("hear", "absorb")
+        .connect("absorb.notices", "tell")
+    )
+    for number in range(WORKERS):
+        graph = graph.with_operator(f"worker_{number}", Worker(), role="worker").connect(f"worker_{number}", "push")
+    return graph
+
+
+def run(shape: str, nodes: int, cost_s: float, waves: str = "neighbours", flow: str = "period") -> Curve:
+    """The curve of one topology."""
+    model = ClusterModel(
+        rate=RATE,
+        latency_s=1e-4,
+        compute="constant",
+        tasks=WORKERS + 1,
+        byte_s=cost_s / MODEL_NBYTES,
+        statistics_s=LOOK_S,
+    )
+    means = {
+        TaskKind(f"worker_{number}", "message", first): 1.0 for number in range(WORKERS) for first in (True, False)
+    }
+    means |= {TaskKind("push", "message", first): cost_s for first in (True, False)}
+    spec = JobSpec(name="tree", graph=graph_of(shape, waves, flow), nodes=nodes, seed=0, stop=StopRules())
+    gaps: list[float] = []
+    ended_s = converged_s = float("inf")
+    total = nodes * WORKERS * UPDATES
+
+    def look(event: JobEvent) -> None:
+        nonlocal ended_s, converged_s
+        if event.statistics is None or event.statistics.node or not simulator.run_so_far.nodes:
+            return
+        shared = [node.states["replica"].sharing for node in simulator.run_so_far.nodes]  # type: ignore[attr-defined]
+        made = sum(int(each.own.counts.sum()) for each in shared)
+        have = [int(each.counts.sum()) for each in shared]
+        gaps.append((made - float(np.mean(have))) / (nodes * WORKERS))
+        if made == total:
+            ended_s = min(ended_s, event.elapsed_s)
+        if all(count == total for count in have) and converged_s == float("inf"):
+            converged_s = event.elapsed_s - ended_s
+            simulator.cancel()
+
+    simulator = Simulator(spec, model, means, look)
+    simulator.run()
+    return Curve(shape, nodes, np.array(gaps), converged_s)
+
+
+def table(cost_s: float, nodes: list[int], flow: str) -> list[list[Curve]]:
+    """Print convergence times and largest gaps over nodes; the curves."""
+    found = [[run(shape, count, cost_s, flow=flow) for shape in SHAPES] for count in nodes]
+    print(f"\nC = {1000 * cost_s:g} ms, flow={flow}: seconds to converge (largest gap, in updates of each worker)\n")
+    print(f"| nodes | {' | '.join(SHAPES.values())} |\n| --- |{' --- |' * len(SHAPES)}")
+    for count, curves in zip(nodes, found, strict=True):
+        cells = [f"{curve.converged_s:.1f} ({curve.gaps.max():.1f})" for curve in curves]
+        print(f"| {count} | {' | '.join(cells)} |", flush=True)
+    return found
+
+
+def main() -> None:
+    """Run what the page shows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cost", type=float, nargs="*", default=[50.0], help="C in milliseconds")
+    parser.add_argument("--nodes", type=int, nargs="*", default=[2, 4, 6, 8, 9, 10])
+    parser.add_argument("--flow", default="period")
+    parser.add_argument("--picture", type=Path, help="write Fig. 3 and 4 there")
+    arguments = parser.parse_args()
+    for cost in arguments.cost:
+        found = table(cost / 1000, arguments.nodes, arguments.flow)
+    if arguments.picture:
+        draw(arguments.picture, arguments.nodes, found)
+
+
+def draw(path: Path, nodes: list[int], found: list[list[Curve]]) -> None:
+    """Figures 3 and 4 of the paper, side by side."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    style = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "ako"}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for number, (shape, name) in enumerate(SHAPES.items()):
+            left.plot(nodes, [curves[number].converged_s for curves in found], marker="osD"[number], label=name)
+            longest = found[-1][number].gaps
+            right.plot(LOOK_S * np.arange(len(longest)), longest, label=f"{name}, {nodes[-1]} nodes")
+        left.set(xlabel="nodes", ylabel="seconds to converge", yscale="log")
+        right.set(xlabel="seconds", ylabel="staleness gap, updates of each worker", yscale="symlog")
+        for axes in (left, right):
+            axes.legend(frameon=False)
+        figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
