@@ -1,15 +1,16 @@
-"""The experiment of parameter_sharing_tree.txt, 4, simulated: tables and the picture of docs/reproductions-tree.md.
+"""The experiment of parameter_sharing_tree.txt, 4, simulated: the tables of docs/reproductions-tree.md.
 
-    python benchmarks/reproductions/tree_paper.py [--cost 50] [--picture tree.svg]
+    python benchmarks/reproductions/tree_paper.py [--cost 60] [--out curves.json]
 
 Ten machines at most, each with a server and three workers. A worker computes for a second, hands its node an update of
 12 MB, and waits until it is taken in, 60 times. A node takes `cost` to take in an update, to make and send a sum, or to
-take in one: the C that the paper does not give. The picture needs the extra ``[plots]``.
+take in one: the C that the paper does not give.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,6 @@ class Curve:
         shape: the topology.
         nodes: how many.
         gaps: by tenth of a second, updates that a node's model lacked, on average, over workers.
-        busy: share of the first minute in which the node with most to do was busy with updates and sums.
         converged_s: seconds from the last update until all models were equal; infinite if they never were.
     """
 
@@ -163,35 +163,19 @@ def table(cost_s: float, nodes: list[int], flow: str) -> list[list[Curve]]:
 def main() -> None:
     """Run what the page shows."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cost", type=float, nargs="*", default=[50.0], help="C in milliseconds")
+    parser.add_argument("--cost", type=float, default=60.0, help="C in milliseconds")
     parser.add_argument("--nodes", type=int, nargs="*", default=[2, 4, 6, 8, 9, 10])
-    parser.add_argument("--flow", default="period")
-    parser.add_argument("--picture", type=Path, help="write Fig. 3 and 4 there")
+    parser.add_argument("--flow", choices=["period", "newest"], default="period")
+    parser.add_argument("--out", type=Path, help="write the curves there, as JSON, for tree_picture.py")
     arguments = parser.parse_args()
-    for cost in arguments.cost:
-        found = table(cost / 1000, arguments.nodes, arguments.flow)
-    if arguments.picture:
-        draw(arguments.picture, arguments.nodes, found)
-
-
-def draw(path: Path, nodes: list[int], found: list[list[Curve]]) -> None:
-    """Figures 3 and 4 of the paper, side by side."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    style = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "ako"}
-    with mpl.rc_context(style):
-        figure = Figure(figsize=(9, 3.4), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        for number, (shape, name) in enumerate(SHAPES.items()):
-            left.plot(nodes, [curves[number].converged_s for curves in found], marker="osD"[number], label=name)
-            longest = found[-1][number].gaps
-            right.plot(LOOK_S * np.arange(len(longest)), longest, label=f"{name}, {nodes[-1]} nodes")
-        left.set(xlabel="nodes", ylabel="seconds to converge", yscale="log")
-        right.set(xlabel="seconds", ylabel="staleness gap, updates of each worker", yscale="symlog")
-        for axes in (left, right):
-            axes.legend(frameon=False)
-        figure.savefig(path, metadata={"Date": None})
+    found = table(arguments.cost / 1000, arguments.nodes, arguments.flow)
+    if arguments.out:
+        curves = [
+            {"shape": SHAPES[each.shape], "nodes": each.nodes, "gaps": each.gaps.tolist(), "s": each.converged_s}
+            for row in found
+            for each in row
+        ]
+        arguments.out.write_text(json.dumps({"look_s": LOOK_S, "curves": curves}))
 
 
 if __name__ == "__main__":
