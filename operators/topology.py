@@ -80,14 +80,15 @@ def require_tree(edges: Sequence[tuple[int, int]], size: int) -> None:
     Raises:
         ConfigError: they do not; the message names a cycle, or the ranks that are apart from rank 0.
     """
-    graph: nx.Graph[int] = nx.Graph(edges)
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_edges_from(edges)
     graph.add_nodes_from(range(size))
-    unknown = sorted(set(graph) - set(range(size)))
+    unknown = sorted({rank for edge in edges for rank in edge} - set(range(size)))
     if unknown:
         fix = f"there are {size} nodes; name them 0 to {size - 1}"
         raise ConfigError(what="the topology names a node that does not exist", got=unknown[0], fix=fix)
     require_no_cycle(edges)
-    apart = sorted(set(graph) - nx.node_connected_component(graph, 0))
+    apart = [rank for rank in range(size) if not nx.has_path(graph, 0, rank)]
     if apart:
         names = ", ".join(map(str, apart))
         fix = f"connect {apart[0]} with one of the others"

@@ -45,16 +45,17 @@ class Zeros(SharedReplica):
 
 
 class Worker(Operator):
-    """Makes `UPDATES` updates, and then nothing for as long as the others need."""
+    """Makes so many updates, and then nothing for as long as the others need."""
 
     source = True
+    count: int = UPDATES
     updates = Out(Gradient)
 
     def process(self, tick: Tick) -> Emissions:
         """An update, or nothing."""
-        if tick.step == UPDATES + REST_S:
+        if tick.step == self.count + REST_S:
             yield EndOfData()
-        elif tick.step < UPDATES:
+        elif tick.step < self.count:
             yield self.updates(Gradient(tick.step + 1, np.ones(WEIGHTS, np.float32)))
 
 
@@ -86,10 +87,10 @@ class Curve:
     converged_s: float
 
 
-def graph_of(shape: str, waves: str = "neighbours", flow: str = "period") -> LogicalGraph:
-    """The job: three workers and a server on every node."""
+def graph_of(shape: str, flow: str, updates: int, workers: int) -> LogicalGraph:
+    """The job: workers and a server on every node."""
     layout = Layout.of(WEIGHTS, cells=1)
-    shared: dict[str, Any] = {"flow": flow, "waves": waves}
+    shared: dict[str, Any] = {"flow": flow}
     replica = Zeros(model=network("mlp", "digits", "uniform"), topology=parse_topology(shape), layout=layout, **shared)
     graph = (
         LogicalGraph(name=shape)
@@ -106,29 +107,41 @@ def graph_of(shape: str, waves: str = "neighbours", flow: str = "period") -> Log
         .connect("hear", "absorb")
         .connect("absorb.notices", "tell")
     )
-    for number in range(WORKERS):
-        graph = graph.with_operator(f"worker_{number}", Worker(), role="worker").connect(f"worker_{number}", "push")
+    for number in range(workers):
+        graph = graph.with_operator(f"worker_{number}", Worker(count=updates), role="worker").connect(
+            f"worker_{number}", "push"
+        )
     return graph
 
 
-def run(shape: str, nodes: int, cost_s: float, waves: str = "neighbours", flow: str = "period") -> Curve:
+def run(
+    shape: str,
+    nodes: int,
+    cost_s: float,
+    flow: str = "period",
+    *,
+    updates: int = UPDATES,
+    workers: int = WORKERS,
+    rate: float = RATE,
+    latency_s: float = 1e-4,
+) -> Curve:
     """The curve of one topology."""
     model = ClusterModel(
-        rate=RATE,
-        latency_s=1e-4,
+        rate=rate,
+        latency_s=latency_s,
         compute="constant",
-        tasks=WORKERS + 1,
+        tasks=workers + 1,
         byte_s=cost_s / MODEL_NBYTES,
-        statistics_s=LOOK_S,
+        statistics_s=LOOK_S if updates == UPDATES else LOOK_S / 10,
     )
     means = {
-        TaskKind(f"worker_{number}", "message", first): 1.0 for number in range(WORKERS) for first in (True, False)
+        TaskKind(f"worker_{number}", "message", first): 1.0 for number in range(workers) for first in (True, False)
     }
     means |= {TaskKind("push", "message", first): cost_s for first in (True, False)}
-    spec = JobSpec(name="tree", graph=graph_of(shape, waves, flow), nodes=nodes, seed=0, stop=StopRules())
+    spec = JobSpec(name="tree", graph=graph_of(shape, flow, updates, workers), nodes=nodes, seed=0, stop=StopRules())
     gaps: list[float] = []
     ended_s = converged_s = float("inf")
-    total = nodes * WORKERS * UPDATES
+    total = nodes * workers * updates
 
     def look(event: JobEvent) -> None:
         nonlocal ended_s, converged_s
@@ -137,7 +150,7 @@ def run(shape: str, nodes: int, cost_s: float, waves: str = "neighbours", flow: 
         shared = [node.states["replica"].sharing for node in simulator.run_so_far.nodes]  # type: ignore[attr-defined]
         made = sum(int(each.own.counts.sum()) for each in shared)
         have = [int(each.counts.sum()) for each in shared]
-        gaps.append((made - float(np.mean(have))) / (nodes * WORKERS))
+        gaps.append((made - float(np.mean(have))) / (nodes * workers))
         if made == total:
             ended_s = min(ended_s, event.elapsed_s)
         if all(count == total for count in have) and converged_s == float("inf"):
