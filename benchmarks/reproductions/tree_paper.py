@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ako_jobs.models import network
-from dataflow import ClusterModel, JobEvent, JobSpec, LogicalGraph, Route, Simulator, StopRules, TaskKind, Tick
+from dataflow import ClusterModel, JobSpec, LogicalGraph, Route, Simulator, StopRules, TaskKind, Tick
+from dataflow.engine.events import Outcome, Task
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator
 from dataflow.ports import In, Out
@@ -77,13 +79,13 @@ class Curve:
     Args:
         shape: the topology.
         nodes: how many.
-        gaps: by tenth of a second, updates that a node's model lacked, on average, over workers.
+        gaps: seconds, and then updates that a node's model lacks, on average, over workers.
         converged_s: seconds from the last update until all models were equal; infinite if they never were.
     """
 
     shape: str
     nodes: int
-    gaps: np.ndarray
+    gaps: list[tuple[float, float]]
     converged_s: float
 
 
@@ -132,34 +134,37 @@ def run(
         compute="constant",
         tasks=workers + 1,
         byte_s=cost_s / MODEL_NBYTES,
-        statistics_s=LOOK_S if updates == UPDATES else LOOK_S / 10,
     )
     means = {
         TaskKind(f"worker_{number}", "message", first): 1.0 for number in range(workers) for first in (True, False)
     }
     means |= {TaskKind("push", "message", first): cost_s for first in (True, False)}
     spec = JobSpec(name="tree", graph=graph_of(shape, flow, updates, workers), nodes=nodes, seed=0, stop=StopRules())
-    gaps: list[float] = []
-    ended_s = converged_s = float("inf")
+    gaps: list[tuple[float, float]] = []
+    ended_s = converged_s = math.inf
     total = nodes * workers * updates
 
-    def look(event: JobEvent) -> None:
+    def perform(_node: int, task: Task) -> Outcome:
+        """Run a task, and look at all nodes."""
         nonlocal ended_s, converged_s
-        if event.statistics is None or event.statistics.node or not simulator.run_so_far.nodes:
-            return
+        outcome, now = task.run(), simulator._clock.now()
+        if task.chain not in ("push", "hear"):
+            return outcome
         shared = [node.states["replica"].sharing for node in simulator.run_so_far.nodes]  # type: ignore[attr-defined]
         made = sum(int(each.own.counts.sum()) for each in shared)
         have = [int(each.counts.sum()) for each in shared]
-        gaps.append((made - float(np.mean(have))) / (nodes * workers))
+        if not gaps or now >= gaps[-1][0] + LOOK_S:
+            gaps.append((now, (made - float(np.mean(have))) / (nodes * workers)))
         if made == total:
-            ended_s = min(ended_s, event.elapsed_s)
-        if all(count == total for count in have) and converged_s == float("inf"):
-            converged_s = event.elapsed_s - ended_s
+            ended_s = min(ended_s, now)
+        if min(have) == total and converged_s == math.inf:
+            converged_s = now - ended_s
             simulator.cancel()
+        return outcome
 
-    simulator = Simulator(spec, model, means, look)
+    simulator = Simulator(spec, model, means, perform=perform)
     simulator.run()
-    return Curve(shape, nodes, np.array(gaps), converged_s)
+    return Curve(shape, nodes, gaps, converged_s)
 
 
 def table(cost_s: float, nodes: list[int], flow: str) -> list[list[Curve]]:
@@ -168,7 +173,7 @@ def table(cost_s: float, nodes: list[int], flow: str) -> list[list[Curve]]:
     print(f"\nC = {1000 * cost_s:g} ms, flow={flow}: seconds to converge (largest gap, in updates of each worker)\n")
     print(f"| nodes | {' | '.join(SHAPES.values())} |\n| --- |{' --- |' * len(SHAPES)}")
     for count, curves in zip(nodes, found, strict=True):
-        cells = [f"{curve.converged_s:.1f} ({curve.gaps.max():.1f})" for curve in curves]
+        cells = [f"{curve.converged_s:.1f} ({max(gap for _, gap in curve.gaps):.1f})" for curve in curves]
         print(f"| {count} | {' | '.join(cells)} |", flush=True)
     return found
 
@@ -184,11 +189,11 @@ def main() -> None:
     found = table(arguments.cost / 1000, arguments.nodes, arguments.flow)
     if arguments.out:
         curves = [
-            {"shape": SHAPES[each.shape], "nodes": each.nodes, "gaps": each.gaps.tolist(), "s": each.converged_s}
+            {"shape": SHAPES[each.shape], "nodes": each.nodes, "gaps": each.gaps, "s": each.converged_s}
             for row in found
             for each in row
         ]
-        arguments.out.write_text(json.dumps({"look_s": LOOK_S, "curves": curves}))
+        arguments.out.write_text(json.dumps(curves))
 
 
 if __name__ == "__main__":

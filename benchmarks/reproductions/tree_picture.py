@@ -19,7 +19,7 @@ COLOURS = ("#D55E00", "#0072B2", "#009E73")
 STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "ako"}
 
 
-def draw(curves: list[dict[str, Any]], look_s: float, path: Path) -> None:
+def draw(curves: list[dict[str, Any]], path: Path) -> None:
     """Seconds to converge over nodes, and the staleness gap over time with the most nodes."""
     shapes = list(dict.fromkeys(curve["shape"] for curve in curves))
     most = max(curve["nodes"] for curve in curves)
@@ -31,7 +31,7 @@ def draw(curves: list[dict[str, Any]], look_s: float, path: Path) -> None:
             nodes, seconds = [curve["nodes"] for curve in own], [curve["s"] for curve in own]
             left.plot(nodes, seconds, marker=marker, color=colour, label=shape)
             gaps = next(curve["gaps"] for curve in own if curve["nodes"] == most)
-            right.plot([look_s * number for number in range(len(gaps))], gaps, color=colour, label=shape)
+            right.plot(*zip(*gaps, strict=True), color=colour, label=shape)
         left.set(xlabel="nodes", ylabel="seconds to converge", ylim=(0, None))
         right.set(xlabel="seconds", ylabel=f"missing updates per worker, {most} nodes", ylim=(0, None))
         for axes in (left, right):
@@ -42,8 +42,7 @@ def draw(curves: list[dict[str, Any]], look_s: float, path: Path) -> None:
 def main() -> None:
     """Draw."""
     source, target = map(Path, sys.argv[1:])
-    found = json.loads(source.read_text())
-    draw(found["curves"], found["look_s"], target)
+    draw(json.loads(source.read_text()), target)
 
 
 if __name__ == "__main__":

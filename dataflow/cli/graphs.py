@@ -138,8 +138,8 @@ def _compare_topologies(spec: JobSpec, rate: float, *, as_json: bool) -> None:
         print_json({"costs": asdict(costs), "topologies": [asdict(each) for each in found]})
         return
     print(
-        f"{n_weights:,} weights, {nbytes / 1e6:.3g} MB: a node makes or takes in a sum in {1000 * costs.update_s:.3g} ms, "
-        f"a hop takes {1000 * costs.hop_s:.3g} ms; a sum on each edge each way every {config['period']}"
+        f"{n_weights:,} weights, {nbytes / 1e6:.3g} MB: {1000 * costs.update_s:.3g} ms to make or take in a sum, "
+        f"{1000 * costs.hop_s:.3g} ms for a hop; a sum on each edge each way every {config['period']}"
     )
     print_table(
         ("TOPOLOGY", "HOPS", "DEGREE", "DELAY", "NODE", "LINK"),
