@@ -12,6 +12,7 @@ from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.quantities import duration
+from operators.checkpoint import CheckpointShared
 from operators.neighbours import Absorb, Push, PushMean, ReceiveContributions, SendContributions
 from operators.shared_replica import ShareClocks, SharedReplica
 from operators.topology import parse_topology
@@ -109,7 +110,8 @@ def build(config: Config) -> LogicalGraph:
     )
     push = PushMean(schedule=setting.schedule) if bsp else Push(every=config.n_sync)
     period_s = duration(config.period) if config.flow == "period" else 0.0
-    return finish_after(add_sharing(graph, push, Absorb(period_s=period_s)), "absorb")
+    graph = finish_after(add_sharing(graph, push, Absorb(period_s=period_s)), "absorb")
+    return graph.replace("checkpoint", CheckpointShared(model=setting.model))
 
 
 def add_sharing(graph: LogicalGraph, push: Push, absorb: Absorb) -> LogicalGraph:

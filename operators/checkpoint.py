@@ -11,10 +11,11 @@ import safetensors.numpy
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Artifact, Emissions, Operator
 from dataflow.ports import In
-from dataflow.state import Reads
+from dataflow.state import Reads, Writes
 from operators.clocks import ClocksState
 from operators.dnn import NetworkSpec, build_network
 from operators.messages import Progress, Vector
+from operators.shared_replica import SharedReplicaState
 
 
 class Checkpoint(Operator):
@@ -74,6 +75,29 @@ class CheckpointOwed(Checkpoint):
         else:
             more = {f"owed.{name}": tensor for name, tensor in owed.items()}
             yield checkpoint(replica, statistics, velocity, clocks, node, more)
+
+
+class CheckpointShared(Checkpoint):
+    """Keeps x of a worker that shares its replica over a tree, too, and the counts of updates in it."""
+
+    replica = Writes()  # type: ignore[assignment]
+
+    def process(  # type: ignore[override]
+        self,
+        progress: Progress,
+        replica: SharedReplicaState,
+        statistics: Vector,
+        velocity: Vector,
+        clocks: ClocksState,
+        node: NodeContext,
+    ) -> Emissions:
+        """A checkpoint of this node, or the final model."""
+        if progress.final:
+            yield from Checkpoint.process(self, progress, replica.current, statistics, velocity, clocks, node)
+        else:
+            own = replica.sharing.own
+            more: dict[str, np.ndarray] = {"shared.x": own.values, "shared.counts": own.counts}
+            yield checkpoint(replica.current, statistics, velocity, clocks, node, more)
 
 
 def checkpoint(

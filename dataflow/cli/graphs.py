@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ako_jobs.audit import audit
 from ako_jobs.job_settings import job_settings
 from ako_jobs.jobs import Job, load_job, prepare
 from ako_jobs.tree_plan import Costs, compare, measured_update_s
@@ -46,6 +47,7 @@ class PlanFormat(StrEnum):
     epilog=examples(
         "ako check ako --settings",
         "ako check my_job.py radius=2 --nodes 3",
+        "ako check tree topology=star epochs=0.2 --audit",
     )
 )
 def check(
@@ -53,6 +55,12 @@ def check(
     settings: SettingsArgument = None,
     nodes: NodesOption = 4,
     list_settings: Annotated[bool, typer.Option("--settings", help="List the job's settings instead.")] = False,
+    audited: Annotated[
+        bool,
+        typer.Option(
+            "--audit", help="Run a tree job here, in one process, and prove that all nodes end with all updates."
+        ),
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Check a job without running it: settings, data, graph, and whether it fits the nodes."""
@@ -63,6 +71,9 @@ def check(
     spec = prepare(loaded, parse_settings(settings), nodes).spec
     graph = spec.graph
     streams = sum(edge.route is not None for edge in graph.edges)
+    if audited:
+        _audit(spec, as_json=json)
+        return
     if json:
         print_json(
             {
@@ -116,6 +127,18 @@ def plan(
         return
     render = {PlanFormat.TEXT: plan_text, PlanFormat.MERMAID: plan_mermaid, PlanFormat.DOT: plan_dot}[form]
     print(render(physical).rstrip("\n"))
+
+
+def _audit(spec: JobSpec, *, as_json: bool) -> None:
+    """Show that the nodes of a tree job end with all updates."""
+    found = audit(spec)
+    if as_json:
+        print_json(asdict(found))
+        return
+    print(
+        f"{spec.name} on {spec.nodes} nodes: every node ends with all {sum(found.updates):,} updates; replicas are "
+        f"{found.apart:.2g} from their sum at most, and rounding explains {found.allowed:.2g}"
+    )
 
 
 def _compare_topologies(spec: JobSpec, rate: float, *, as_json: bool) -> None:
