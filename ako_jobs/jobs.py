@@ -222,7 +222,9 @@ def _check_topology(graph: LogicalGraph, nodes: int) -> None:
     for element in graph.elements:
         if element.factory == qualified_name(SharedReplica):
             shared = SharedReplica.model_validate_json(element.params)
-            shared.topology.of(len(place(graph, nodes)[element.role]))
+            for topology in (shared.topology, shared.then):
+                if topology is not None:
+                    topology.of(len(place(graph, nodes)[element.role]))
 
 
 @contextmanager

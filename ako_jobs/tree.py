@@ -24,6 +24,8 @@ class Config(CodecConfig):
     Args:
         topology: who talks to whom: chain, star, twin_masters, tree(2) with up to two nodes below each, or a file with
             an edge such as 0 1 on each line.
+        then: what the topology is changed to while the job runs, written as it is; it stays if left out.
+        change_after: gradients of a worker after which it changes its neighbours; by itself, and nobody waits.
         consistency: bsp (all wait for all; the mean is applied), ssp (no worker is `bound` updates ahead of the
             slowest), assp (nobody's model has `bound` updates more than the poorest one) or eventual (nobody waits).
         bound: with ssp and assp, updates; at least `n_sync`.
@@ -36,6 +38,8 @@ class Config(CodecConfig):
     """
 
     topology: str = "chain"
+    then: str | None = None
+    change_after: PositiveInt | None = None
     consistency: Literal["bsp", "ssp", "assp", "eventual"] = "eventual"
     bound: PositiveInt = 4
     n_sync: PositiveInt = 1
@@ -43,11 +47,12 @@ class Config(CodecConfig):
     period: str = "1s"
     waves: Literal["neighbours", "root"] = "neighbours"
 
-    @field_validator("topology")
+    @field_validator("topology", "then")
     @classmethod
-    def _is_one(cls, text: str) -> str:
+    def _is_one(cls, text: str | None) -> str | None:
         try:
-            parse_topology(text)
+            if text is not None:
+                parse_topology(text)
         except ConfigError as error:
             message = f"{error.what}; {error.fix}" if error.fix else error.what
             raise ValueError(message) from None
@@ -74,6 +79,10 @@ class Config(CodecConfig):
             message = f"a worker would wait for what it has not pushed; use bound={self.n_sync} or more"
         elif self.consistency == "bsp" and self.waves == "root":
             message = "the rounds of bsp end when all have told all; leave out waves=root, or use another consistency"
+        elif self.then is not None and (self.consistency == "bsp" or self.waves == "root"):
+            message = "the tree cannot be changed with bsp or waves=root; leave out then, or use another consistency"
+        elif (self.then is None) != (self.change_after is None):
+            message = "then and change_after go together; write both, as in then=star change_after=500"
         elif self.consistency == "bsp" and self.flow == "period":
             message = "bsp tells a round once it is complete; leave out flow=period, or use another consistency"
         elif self.flow != "period" and self.period != type(self).model_fields["period"].default:
@@ -98,6 +107,7 @@ def build(config: Config) -> LogicalGraph:
             model=setting.model,
             warm_start=setting.warm_start,
             topology=parse_topology(config.topology),
+            then=None if config.then is None else parse_topology(config.then),
             layout=setting.layout,
             consistency=config.consistency,
             flow=config.flow,
@@ -108,7 +118,7 @@ def build(config: Config) -> LogicalGraph:
             rate=setting.schedule,
         ),
     )
-    push = PushMean(schedule=setting.schedule) if bsp else Push(every=config.n_sync)
+    push = PushMean(schedule=setting.schedule) if bsp else Push(every=config.n_sync, change_after=config.change_after)
     period_s = duration(config.period) if config.flow == "period" else 0.0
     graph = finish_after(add_sharing(graph, push, Absorb(period_s=period_s)), "absorb")
     return graph.replace("checkpoint", CheckpointShared(model=setting.model))

@@ -20,12 +20,18 @@ class Push(Operator):
     The samples are `missing`: updates of others that the belief lacks, as far as is known; and `moved`: how far a pull
     has moved the replica.
 
+    If the tree is changed, `rewired` are the gradients from then until all new neighbours have spoken, in which the
+    replica goes on by itself.
+
     Args:
         every: gradients between two pushes.
+        change_after: gradients of this node after which it has other neighbours, if any are declared, unless it hears
+            of the change before; None: before its end.
     """
 
     pool = "network"
     every: int = Field(default=1, ge=1)
+    change_after: int | None = Field(default=None, ge=1)
     gradients = In(Gradient)
     notices = Out(Notice)
     replica = Writes()
@@ -33,15 +39,21 @@ class Push(Operator):
 
     def process(self, gradient: Gradient, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         """Push and pull, if it is time, and say who is to be told."""
+        if gradient.number == self.change_after:
+            replica.rewire()
         if gradient.number % self.every == 0:
             replica.push()
             yield Sample("moved", replica.pull())
             yield from map(self.notices, replica.react(clocks))
         yield Sample("missing", float(replica.sharing.missing()))
+        rewired = replica.settled()
+        if rewired is not None:
+            yield Sample("rewired", float(rewired))
 
     def on_end(self, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         """Push what is left; nothing more comes from this node."""
         replica.push()
+        replica.rewire()
         replica.sharing.end()
         yield from map(self.notices, replica.react(clocks))
 

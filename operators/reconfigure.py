@@ -60,11 +60,7 @@ def replace(
     owns = {node: sharings[node].own for node in retired}
     left = {node: sharing for node, sharing in sharings.items() if node not in retired}
     for node, sharing in left.items():
-        now = behind(after, node)
-        for neighbour in now.keys() - sharing.sides.keys() | now.keys() & joined:
-            gone = next(iter(sharing.sides.keys() & retired - now.keys()), neighbour)
-            sharing.meet(neighbour, now[neighbour], epoch=epoch, instead_of=gone)
-        sharing.redraw(now)
+        _turn(sharing, retired, joined, behind(after, node), epoch)
     values = next(iter(sharings.values())).own.values
     nothing = Total(np.zeros_like(values), np.zeros(n_counts, np.int64))
     for node in joined:
@@ -73,6 +69,36 @@ def replace(
         own = together([nothing, *kept, *inherited])
         left[node] = Sharing(node, behind(after, node), own, epoch=epoch, heard=False)
     return left
+
+
+def rewire(sharing: Sharing, before: Edges, after: Edges, *, epoch: int) -> None:
+    """What one node does when the edges among the same nodes are changed; each can do it at a moment of its own.
+
+    Args:
+        sharing: the node's.
+        before: edges of the tree as it is.
+        after: edges of the tree as it is to be.
+        epoch: of the edges that are changed: higher than any before.
+    """
+    retired, now = region(before, after), behind(after, sharing.node)
+    if sharing.node in retired:
+        sharing.begin_again(now, epoch=epoch)
+    else:
+        _turn(sharing, retired, retired, now, epoch)
+
+
+def _turn(
+    sharing: Sharing,
+    retired: Collection[int],
+    joined: Collection[int],
+    now: Mapping[int, tuple[int, ...]],
+    epoch: int,
+) -> None:
+    """Have a node outside the region talk to the one that has come to be its neighbour there."""
+    for neighbour in [each for each in now if each in joined]:
+        gone = next((each for each in sharing.sides if each in retired and each not in now), neighbour)
+        sharing.meet(neighbour, now[neighbour], epoch=epoch, instead_of=gone)
+    sharing.redraw(now)
 
 
 def _orphans(owns: Mapping[int, Total], nodes: Collection[int]) -> Iterable[Total]:

@@ -171,6 +171,11 @@ class Sharing:
         """Whether no update is made any more, here or behind any neighbour, that is not in the belief."""
         return self.ended and all(side.final for side in self.sides.values())
 
+    @property
+    def whole(self) -> bool:
+        """Whether all mirrors are what somebody has said: if not, the belief lacks what lies behind a new neighbour."""
+        return all(side.heard for side in self.sides.values())
+
     def add(self, values: Vector, updates: int = 1, *, scale: float = 1.0) -> None:
         """Add `scale` times updates of this node to x.
 
@@ -270,8 +275,21 @@ class Sharing:
         """
         before = None if instead_of is None else self.sides.pop(instead_of)
         total = self._nothing() if before is None else before.total
-        self.sides[neighbour] = Side(tuple(behind), total, epoch, heard=before is not None, owed=True)
+        self.sides[neighbour] = Side(tuple(behind), total, epoch, heard=before is not None, owed=True, noted=True)
         self._changed(neighbour)
+
+    def begin_again(self, behind: Mapping[int, Iterable[int]], *, epoch: int) -> None:
+        """Have other neighbours: with x as it is, and mirrors of nothing until they have spoken.
+
+        Args:
+            behind: by neighbour, the nodes behind it.
+            epoch: of all edges.
+        """
+        self.sides = {
+            neighbour: Side(tuple(nodes), self._nothing(), epoch, heard=False, owed=True, noted=True)
+            for neighbour, nodes in behind.items()
+        }
+        self._changed(None)
 
     def redraw(self, behind: Mapping[int, Iterable[int]]) -> None:
         """Hear which nodes are behind the neighbours now."""

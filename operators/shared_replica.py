@@ -7,7 +7,7 @@ that it has not pushed are in no sum yet.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, cast
 
@@ -23,9 +23,10 @@ from operators.dnn import NetworkSpec
 from operators.edge_codes import EdgeCodes
 from operators.layout import Layout
 from operators.messages import Code, Vector
+from operators.reconfigure import rewire
 from operators.schedule import Schedule
 from operators.share import FAR, Contribution, Sharing, Told, Total, Waves
-from operators.topology import Topology, behind
+from operators.topology import Edges, Topology, behind
 from operators.vector_state import VectorState
 from operators.warm_start import WarmStart, initial_weights
 
@@ -60,8 +61,10 @@ class SharedReplicaState(VectorState):
         consistency: what a worker waits for.
         flow: when neighbours are told of changes.
         every: gradients between two pushes.
-        codes: by neighbour; none without a codec.
+        codec: what makes fewer bytes of sums; none if None.
+        layers: offset at which each layer begins.
         rate: learning rate of gradients, for codes.
+        change: the edges of the tree, and what they are to be changed to; None if they stay.
     """
 
     def __init__(
@@ -73,20 +76,26 @@ class SharedReplicaState(VectorState):
         consistency: Consistency = "eventual",
         flow: Flow = "newest",
         every: int = 1,
-        codes: Mapping[int, EdgeCodes] | None = None,
+        codec: Codec | None = None,
+        layers: tuple[int, ...] = (0,),
         rate: Schedule | None = None,
+        change: tuple[Edges, Edges] | None = None,
     ) -> None:
         super().__init__(initial + sharing.belief.values)
         self.sharing = sharing
-        self._initial, self._layout, self._codes = initial, layout, dict(codes or {})
+        self._initial, self._layout, self._codec, self._layers = initial, layout, codec, layers
         self._consistency, self._flow, self._rate, self._every = consistency, flow, rate, every
         self._unpushed = np.zeros_like(initial) if every > 1 else _NO_VALUES
         self._made = self._pushed = 0
         self._early = consistency == "bsp" or flow == "period"
-        self._queued: dict[int, deque[Told]] = {neighbour: deque() for neighbour in sharing.sides}
-        self._rounds = dict.fromkeys(sharing.sides, 0)
+        self._codes: dict[int, EdgeCodes] = {}
+        self._queued: dict[int, deque[Told]] = {}
+        self._rounds: dict[int, int] = {}
         self._round = 0
         self._arriving: dict[int, Vector] = {}
+        self._change, self._epoch = change, 0
+        self._changed_at = 0
+        self._meet(sharing.sides)
 
     def descend(self, direction: Vector, rate: float, *, scale: bool) -> None:
         """Make an update of this node's own: subtract it from the replica, and have it pushed in its turn.
@@ -113,12 +122,34 @@ class SharedReplicaState(VectorState):
 
     def pull(self) -> float:
         """Make the replica the belief, with the worker's own updates; the norm of the change."""
+        if not self.sharing.whole:
+            return 0.0
         before, after = self.current, self._initial + self.sharing.belief.values
         if self._made > self._pushed:
             after += self._unpushed
         change = float(np.linalg.norm(after - before))
         self.values = after
         return change
+
+    def rewire(self) -> None:
+        """Change the tree as declared, if that has not been done; whoever hears of it from a new neighbour does so, too.
+
+        Nobody waits: until all new neighbours have spoken the replica goes on with own updates, and is not pulled.
+        """
+        if self._change is None:
+            return
+        (before, after), self._change = self._change, None
+        known = {neighbour: side.epoch for neighbour, side in self.sharing.sides.items()}
+        self._epoch, self._changed_at = self._epoch + 1, self._made
+        rewire(self.sharing, before, after, epoch=self._epoch)
+        self._meet(each for each, side in self.sharing.sides.items() if known.get(each) != side.epoch)
+
+    def settled(self) -> int | None:
+        """Own updates made from a change of the tree until all new neighbours had spoken; once, and else None."""
+        if not (self._changed_at and self.sharing.whole):
+            return None
+        made, self._changed_at = self._made - self._changed_at, 0
+        return made
 
     def react(self, clocks: ShareClocksState) -> Iterator[Notice]:
         """Bring clocks up to date after a change, and in bulk-synchronous rounds the replica; who is to be told.
@@ -130,7 +161,8 @@ class SharedReplicaState(VectorState):
         if rounds and sharing.rounds() > self._round:
             self._round = sharing.rounds()
             self.pull()
-        clocks.follow(sharing, self._consistency, self._round)
+        if sharing.whole:
+            clocks.follow(sharing, self._consistency, self._round)
         for neighbour, side in sharing.sides.items():
             if self._early:
                 final = sharing.is_final_for(neighbour) and not side.closed
@@ -157,17 +189,22 @@ class SharedReplicaState(VectorState):
         """
         neighbour, told = notice.to, None
         if notice.turn:
-            told = self._queued[neighbour].popleft()
+            queued = self._queued.get(neighbour)
+            told = queued.popleft() if queued else None
         else:
             told = self.sharing.note_for(neighbour) if self._early else self.sharing.tell(neighbour)
         if told is not None:
             yield from self._cut(neighbour, told, workers)
 
     def arrive(self, said: Contribution) -> Told | None:
-        """What a neighbour says, once all of it has come; None before, and of who is none any more."""
+        """What a neighbour says, once all of it has come; None before, and of who is none any more.
+
+        What comes from a tree that has been changed already makes this node change, too.
+        """
+        if said.epoch > self._epoch:
+            self.rewire()
         side = self.sharing.sides.get(said.origin)
         if side is None or said.epoch != side.epoch:
-            self._arriving.pop(said.origin, None)
             return None
         total = None
         if said.number:
@@ -201,6 +238,14 @@ class SharedReplicaState(VectorState):
         own = self.sharing.own
         own.values[:], own.counts[:] = tensors["x"], tensors["counts"]
         self._made = self._pushed = int(own.counts[self.sharing.node])
+
+    def _meet(self, neighbours: Iterable[int]) -> None:
+        """Begin with neighbours that have been told nothing yet."""
+        for neighbour in neighbours:
+            self._queued[neighbour], self._rounds[neighbour] = deque(), 0
+            self._arriving.pop(neighbour, None)
+            if self._codec:
+                self._codes[neighbour] = EdgeCodes(self._codec, self._layout, self._layers)
 
     def _queue(self, neighbour: int) -> Notice:
         told = self.sharing.sum_for(neighbour)
@@ -318,6 +363,7 @@ class SharedReplica(StateElement):
         model: the network.
         warm_start: training before the start; none if None.
         topology: the tree.
+        then: what it is changed to while the nodes run; None: it stays.
         layout: the model's cells.
         consistency: what a worker waits for: ``bsp`` rounds, ``ssp`` and ``assp`` bounds, ``eventual`` nobody.
         flow: ``newest``: of each change as soon as the neighbour has taken in what it was told before; ``period``:
@@ -334,6 +380,7 @@ class SharedReplica(StateElement):
     model: NetworkSpec
     warm_start: WarmStart | None = None
     topology: Topology
+    then: Topology | None = None
     layout: Layout
     consistency: Consistency = "eventual"
     flow: Flow = "newest"
@@ -355,7 +402,7 @@ class SharedReplica(StateElement):
             ConfigError: the topology is no tree of so many nodes.
         """
         members = node.members[self.role]
-        edges = tuple((members[one], members[other]) for one, other in self.topology.of(len(members)))
+        edges = _edges(self.topology, members)
         sides = behind(edges, node.index)
         sharing = Sharing(
             node.index,
@@ -366,10 +413,8 @@ class SharedReplica(StateElement):
             eager=self.consistency in ("ssp", "assp"),
             acknowledges=self.consistency != "bsp" and self.flow == "newest",
         )
-        codes = {}
         if self.codec:
             Residual.compile(self.codec)
-            codes = {neighbour: EdgeCodes(self.codec, self.layout, self.layers) for neighbour in sides}
         return SharedReplicaState(
             initial,
             sharing,
@@ -377,6 +422,12 @@ class SharedReplica(StateElement):
             consistency=self.consistency,
             flow=self.flow,
             every=self.every,
-            codes=codes,
+            codec=self.codec,
+            layers=self.layers,
             rate=self.rate,
+            change=None if self.then is None else (edges, _edges(self.then, members)),
         )
+
+
+def _edges(topology: Topology, members: Sequence[int]) -> Edges:
+    return tuple(sorted((members[one], members[other]) for one, other in topology.of(len(members))))

@@ -60,6 +60,8 @@ def tree_job(
     every: int = 1,
     given: tuple[int, ...] = (),
     period_s: float = 0.0,
+    then: str | None = None,
+    change_after: int | None = None,
     **shared: Any,
 ) -> LogicalGraph:
     layout = Layout.of(n_weights, cells=cells)
@@ -67,6 +69,7 @@ def tree_job(
         model=network("mlp", "digits", "uniform"),
         topology=parse_topology(topology),
         layout=layout,
+        then=None if then is None else parse_topology(then),
         every=every,
         flow="period" if period_s else "newest",
         **shared,
@@ -80,7 +83,7 @@ def tree_job(
             "compute", SharedCompute(n_weights=n_weights, rounds=rounds, slack=slack, given=given), role="worker"
         )
     )
-    return add_sharing(graph, Push(every=every), Absorb(period_s=period_s))
+    return add_sharing(graph, Push(every=every, change_after=change_after), Absorb(period_s=period_s))
 
 
 def assert_shared(nodes: Sequence[LoadedNode], rounds: int, n_weights: int) -> None:

@@ -60,3 +60,25 @@ def test_sharing_in_any_order_is_exact(
     plan = compile_graph(graph, nodes).model_copy(update={"window_nbytes": window})
     run = MemoryDriver(plan, order=np.random.default_rng(seed)).execute()
     assert_shared(run.nodes, ROUNDS, WEIGHTS)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    before=st.sampled_from(TOPOLOGIES),
+    after=st.sampled_from(TOPOLOGIES),
+    nodes=st.integers(1, 7),
+    seed=st.integers(0, 2**32 - 1),
+    change_after=st.integers(1, 9),
+    consistency=st.sampled_from(["eventual", "ssp", "assp"]),
+    period_s=st.sampled_from([0.0, 1.0]),
+)
+def test_sharing_over_a_tree_that_changes_meanwhile_is_exact(
+    before: str, after: str, nodes: int, seed: int, change_after: int, consistency: str, period_s: float
+) -> None:
+    """Each node changes its neighbours at its own gradient, some before others have, and at the latest at its end."""
+    slack = None if consistency == "eventual" else 1
+    graph = tree_job(
+        before, then=after, change_after=change_after, slack=slack, consistency=consistency, period_s=period_s
+    )
+    run = MemoryDriver(compile_graph(graph, nodes), order=np.random.default_rng(seed)).execute()
+    assert_shared(run.nodes, ROUNDS, WEIGHTS)
