@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine_rig import Count, LogState, NetNote, Num, Receive, Rig, Send, graph_of, nodes_of, received
+from engine_rig import Count, LogState, NetNote, Num, Receive, Relay, Rig, Send, graph_of, nodes_of, received
 
 from dataflow.engine.events import MessageArrived, SetTimer, StreamEnded, TimerFired
 from dataflow.engine.memory_driver import MemoryDriver
@@ -127,6 +127,21 @@ def test_nodes_that_answer_each_other_end_once_one_says_no_more() -> None:
     assert logs[1][:3] == [(0, 0), (0, 2), (0, 4)]
     assert logs[0][:2] == [(0, 1), (0, 3)]
     assert [log[-1] for log in logs] == ["end", "end"]
+
+
+class Silent(Relay):
+    """Says that it emits nothing more, and lets the next operator of its chain wait."""
+
+    def process(self, num: Num) -> Emissions:
+        yield EndOfData()
+
+
+def test_end_of_data_of_an_operator_in_the_middle_of_a_chain_is_refused() -> None:
+    graph = graph_of({"count": Count(), "middle": Silent(), "last": Relay()}, [("count", "middle"), ("middle", "last")])
+    rig = Rig(nodes_of(graph))
+    rig.start()
+    rig.finish_all()
+    assert "operator 'middle' yielded something that is no effect of its own" in str(rig.failure())
 
 
 def test_operator_that_emits_after_the_end_of_its_data_fails() -> None:
