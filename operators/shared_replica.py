@@ -132,7 +132,7 @@ class SharedReplicaState(VectorState):
         return change
 
     def rewire(self) -> None:
-        """Change the tree as declared, if that has not been done; whoever hears of it from a new neighbour does so, too.
+        """Change the tree as declared, if that has not been done; who hears of it from a new neighbour does so, too.
 
         Nobody waits: until all new neighbours have spoken the replica goes on with own updates, and is not pulled.
         """

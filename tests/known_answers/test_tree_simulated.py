@@ -94,3 +94,34 @@ def test_counts_of_updates_arrive_before_the_sums_that_they_are_in() -> None:
     simulation.run()
     assert any(known >= 2 and not have for known, have in seen)
     np.testing.assert_array_equal(seen[-1][1], ROUNDS)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("faults", ["no fault", "all at once"])
+def test_sharing_over_a_chain_that_becomes_a_star_is_exact_in_the_simulator(model: str, faults: str) -> None:
+    graph = tree_job("chain", then="star", change_after=3)
+    run = simulate(graph, 4, faults=FAULTS[faults], **MODELS[model])
+    assert_shared(run.nodes, ROUNDS, WEIGHTS)
+
+
+def test_no_node_pauses_while_a_chain_becomes_a_star() -> None:
+    """A gradient takes 1 ms, and nobody waits for anybody: on each node they follow each other without a gap."""
+    begun: dict[int, list[float]] = {}
+
+    def perform(node: int, task: Task) -> Outcome:
+        if task.chain == "compute" and task.role == "message":
+            begun.setdefault(node, []).append(simulation._clock.now())
+        return task.run()
+
+    graph = tree_job("chain", then="star", change_after=30, rounds=60, n_weights=50_000)
+    simulation = simulator(graph, 6, latency_s=0.005, compute="constant", tasks=2, seed=3)
+    simulation._perform = perform
+    run = simulation.run()
+    assert run.state == "FINISHED", run.reason
+    assert_shared(run.nodes, 60, 50_000)
+    for node, moments in begun.items():
+        assert len(moments) == 61  # and once to find that there is no more
+        assert np.diff(moments).max() < 0.01, node
+    rewired = [each.samples["push.rewired"] for each in run.statistics]
+    assert [each.count for each in rewired] == [1] * 6
+    assert max(each.maximum for each in rewired) < 30
