@@ -9,9 +9,10 @@ from dataflow.graph.logical import LogicalGraph
 from dataflow.operators_api import qualified_name
 from operators.apply import ApplyMean
 from operators.compute import Compute
+from operators.neighbours import PushMean
 from operators.serve import ServeMean
 
-_MEANS = frozenset({qualified_name(ApplyMean), qualified_name(ServeMean)})
+_MEANS = frozenset({qualified_name(ApplyMean), qualified_name(ServeMean), qualified_name(PushMean)})
 
 
 def effective_rate(graph: LogicalGraph, config: BaseModel, nodes: int) -> str:

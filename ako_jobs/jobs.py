@@ -29,9 +29,10 @@ from dataflow.graph.checks import check
 from dataflow.graph.logical import LogicalGraph
 from dataflow.operators_api import qualified_name
 from operators.dnn.torch_spec import INSTALL_TORCH
+from operators.shared_replica import SharedReplica
 from operators.source import Source
 
-BUILT_IN = {name: f"ako_jobs.{name}" for name in ("ako", "parameter_server", "all_to_all", "sparse")}
+BUILT_IN = {name: f"ako_jobs.{name}" for name in ("ako", "parameter_server", "all_to_all", "sparse", "tree")}
 """Modules of the jobs that have a name of their own."""
 
 _OURS = frozenset({"ako_jobs", "dataflow", "operators"})
@@ -138,6 +139,7 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
             else JobSpec.model_fields["watchdog_s"].default,
         )
     _check_data(graph, nodes, spec.seed)
+    _check_topology(graph, nodes)
     return Prepared(spec, make_bundle(job.folder, job.include) if job.folder else None, graph)
 
 
@@ -218,6 +220,16 @@ def _check_data(graph: LogicalGraph, nodes: int, seed: int) -> None:
         if operator.kind == qualified_name(Source):
             source = Source.model_validate_json(operator.params)
             source.training_rows(len(place(graph, nodes)[operator.role]), seed)
+
+
+def _check_topology(graph: LogicalGraph, nodes: int) -> None:
+    """Refuse, before any process is started, what every node would refuse: a topology that is no tree of the nodes."""
+    for element in graph.elements:
+        if element.factory == qualified_name(SharedReplica):
+            shared = SharedReplica.model_validate_json(element.params)
+            for topology in (shared.topology, shared.then):
+                if topology is not None:
+                    topology.of(len(place(graph, nodes)[element.role]))
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from ako_jobs.config import TrainingConfig
 from ako_jobs.datasets import DataSet
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
+from dataflow.state import StateElement
 from operators.advance import Advance
 from operators.checkpointing import Checkpoints
-from operators.clocks import Clocks
 from operators.compute import Compute
 from operators.course import Course
 from operators.data import DataRef, open_data
@@ -143,11 +143,12 @@ def add_worker(
     graph: LogicalGraph,
     setting: Setting,
     *,
-    clocks: Clocks,
+    clocks: StateElement,
     local: bool,
     emits: Literal["gradient", "update"],
     slack: int | None,
     optimizer: Sgd | None = None,
+    replica: StateElement | None = None,
 ) -> LogicalGraph:
     """`graph` with the operators and state elements of role ``worker`` up to the gradients.
 
@@ -159,13 +160,15 @@ def add_worker(
         emits: whether gradients leave the workers, or updates.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
         optimizer: what workers make of their gradients; None: the setting's.
+        replica: the model on a worker; one that nobody else knows of if None.
     """
     config, data, optimizer = setting.config, setting.data, optimizer or setting.optimizer
     validate = Validate(model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise)
+    replica = replica or Replica(model=setting.model, warm_start=setting.warm_start)
     told, looks = ("advance", Advance()) if config.phantom else ("validate", validate)
     graph = (
         graph.with_tensor_scale(setting.tensor_scale)
-        .with_state("replica", Replica(model=setting.model, warm_start=setting.warm_start), role="worker")
+        .with_state("replica", replica, role="worker")
         .with_state("statistics", Statistics(model=setting.model, warm_start=setting.warm_start), role="worker")
         .with_state("velocity", Velocity(n_weights=setting.layout.n_weights, optimizer=optimizer), role="worker")
         .with_state("clocks", clocks, role="worker")

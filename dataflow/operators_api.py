@@ -77,7 +77,11 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """Yielded by a source that has nothing more to give."""
+    """Yielded by a source that has nothing more to give, or by any other operator that emits nothing more.
+
+    Whoever gets messages from such an operator ends without waiting for what it is still sent: so nodes that pass on
+    what they are sent, and would wait for each other's end for ever, can end.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +99,23 @@ Effect = Emission | Sample | Artifact | EndOfData | Checkpoint
 Emissions = Iterator[Effect]
 
 
-HOOKS = {"process": 1, "merge": 1, "ready": 0, "on_end": 0, "on_left": 1, "on_joined": 1, "on_rates": 1}
+HOOKS = {
+    "process": 1,
+    "merge": 1,
+    "ready": 0,
+    "on_end": 0,
+    "on_left": 1,
+    "on_joined": 1,
+    "on_rates": 1,
+    "on_timer": 0,
+}
 """Methods that may ask for state by parameter name, with the number of positional arguments each is given.
 
 `ready(**state) -> bool` holds an operator back while false; `on_end(**state)` runs once after the last message;
 `on_left(node, **state)` behind the last message of a node that has ended or died, or, if this operator receives none of
 it, when it has died; `on_joined(node, **state)` when one that had died is a member again, ahead of its first message;
-`on_rates(rates, **state)` when the node has measured how fast it is (`dataflow.reports.Rates`). Only `process` is
-required.
+`on_rates(rates, **state)` when the node has measured how fast it is (`dataflow.reports.Rates`); `on_timer(**state)`
+every `Operator.timer_s` seconds. Only `process` is required.
 """
 
 
@@ -162,6 +175,11 @@ class Operator(BaseModel):
             """A private attribute, by a shorter way than pydantic's, since `process` asks for them at every message."""
             private = self.__pydantic_private__
             return private[name] if private and name in private else super().__getattr__(name)
+
+    @property
+    def timer_s(self) -> float:
+        """Seconds between two calls of `on_timer`, from the start on; 0 for never."""
+        return 0.0
 
     def open(self, node: NodeContext) -> None:
         """Prepare on `node` before the job starts: open data, compile kernels. May take long."""

@@ -22,7 +22,7 @@ from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_
 JobArgument = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="ako, parameter_server, all_to_all, sparse, a file my_job.py, or module:function."
+        metavar="JOB", help="ako, parameter_server, all_to_all, sparse, tree, a file my_job.py, or module:function."
     ),
 ]
 SettingsArgument = Annotated[

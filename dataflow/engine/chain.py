@@ -189,6 +189,10 @@ class Chain:
         self.minds_leaving = any(member.has("on_left") for member in self.members)
         self.minds_joining = any(member.has("on_joined") for member in self.members)
         self.minds_rates = any(member.has("on_rates") for member in self.members)
+        self.timer_s = min(
+            (member.operator.timer_s for member in self.members if member.has("on_timer") and member.operator.timer_s),
+            default=0.0,
+        )
         self.uses = _together(member.uses(hook) for member in self.members for hook in HOOKS)
         self.writes = self.uses.writes
         self.merge_needs = Needs(writes=self.members[0].uses("merge").writes)
@@ -203,6 +207,7 @@ class Chain:
         )
         self.left_needs, self.end_needs = self._hook_needs("on_left"), self._hook_needs("on_end")
         self.joined_needs, self.rates_needs = self._hook_needs("on_joined"), self._hook_needs("on_rates")
+        self.timer_needs = self._hook_needs("on_timer")
 
     def ready(self, given: Given) -> bool:
         """Whether every `ready` predicate of the chain holds for what `gate_uses` asks for.
@@ -252,6 +257,10 @@ class Chain:
     def rates(self, rates: Rates, given: Given, step: int) -> Outcome:
         """What the operators give when their node has measured how fast it is, in chain order."""
         return self._hook("on_rates", (rates,), given, step)
+
+    def timer(self, given: Given, step: int) -> Outcome:
+        """What the operators give when their time has come, in chain order."""
+        return self._hook("on_timer", (), given, step)
 
     def end(self, given: Given, step: int) -> Outcome:
         """What the operators give after the last message of all, in chain order."""
@@ -337,13 +346,13 @@ class _Call:
         elif isinstance(effect, Artifact):
             _check_named(member, effect)
             self.outcome.artifacts.append(effect)
-        elif isinstance(effect, EndOfData) and member.operator.source:
+        elif isinstance(effect, EndOfData) and member is self._chain.members[0 if member.operator.source else -1]:
             self.outcome.end_of_data = True
         elif isinstance(effect, Checkpoint):
             self.outcome.checkpoint = effect.number
         else:
             own = "self.<port>(message), Sample(...), Artifact(...) or Checkpoint(...)"
-            fix = f"yield {own}; a source may yield EndOfData()"
+            fix = f"yield {own}; the last of a chain may yield EndOfData()"
             member.refuse("yielded something that is no effect of its own", effect, fix)
 
     def _emitted(self, position: int, member: Member, emission: Emission) -> None:

@@ -17,7 +17,7 @@ from dataflow.engine.news import News
 from dataflow.message import Sharded
 from dataflow.reports import Rates
 
-Role = Literal["message", "shard", "merge", "step", "rates", "end"]
+Role = Literal["message", "shard", "merge", "step", "rates", "timer", "end"]
 
 
 @dataclass(init=False, slots=True, eq=False)
@@ -76,10 +76,10 @@ class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
     `feeders` are the sources on this node whose messages come to it, `gathers` the chains on it that make steps of what
-    this source gives. `rates` are the newest that its operators have not been given. `checkpoint` is the number of one
-    that is due before the chain goes on. `telling` is the node of which they are being told the first of the `news`.
-    `alone` says that no other chain that has not ended writes what this one's merge writes. `turn` and `awake` are for
-    `dataflow.engine.turns`.
+    this source gives. `rates` are the newest that its operators have not been given, `checkpoint` is the number of one
+    that is due before the chain goes on, `telling` the node of which they are being told the first of the `news`.
+    `timed` says that its operators' time has come, `silent` that it emits nothing more, `alone` that no other chain
+    that has not ended writes what this one's merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
     """
 
     def __init__(self, chain: Chain, inputs: Inputs) -> None:
@@ -99,7 +99,7 @@ class ChainState:
         self.rates: Rates | None = None
         self.offered: Offered | None = None
         self.next_step = self.next_shard = 0
-        self.exhausted = self.stopping = self.ending = False
+        self.exhausted = self.stopping = self.ending = self.silent = self.timed = False
         self.gate_shut = False
         self.alone = False
         self.turn = 0
@@ -132,7 +132,7 @@ class ChainState:
             return self.step.merging
         if self.checkpoint is not None:
             return bool(self.running) or self.gate_shut
-        if self.rates is not None or (self.news and not self.ending):
+        if self.rates is not None or self.timed or (self.news and not self.ending):
             return False
         if self.source:
             waits = bool(self.running) or self.gate_shut or not self.has_room()

@@ -31,7 +31,7 @@ class Outcome:
         artifacts: files for the job's results.
         parts: a gathering operator's parts, each with the number of its shard.
         merged: a gathering operator's step has been merged.
-        end_of_data: a source has nothing more.
+        end_of_data: a source has nothing more, or another chain emits nothing more.
         checkpoint: number of the checkpoint that is due; None if none is.
     """
 
@@ -56,7 +56,8 @@ class Task:
 
     Args:
         chain: id of the chain it belongs to.
-        role: what it does for the chain: ``message``, ``shard``, ``merge``, ``step`` (both), ``rates`` or ``end``.
+        role: what it does for the chain: ``message``, ``shard``, ``merge``, ``step`` (both), ``rates``, ``timer`` or
+            ``end``.
         pool: the pool that must run it.
         run: the work; raises `AkoError` and nothing else.
     """
@@ -156,6 +157,13 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The time that a `SetTimer` gave for a chain is over."""
+
+    chain: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """Sources end after the step they are in; everything under way is finished."""
 
@@ -174,6 +182,7 @@ Event = (
     | NodeLeft
     | NodeJoined
     | Measured
+    | TimerFired
     | StopAsked
     | GoOn
 )
@@ -260,6 +269,14 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Hand back a `TimerFired` for a chain once `after_s` seconds are over."""
+
+    chain: str
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Tell the coordinator, or keep a result."""
 
@@ -278,4 +295,4 @@ class Failed:
     error: AkoError
 
 
-Command = RunTask | Offer | SendMessage | SendEnd | GrantCredit | Report | Ended | Failed | GoOn
+Command = RunTask | Offer | SendMessage | SendEnd | GrantCredit | SetTimer | Report | Ended | Failed | GoOn

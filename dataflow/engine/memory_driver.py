@@ -1,7 +1,8 @@
 """The memory driver: all nodes of a plan in one thread, first in first out, taking no time.
 
-Everything that is not compute-pool work is done before the next compute task, so a plan without choices left by
-asynchrony always runs the same way. An `order` makes those choices at random instead, to test that they do not matter.
+Time passes, from timer to timer, only if there is nothing else to do. Everything that is not compute-pool work is done
+before the next compute task, so a plan without choices left by asynchrony always runs the same way. An `order` makes
+those choices at random instead, to test that they do not matter.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 import numpy as np
 
 from dataflow.engine.events import (
+    Command,
     CreditGranted,
     Ended,
     Event,
@@ -28,12 +31,14 @@ from dataflow.engine.events import (
     RunTask,
     SendEnd,
     SendMessage,
+    SetTimer,
     Snapshot,
     Started,
     StopAsked,
     StreamEnded,
     Task,
     TaskFinished,
+    TimerFired,
 )
 from dataflow.engine.loading import LoadedNode, load_node, load_nodes
 from dataflow.engine.node_engine import NodeEngine
@@ -41,6 +46,9 @@ from dataflow.errors import AkoError, JobFailedError
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.reports import OperatorReport
+
+_IN_VAIN = 8
+"""Timers that fire for each node, on average, without any message being sent, before the driver gives up."""
 
 
 @dataclass
@@ -96,6 +104,9 @@ class MemoryDriver:
         everybody = range(len(self.engines))
         self._open = {(node, other) for node in everybody for other in everybody}
         self._unmet: dict[int, set[int]] = {}
+        self._timers: list[tuple[float, int, str]] = []
+        self._now = 0.0
+        self._in_vain = 0
 
     def execute(self) -> MemoryRun:
         """Open every operator, run until every node that is not buried has ended, and return what came out.
@@ -182,13 +193,22 @@ class MemoryDriver:
         elif self._compute:
             self._run_task(*self._compute.pop(0))
         else:
+            return self._let_time_pass()
+        return True
+
+    def _let_time_pass(self) -> bool:
+        """Fire the next timer; False if there is none, or several rounds of all of them have changed nothing."""
+        if not self._timers or self._in_vain > _IN_VAIN * len(self.engines):
             return False
+        self._in_vain += 1
+        self._now, node, chain = heappop(self._timers)
+        self._put(("timer", node), node, TimerFired(chain))
         return True
 
     def _step_at_random(self, order: np.random.Generator) -> bool:
         queues = list(self._events)
         if not queues and not self._compute:
-            return False
+            return self._let_time_pass()
         pick = int(order.integers(len(queues) + len(self._compute)))
         if pick < len(queues):
             self._handle_next(queues[pick])
@@ -214,25 +234,38 @@ class MemoryDriver:
         for command in commands:
             if node in self.run.buried or engine is not self.engines[node]:  # it died as it reported
                 return
-            match command:
-                case RunTask(task):
-                    self._start_task(node, task)
-                case Offer(behind):
-                    self._offers[behind] = command
-                case SendMessage(stream, message, size) if (node, stream.target) in self._open:
-                    self._put(stream, stream.target, MessageArrived(stream, message, size))
-                case SendEnd(stream) if (node, stream.target) in self._open:
-                    self._put(stream, stream.target, StreamEnded(stream))
-                case GrantCredit(stream, size) if (node, stream.source) in self._open:
-                    self._put(("credit", stream), stream.source, CreditGranted(stream, size))
-                case Report(what):
-                    self._report(node, what)
-                case GoOn():
-                    self._put(("control", node), node, command)
-                case Ended():
-                    self.run.ended.add(node)
-                case Failed(error):
-                    raise error
+            self._carry_out(node, command)
+
+    def _carry_out(self, node: int, command: Command) -> None:
+        match command:
+            case RunTask(task):
+                self._start_task(node, task)
+            case Offer(behind):
+                self._offers[behind] = command
+            case SetTimer(chain, after_s):
+                heappush(self._timers, (self._now + after_s, node, chain))
+            case SendMessage() | SendEnd():
+                self._send(node, command)
+            case GrantCredit(stream, size) if (node, stream.source) in self._open:
+                self._put(("credit", stream), stream.source, CreditGranted(stream, size))
+            case Report(what):
+                self._report(node, what)
+            case GoOn():
+                self._put(("control", node), node, command)
+            case Ended():
+                self.run.ended.add(node)
+            case Failed(error):
+                raise error
+
+    def _send(self, node: int, command: SendMessage | SendEnd) -> None:
+        stream = command.stream
+        if (node, stream.target) not in self._open:
+            return
+        if isinstance(command, SendEnd):
+            self._put(stream, stream.target, StreamEnded(stream))
+        else:
+            self._in_vain = 0
+            self._put(stream, stream.target, MessageArrived(stream, command.message, command.nbytes))
 
     def _report(self, node: int, what: OperatorReport | Artifact | Snapshot) -> None:
         if isinstance(what, Artifact):

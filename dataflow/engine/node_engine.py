@@ -35,12 +35,14 @@ from dataflow.engine.events import (
     RunTask,
     SendEnd,
     SendMessage,
+    SetTimer,
     Snapshot,
     Started,
     StopAsked,
     StreamEnded,
     Task,
     TaskFinished,
+    TimerFired,
 )
 from dataflow.engine.flow import Crossing, UnderWay
 from dataflow.engine.inbox import Delivery
@@ -49,7 +51,7 @@ from dataflow.engine.loading import LoadedNode, Members
 from dataflow.engine.news import Change, Happening
 from dataflow.engine.tally import Tally
 from dataflow.engine.turns import Turns
-from dataflow.errors import AkoError
+from dataflow.errors import AkoError, OperatorError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import reached
 from dataflow.message import Message, Sharded, Tick
@@ -187,6 +189,8 @@ class NodeEngine:
 
     def _begin(self, _: Started) -> None:
         self._started, self._started_s = True, self._now
+        for state in self._turns:
+            self._set_timer(state)
 
     def _stop(self, _: StopAsked) -> None:
         for state in self._turns:
@@ -249,6 +253,8 @@ class NodeEngine:
         if state.checkpoint is not None:
             return self._keep(state, state.checkpoint)
         if state.rates is not None and self._start_rates(state, state.rates):
+            return True
+        if state.timed and self._start_timer(state):
             return True
         if state.news and (news := state.news.next()) is not None:
             return self._start_telling(state, *news)
@@ -322,6 +328,15 @@ class NodeEngine:
         state.rates = None
         chain, step, given = state.chain, state.next_step, self._given(state.chain.rates_needs)
         self._run(state, "rates", given, lambda: chain.rates(rates, given, step))
+        return True
+
+    def _start_timer(self, state: ChainState) -> bool:
+        """Run `on_timer` ahead of the messages that wait, between steps."""
+        if not state.has_room() or not self._free(state.chain.timer_needs):
+            return False
+        state.timed = False
+        chain, step, given = state.chain, state.next_step, self._given(state.chain.timer_needs)
+        self._run(state, "timer", given, lambda: chain.timer(given, step))
         return True
 
     def _open_step(self, state: ChainState, first: Message) -> bool:
@@ -515,17 +530,13 @@ class NodeEngine:
     def _commit(self, state: ChainState, run: Running, outcome: Outcome) -> None:
         if run.locked:
             self._unlock(run.locked)
-        for name, emission in outcome.emissions:
-            self._emit(name, emission, run.joins)
-        for report in outcome.reports:
-            self._commands.append(Report(report))
-        for artifact in outcome.artifacts:
-            self._commands.append(Report(artifact))
-        for name, sample in outcome.samples:
-            self._tally.sample(name, sample)
+        self._publish(state, run, outcome)
         if run.delivery is not None:
             self._consumed(run.delivery)
-        state.exhausted |= outcome.end_of_data
+        if outcome.end_of_data and state.source:
+            state.exhausted = True
+        elif outcome.end_of_data:
+            self._end_outputs(state)
         if state.telling is not None:  # with nothing else of the chain under way, so this was it
             self._told(state, state.telling)
         if outcome.checkpoint is not None:
@@ -541,6 +552,20 @@ class NodeEngine:
             self._close(state)
             return
         self._awake.wake(state)
+
+    def _publish(self, state: ChainState, run: Running, outcome: Outcome) -> None:
+        """Make what a task yielded visible."""
+        if outcome.emissions and state.silent:
+            what = "an operator has emitted something after it had yielded EndOfData"
+            raise OperatorError(what, where=f"node {self._name}, operator {outcome.emissions[0][0]}")
+        for name, emission in outcome.emissions:
+            self._emit(name, emission, run.joins)
+        for report in outcome.reports:
+            self._commands.append(Report(report))
+        for artifact in outcome.artifacts:
+            self._commands.append(Report(artifact))
+        for name, sample in outcome.samples:
+            self._tally.sample(name, sample)
 
     def _unlock(self, elements: AbstractSet[str]) -> None:
         self._locked -= elements
@@ -623,6 +648,19 @@ class NodeEngine:
                 state.rates = event.rates
                 self._awake.wake(state)
 
+    def _timer_fired(self, event: TimerFired) -> None:
+        """Have a chain's operators called, once if they have not been since the last time, and set the next timer."""
+        state = self._chains[event.chain]
+        if state not in self._turns or state.ending or state.silent:
+            return
+        state.timed = True
+        self._awake.wake(state)
+        self._set_timer(state)
+
+    def _set_timer(self, state: ChainState) -> None:
+        if state.chain.timer_s:
+            self._commands.append(SetTimer(state.name, state.chain.timer_s))
+
     # Ending
 
     def _stream_ended(self, event: StreamEnded) -> None:
@@ -676,6 +714,13 @@ class NodeEngine:
             self._awake.sleep(state)
         for other in self._turns:
             other.look_around(self._turns)
+        self._end_outputs(state)
+
+    def _end_outputs(self, state: ChainState) -> None:
+        """Tell everybody downstream that nothing more comes from a chain, unless they know."""
+        if state.silent:
+            return
+        state.silent = True
         last, leaving = state.chain.last.id, self._leaving.items()
         for number in [number for (name, _), numbers in leaving if name == last for number in numbers]:
             if number in self._crossings:
@@ -696,6 +741,7 @@ _TAKE: Final[Mapping[type, Callable[[NodeEngine, Any], None]]] = {
     NodeLeft: NodeEngine._node_left,
     NodeJoined: NodeEngine._node_joined,
     Measured: NodeEngine._measured,
+    TimerFired: NodeEngine._timer_fired,
     GoOn: NodeEngine._go_on,
     StopAsked: NodeEngine._stop,
     Started: NodeEngine._begin,

@@ -37,6 +37,7 @@ from dataflow.engine.events import (
     StreamEnded,
     Task,
     TaskFinished,
+    TimerFired,
 )
 from dataflow.engine.loading import LoadedNode
 from dataflow.engine.node_engine import NodeEngine
@@ -94,6 +95,7 @@ class Kind(IntEnum):
     GO_ON = 8
     MEASURED = 9
     NODE_JOINED = 10
+    TIMER_FIRED = 11
 
 
 # To pack a plain number takes a third of the time that a member of an enumeration takes.
@@ -115,7 +117,7 @@ class Noted(NamedTuple):
         kind: a `Kind`.
         failed: whether the task failed.
         followed: whether the task that was offered behind it was started.
-        edge: number of the stream's edge.
+        edge: number of the stream's edge; of a timer, number of the chain in the plan.
         node: number of the node at the other end of the stream, or of the node that left or joined.
         checksum: of the message; see `checksum`.
         amount: bytes of the message or of the credit; number of the task; incarnation of the node that joined.
@@ -378,6 +380,9 @@ class _Notebook:
             return pack(Noted(Kind.NODE_LEFT, node=event.node, now_s=now))
         if isinstance(event, NodeJoined):
             return pack(Noted(Kind.NODE_JOINED, node=event.node, amount=event.incarnation, now_s=now))
+        if isinstance(event, TimerFired):
+            heads = [chain.head for chain in self._plan.chains]
+            return pack(Noted(Kind.TIMER_FIRED, edge=heads.index(event.chain), now_s=now))
         if isinstance(event, Measured):
             self._rates += pack_rates(event.rates)
         return _EVENT.pack(_KINDS[type(event)], 0, 0, 0, 0, 0, 0, now, 0.0)

@@ -26,10 +26,12 @@ from dataflow.engine.events import (
     Report,
     SendEnd,
     SendMessage,
+    SetTimer,
     Snapshot,
     Started,
     StopAsked,
     StreamEnded,
+    TimerFired,
 )
 from dataflow.engine.loading import LoadedNode, load_node, message_types
 from dataflow.engine.membership import Members
@@ -101,6 +103,7 @@ class NodeDriver:
         self._beating: asyncio.Task[None] | None = None
         self._members, self._absent = Members(0, {}, {}), set[int]()
         self._meeting, self._changed = asyncio.Lock(), asyncio.Event()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self.loaded: LoadedNode | None = None
 
     async def prepare(self, files: Sequence[bytes] = ()) -> str:
@@ -251,6 +254,8 @@ class NodeDriver:
         """Free threads and links. The network is its owner's to close."""
         if self._beating is not None:
             self._beating.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         if self._vitals is not None:
             self._vitals.stop()
         if self._runner is not None:
@@ -264,6 +269,11 @@ class NodeDriver:
         assert self._runner is not None
         if self._minds_rates:
             self._runner.feed(Measured(rates))
+
+    def _timer_fired(self, chain: str) -> None:
+        assert self._runner is not None
+        if not self._ended.done():
+            self._runner.feed(TimerFired(chain))
 
     def _load(self, files: Sequence[bytes]) -> LoadedNode:
         loaded = load_node(self._plan, self._node, incarnation=self._incarnation)
@@ -298,6 +308,8 @@ class NodeDriver:
                     self._links.send_end(stream.target, stream.edge)
                 case GrantCredit(stream, nbytes):
                     self._links.grant(stream.source, stream.edge, nbytes)
+                case SetTimer(chain, after_s):
+                    self._timers[chain] = self._loop.call_later(after_s, self._timer_fired, chain)
                 case Report(what):
                     self._report(what)
                 case Failed(error):

@@ -39,6 +39,7 @@ from dataflow.engine.events import (
     StreamEnded,
     Task,
     TaskFinished,
+    TimerFired,
 )
 from dataflow.engine.loading import LoadedNode, load_node
 from dataflow.engine.node_engine import NodeEngine
@@ -290,6 +291,8 @@ class _Replay:
                 return NodeLeft(noted.node)
             case Kind.MEASURED if self._rates[node]:
                 return Measured(self._rates[node].popleft())
+            case Kind.TIMER_FIRED if noted.edge < len(self._plan.chains):
+                return TimerFired(self._plan.chains[noted.edge].head)
             case Kind.STARTED:
                 return Started()
             case Kind.STOP_ASKED:

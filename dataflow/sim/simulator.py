@@ -28,11 +28,13 @@ from dataflow.engine.events import (
     RunTask,
     SendEnd,
     SendMessage,
+    SetTimer,
     Started,
     StopAsked,
     StreamEnded,
     Task,
     TaskFinished,
+    TimerFired,
 )
 from dataflow.engine.loading import LoadedNode, load_nodes
 from dataflow.engine.node_engine import NodeEngine
@@ -357,6 +359,9 @@ class Simulator:
     def _go_on(self, node: int, command: GoOn) -> None:
         self._clock.at(self._clock.now(), self._feed, (node, command))
 
+    def _set_timer(self, node: int, command: SetTimer) -> None:
+        self._clock.at(self._clock.now() + command.after_s, self._feed, (node, TimerFired(command.chain)))
+
     def _leave_alone(self, node: int, command: Offer) -> None:
         """Engines start the task when the one before it ends, which takes no time here."""
 
@@ -419,6 +424,7 @@ _CARRY_OUT: Final[Mapping[type, Callable[[Simulator, int, Any], None]]] = {
     SendEnd: Simulator._send_end,
     GoOn: Simulator._go_on,
     Offer: Simulator._leave_alone,
+    SetTimer: Simulator._set_timer,
     Report: Simulator._report,
     Ended: Simulator._node_ended,
     Failed: Simulator._node_failed,

@@ -121,6 +121,10 @@ class Harness:
         """Tell the operator how fast its node is; what it yields."""
         return self._run("on_rates", (rates,), self._given("on_rates"), self._count)
 
+    def timer(self) -> list[Effect]:
+        """Tell the operator that its time has come; what it yields."""
+        return self._run("on_timer", (), self._given("on_timer"), self._count)
+
     def emitted(self, port: str) -> list[Any]:
         """The messages emitted so far on an output port.
 

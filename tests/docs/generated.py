@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from ako_jobs import ako, all_to_all, parameter_server, sparse
+from ako_jobs import ako, all_to_all, parameter_server, sparse, tree
 from ako_jobs.config import TrainingConfig
 from ako_jobs.job_settings import job_settings
 from ako_jobs.jobs import load_job, prepare
@@ -55,7 +55,13 @@ def _plan(detail: str) -> str:
 
 def _settings(job: str) -> str:
     common = {setting.key for setting in job_settings(TrainingConfig)}
-    config = {"ako": ako, "parameter_server": parameter_server, "all_to_all": all_to_all, "sparse": sparse}
+    config = {
+        "ako": ako,
+        "parameter_server": parameter_server,
+        "all_to_all": all_to_all,
+        "sparse": sparse,
+        "tree": tree,
+    }
     settings = (
         [setting for setting in job_settings(config[job].Config) if setting.key not in common]
         if job

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from pydantic import PrivateAttr
 
-from ako_jobs import ako, all_to_all, parameter_server, sparse
+from ako_jobs import ako, all_to_all, parameter_server, sparse, tree
 from ako_jobs.worker import Setting
 from dataflow.engine.events import Snapshot
 from dataflow.engine.loading import LoadedNode
@@ -24,11 +24,17 @@ from operators.roll import Present
 from operators.source import Source
 from operators.vector_state import VectorState
 
-TOPOLOGIES = {"ako": ako, "all_to_all": all_to_all, "parameter_server": parameter_server, "sparse": sparse}
+TOPOLOGIES = {
+    "ako": ako,
+    "all_to_all": all_to_all,
+    "parameter_server": parameter_server,
+    "sparse": sparse,
+    "tree": tree,
+}
 BASE: dict[str, Any] = {"epochs": 0.25, "batch": 8, "lr": 0.02, "warm_start": 0, "holdout": 0.1, "seed": 3}
 
 
-def job(topology: str, **settings: Any) -> LogicalGraph:
+def job(topology: str, /, **settings: Any) -> LogicalGraph:
     module: Any = TOPOLOGIES[topology]
     graph: LogicalGraph = module.build(module.Config.parse({**BASE, **settings}))
     return graph

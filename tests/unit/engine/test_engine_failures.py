@@ -58,8 +58,6 @@ class Breaks(Operator):
                 yield 3  # type: ignore[misc]
             case "foreign":
                 yield Emission("elsewhere", num)
-            case "end":
-                yield EndOfData()
             case "ako":
                 raise ConfigError("no such thing", got=5, fix="try six")
 
@@ -254,7 +252,7 @@ def test_operator_that_cannot_be_called_fails_naming_its_class_and_no_line_of_th
     assert error.where == f"node node-0, {_line(TakesNothing, 'class TakesNothing')}"
 
 
-@pytest.mark.parametrize("how", ["effect", "foreign", "end"])
+@pytest.mark.parametrize("how", ["effect", "foreign"])
 def test_operator_that_yields_no_effect_of_its_own_fails(how: str) -> None:
     error = _failure(Breaks(how=how))
     assert error.what == "operator 'middle' yielded something that is no effect of its own"

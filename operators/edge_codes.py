@@ -1,0 +1,55 @@
+"""What one neighbour of a tree is sent in fewer bytes: how a sum has changed since it was told last, as a codec has it.
+
+The sender adds each code to its *shadow* of the neighbour's mirror, as the neighbour does to the mirror, so both are
+equal bit for bit. Sum less shadow is what is owed on the edge: what a code leaves out is part of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dataflow.operators_api import Sample
+from operators.compression import Codec, Residual, add
+from operators.layout import Layout
+from operators.messages import Code, Vector
+
+
+class EdgeCodes:
+    """The shadow of one neighbour's mirror.
+
+    Args:
+        codec: what makes fewer bytes of changes.
+        layout: the model's cells.
+        layers: offset at which each layer begins.
+    """
+
+    def __init__(self, codec: Codec, layout: Layout, layers: Sequence[int]) -> None:
+        self.shadow = np.zeros(layout.n_weights, np.float32)
+        self._residual, self._layout = Residual(codec, layout.n_weights, layers), layout
+
+    def codes(self, values: Vector, unit: float) -> list[Code]:
+        """The change since the last time, a code for each frame.
+
+        Args:
+            values: (weights,) float32, the sum.
+            unit: how many of its units a gradient's is; see `Residual.quantise`.
+
+        Raises:
+            OperatorError: a weight is infinite or not a number.
+        """
+        np.subtract(values, self.shadow, out=self._residual.values)
+        update, codes = self._residual.quantise(unit=unit), list[Code]()
+        for start, stop in self._layout.frames(0, self._layout.cells):
+            where = self._layout.weights(start, stop)
+            code = update.encode(where.start, where.stop)
+            add(self.shadow[where], code)
+            codes.append(code)
+        nbytes = sum(code.nbytes for code in codes)
+        self._residual.account.note(update.n_weights, update.count(0, update.n_weights), nbytes)
+        return codes
+
+    def samples(self) -> Iterator[Sample]:
+        """What codes have cost, and what is owed."""
+        yield from self._residual.samples()

@@ -1,0 +1,159 @@
+"""The operators of parameter sharing over a tree: push and pull, tell the neighbours, take in what they tell."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, EndOfData, Operator, Sample
+from dataflow.ports import In, Out
+from dataflow.state import Writes
+from operators.messages import Gradient, Progress
+from operators.schedule import Schedule
+from operators.share import Contribution
+from operators.shared_replica import Notice, ShareClocksState, SharedReplicaState
+
+
+class Push(Operator):
+    """Pushes a worker's updates and pulls the node's belief, every so many gradients (3.6, n_sync).
+
+    The samples are `missing`: updates of others that the belief lacks, as far as is known; and `moved`: how far a pull
+    has moved the replica.
+
+    If the tree is changed, `rewired` are the gradients from then until all new neighbours have spoken, in which the
+    replica goes on by itself.
+
+    Args:
+        every: gradients between two pushes.
+        change_after: gradients of this node after which it has other neighbours, if any are declared, unless it hears
+            of the change before; None: before its end.
+    """
+
+    pool = "network"
+    every: int = Field(default=1, ge=1)
+    change_after: int | None = Field(default=None, ge=1)
+    gradients = In(Gradient)
+    notices = Out(Notice)
+    replica = Writes()
+    clocks = Writes()
+
+    def process(self, gradient: Gradient, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
+        """Push and pull, if it is time, and say who is to be told."""
+        if gradient.number == self.change_after:
+            replica.rewire()
+        if gradient.number % self.every == 0:
+            replica.push()
+            yield Sample("moved", replica.pull())
+            yield from map(self.notices, replica.react(clocks))
+        yield Sample("missing", float(replica.sharing.missing()))
+        rewired = replica.settled()
+        if rewired is not None:
+            yield Sample("rewired", float(rewired))
+
+    def on_end(self, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
+        """Push what is left; nothing more comes from this node."""
+        replica.push()
+        replica.rewire()
+        replica.sharing.end()
+        yield from map(self.notices, replica.react(clocks))
+
+
+class PushMean(Push):
+    """Adds a worker's share of a step along the mean of all workers' gradients to x: bulk-synchronous rounds.
+
+    The replica is pulled once all shares of a round are there.
+
+    Args:
+        schedule: learning rate of the mean gradient, by the step's number.
+    """
+
+    schedule: Schedule
+
+    def process(  # type: ignore[override]
+        self, gradient: Gradient, replica: SharedReplicaState, clocks: ShareClocksState, node: NodeContext
+    ) -> Emissions:
+        """Take in a gradient, and say who is to be told."""
+        replica.sharing.add(gradient.values, scale=-self.schedule.at(gradient.number, node.size) / node.size)
+        yield from map(self.notices, replica.react(clocks))
+
+
+class SendContributions(Operator):
+    """Tells neighbours what they are to be told: the newest sum, made when there is credit for it."""
+
+    pool = "network"
+    sends = True
+    notices = In(Notice, key="to", latest=("to", "turn"))
+    contributions = Out(Contribution)
+    replica = Writes()
+
+    def process(self, notice: Notice, replica: SharedReplicaState, node: NodeContext) -> Emissions:
+        """The sum, or a note, in messages of at most a frame."""
+        for contribution in replica.take(notice, node.size):
+            yield self.contributions(contribution, to=notice.to)
+        yield from replica.samples()
+
+
+class ReceiveContributions(Operator):
+    """Takes in what neighbours tell, in the order in which they did."""
+
+    pool = "network"
+    receives = True
+    arriving = In(Contribution)
+    contributions = Out(Contribution)
+
+    def process(self, contribution: Contribution) -> Emissions:
+        """What came, as it came."""
+        yield self.contributions(contribution)
+
+
+class Absorb(Operator):
+    """Puts what a neighbour tells in the place of its mirror, and says who is to be told of that.
+
+    Once all that reaches the node is final it pulls, emits nothing more, and waits for the others' end.
+
+    Args:
+        period_s: seconds between two looks at what neighbours have not been told; 0: they are told of each change.
+    """
+
+    pool = "network"
+    period_s: float = Field(default=0.0, ge=0)
+    contributions = In(Contribution)
+    notices = Out(Notice)
+    finished = Out(Progress)
+    replica = Writes()
+    clocks = Writes()
+
+    def process(self, contribution: Contribution, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
+        """Who is to be told, once the neighbour has told all."""
+        if replica.sharing.through:
+            return
+        told = replica.arrive(contribution)
+        if told is not None and replica.sharing.absorb(contribution.origin, told):
+            yield from self._react(replica, clocks)
+
+    @property
+    def timer_s(self) -> float:
+        """The period."""
+        return self.period_s
+
+    def on_timer(self, replica: SharedReplicaState) -> Emissions:
+        """Who has not been told what has changed."""
+        if not replica.sharing.through:
+            yield from map(self.notices, replica.tick())
+
+    def on_left(self, node: int, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
+        """Wait for a node that has ended no more."""
+        if not replica.sharing.through:
+            replica.sharing.leave(node)
+            yield from self._react(replica, clocks)
+
+    def on_end(self, replica: SharedReplicaState) -> Emissions:
+        """Pull: nobody has anything more to tell."""
+        replica.pull()
+        yield from ()
+
+    def _react(self, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
+        yield from map(self.notices, replica.react(clocks))
+        if replica.sharing.through:
+            replica.pull()
+            yield EndOfData()

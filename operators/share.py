@@ -1,0 +1,399 @@
+"""The parameter-sharing protocol of one node of a tree (parameter_sharing_tree.txt, 3), without ports or clocks.
+
+Node p keeps x, the sum of its own updates, and for each neighbour q a mirror: the sum of all updates made behind q. Its
+belief is x and all mirrors (equation 2); what it tells q is x and all mirrors but q's (equation 3). Both are added up
+anew from what is kept, so nothing drifts, and a sum that is told twice, or that overtakes another, does no harm.
+
+Counts of updates by the node that made them travel as the sums do: whoever has a sum knows what is in it. Invariant: on
+a tree each update is in x of one node, and in a belief at most once; once nothing is owed, in every belief once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dataflow.errors import OperatorError
+from dataflow.message import Message
+from operators.messages import Code, Vector
+
+Counts = npt.NDArray[np.int64]
+Waves = Literal["neighbours", "root"]
+
+FAR: Final = int(np.iinfo(np.int64).max // 2)
+"""Updates made by a node that makes no more: as many as anybody may wait for."""
+
+
+class Total(NamedTuple):
+    """A sum of updates, (weights,) float32, and how many of each node's are in it, (nodes,) int64."""
+
+    values: Vector
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution(Message):
+    """What a node tells a neighbour: the sum of all updates on its side of their edge, or of how many it knows.
+
+    Args:
+        origin: number of the node that tells it.
+        epoch: how often the tree has been changed where the edge is; others are not listened to.
+        number: of the sum on this edge, from 1; 0 without one.
+        heard: number of the newest sum that came the other way.
+        final: the sum changes no more.
+        start, stop: cells of the model's `Layout`; equal without a sum.
+        last: these are the sum's last cells.
+        counts: (nodes,) updates in the sum by the node that made them, with its last cells; else of no elements.
+        known: (2, nodes) for each node, updates in its x and in its belief, as far as the sender knows.
+        values: (weights of the cells,) float32; or uint8, what a codec made of their change since the sum before.
+    """
+
+    origin: int
+    epoch: int
+    number: int
+    heard: int
+    final: bool
+    start: int
+    stop: int
+    last: bool
+    counts: Counts
+    known: Counts
+    values: Vector | Code
+
+
+class Told(NamedTuple):
+    """A sum for a neighbour, before it is cut and coded; `number` is 0 for a note, which has no sum."""
+
+    number: int
+    epoch: int
+    heard: int
+    final: bool
+    known: Counts
+    total: Total | None
+
+
+@dataclass(slots=True)
+class Side:
+    """What is known of one neighbour, and of the part of the tree behind it.
+
+    Args:
+        behind: numbers of the nodes there.
+        total: the mirror of what it told last.
+        epoch: see `Contribution`.
+        heard: the mirror is what this neighbour said, or the one whose place it has taken.
+        final: the mirror changes no more.
+        received: number of the newest sum from it.
+        sent: number of the newest sum for it.
+        acknowledged: number of the newest sum that it has taken in.
+        owed: it has not been told what has changed.
+        noted: it has not been told how many updates are known, or that its newest sum has come.
+        closed: it has been told what is final.
+    """
+
+    behind: tuple[int, ...]
+    total: Total
+    epoch: int = 0
+    heard: bool = True
+    final: bool = False
+    received: int = 0
+    sent: int = 0
+    acknowledged: int = 0
+    owed: bool = False
+    noted: bool = False
+    closed: bool = False
+
+
+class Sharing:
+    """One node's part in the protocol.
+
+    Args:
+        node: its number.
+        behind: by neighbour, the nodes behind it, the neighbour among them.
+        own: x at the start.
+        above: the neighbour towards the root, if updates travel there and back (`waves`); None: this is the root.
+        waves: ``neighbours``, who are told of every change; ``root``: what changes is told upwards only, and downwards
+            what has come from above: in-network aggregation, the paper's baseline (3.6).
+        eager: whether counts of updates travel ahead of the sums that they are in.
+        acknowledges: whether neighbours are told that their sums have come, as they must be if they wait for that.
+        epoch: of all its edges.
+        heard: whether the mirrors, which are empty, are what the neighbours would say.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        behind: Mapping[int, Iterable[int]],
+        own: Total,
+        *,
+        above: int | None = None,
+        waves: Waves = "neighbours",
+        eager: bool = False,
+        acknowledges: bool = True,
+        epoch: int = 0,
+        heard: bool = True,
+    ) -> None:
+        self.node, self.ended = node, False
+        self._own = Total(own.values.copy(), own.counts.copy())
+        self._waves, self._above, self._eager, self._acknowledges = waves, above, eager, acknowledges
+        self.known = np.zeros((2, own.counts.size), np.int64)
+        self.counts = own.counts.copy()
+        """(nodes,) updates in the belief by the node that made them; never written again."""
+        self._belief: Total | None = None
+        self.sides = {
+            neighbour: Side(tuple(nodes), self._nothing(), epoch, heard, owed=epoch > 0)
+            for neighbour, nodes in behind.items()
+        }
+        self._count()
+
+    @property
+    def own(self) -> Total:
+        """x; later updates show."""
+        return self._own
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Numbers of all other nodes of the tree."""
+        return tuple(node for side in self.sides.values() for node in side.behind)
+
+    @property
+    def belief(self) -> Total:
+        """The sum of all updates that have come here (equation 2); a new one after each change, never written again."""
+        if self._belief is None:
+            self._belief = self._sum(side.total for side in self.sides.values())
+        return self._belief
+
+    @property
+    def through(self) -> bool:
+        """Whether no update is made any more, here or behind any neighbour, that is not in the belief."""
+        return self.ended and all(side.final for side in self.sides.values())
+
+    @property
+    def whole(self) -> bool:
+        """Whether all mirrors are what somebody has said: if not, the belief lacks what lies behind a new neighbour."""
+        return all(side.heard for side in self.sides.values())
+
+    def add(self, values: Vector, updates: int = 1, *, scale: float = 1.0) -> None:
+        """Add `scale` times updates of this node to x.
+
+        Args:
+            values: (weights,) float32, only read.
+            updates: how many they are.
+            scale: rounded to float32.
+        """
+        if scale == 1:
+            np.add(self._own.values, values, out=self._own.values)
+        elif scale == -1:
+            np.subtract(self._own.values, values, out=self._own.values)
+        else:
+            self._own.values[:] += np.float32(scale) * values
+        self._own.counts[self.node] += updates
+        self._changed(None)
+
+    def end(self) -> None:
+        """This node makes no more updates."""
+        self.ended = True
+        self._changed(None)
+
+    def absorb(self, neighbour: int, said: Told) -> bool:
+        """Take in what a neighbour says; False if it is not listened to, or has said something newer."""
+        side = self.sides.get(neighbour)
+        if side is None or said.epoch != side.epoch:
+            return False
+        side.acknowledged = max(side.acknowledged, said.heard)
+        news = bool((said.known > self.known).any())
+        np.maximum(self.known, said.known, out=self.known)
+        if said.total is not None:
+            if said.number <= side.received:
+                return False
+            side.received, side.total = said.number, said.total
+            side.heard, side.final = True, said.final
+            side.noted |= self._acknowledges
+            self._changed(neighbour)
+        elif news:
+            self._note(neighbour)
+        return True
+
+    def due(self) -> Iterator[int]:
+        """Neighbours that there is something to tell now: at most one sum is under way to each, but for the last."""
+        for neighbour, side in self.sides.items():
+            if side.noted or self.may_tell(neighbour):
+                yield neighbour
+
+    def tell(self, neighbour: int) -> Told | None:
+        """What a neighbour is to be told now; it counts as told."""
+        if self.may_tell(neighbour):
+            return self.sum_for(neighbour)
+        return self.note_for(neighbour)
+
+    def note_for(self, neighbour: int) -> Told | None:
+        """What a neighbour is to be told now besides sums; it counts as told."""
+        side = self.sides.get(neighbour)
+        if side is None or not side.noted:
+            return None
+        side.noted = False
+        return Told(0, side.epoch, side.received, final=False, known=self.known.copy(), total=None)
+
+    def sum_for(self, neighbour: int) -> Told:
+        """Equation 3 for a neighbour, whether there is anything new in it or not; it counts as told."""
+        side = self.sides[neighbour]
+        final = self.is_final_for(neighbour)
+        side.sent += 1
+        side.owed, side.noted, side.closed = False, False, final
+        return Told(side.sent, side.epoch, side.received, final, self.known.copy(), self._without(neighbour))
+
+    def rounds(self, neighbour: int | None = None) -> int:
+        """Updates of each node that are in the belief, or in what `neighbour` would be told, at least; `FAR` for none.
+
+        Nodes that make no more, and all that is final, do not count.
+        """
+        least = FAR if self.ended else int(self._own.counts[self.node])
+        for other, side in self.sides.items():
+            if other != neighbour and not side.final:
+                least = min(least, int(side.total.counts[list(side.behind)].min()))
+        return least
+
+    def missing(self) -> int:
+        """Updates that others are known to have made and that are not in the belief: the staleness gap of the node."""
+        made, have = self.known[0], self.counts
+        return sum(int(made[node] - have[node]) for node in self.others if have[node] < made[node] < FAR)
+
+    def meet(self, neighbour: int, behind: Iterable[int], *, epoch: int, instead_of: int | None = None) -> None:
+        """Have a new neighbour, or an old one anew, that is told everything from the start.
+
+        The mirror of the one whose place it takes is believed until the new one has spoken: nothing that this node
+        knows is lost meanwhile.
+
+        Args:
+            neighbour: its number.
+            behind: the nodes behind it.
+            epoch: of the edge.
+            instead_of: a neighbour that is none any more.
+        """
+        before = None if instead_of is None else self.sides.pop(instead_of)
+        total = self._nothing() if before is None else before.total
+        self.sides[neighbour] = Side(tuple(behind), total, epoch, heard=before is not None, owed=True, noted=True)
+        self._changed(neighbour)
+
+    def begin_again(self, behind: Mapping[int, Iterable[int]], *, epoch: int) -> None:
+        """Have other neighbours: with x as it is, and mirrors of nothing until they have spoken.
+
+        Args:
+            behind: by neighbour, the nodes behind it.
+            epoch: of all edges.
+        """
+        self.sides = {
+            neighbour: Side(tuple(nodes), self._nothing(), epoch, heard=False, owed=True, noted=True)
+            for neighbour, nodes in behind.items()
+        }
+        self._changed(None)
+
+    def redraw(self, behind: Mapping[int, Iterable[int]]) -> None:
+        """Hear which nodes are behind the neighbours now."""
+        for neighbour, nodes in behind.items():
+            self.sides[neighbour].behind = tuple(nodes)
+
+    def leave(self, neighbour: int) -> None:
+        """Take what a neighbour has said as final: nothing more comes from there."""
+        side = self.sides.get(neighbour)
+        if side is not None and not side.final:
+            side.final = side.heard = side.closed = True
+            side.owed = side.noted = False
+            self.known[:, list(side.behind)] = FAR
+            self._changed(neighbour)
+
+    def may_tell(self, neighbour: int) -> bool:
+        """Whether there is anything new in a sum for a neighbour, and it may be told now."""
+        side = self.sides.get(neighbour)
+        if side is None or not side.owed or not all(other.heard for other in self.sides.values() if other is not side):
+            return False
+        return side.acknowledged == side.sent or self.is_final_for(neighbour)
+
+    def is_final_for(self, neighbour: int) -> bool:
+        """Whether what a neighbour is told changes no more."""
+        return self.ended and all(side.final for other, side in self.sides.items() if other != neighbour)
+
+    def _changed(self, source: int | None) -> None:
+        """Note that own updates, or what came from a neighbour, have changed: who is to be told."""
+        self._belief = None
+        for neighbour, side in self.sides.items():
+            if side.closed:
+                continue
+            if self._waves == "neighbours":
+                side.owed |= neighbour != source
+            elif self._above is None or neighbour == self._above:
+                side.owed |= self._above is None or source != self._above
+            else:
+                side.owed |= source == self._above
+            side.owed |= self.is_final_for(neighbour)
+        self._count()
+        self._note(None)
+
+    def _count(self) -> None:
+        """Bring up to date what is known of this node itself."""
+        self.counts = self._own.counts.copy()
+        for side in self.sides.values():
+            self.counts += side.total.counts
+        made = (self._own.counts[self.node], self.counts.sum())
+        self.known[:, self.node] = FAR if self.ended else made
+
+    def _note(self, source: int | None) -> None:
+        if self._eager:
+            for neighbour, side in self.sides.items():
+                side.noted |= neighbour != source and not side.closed
+
+    def _without(self, neighbour: int) -> Total:
+        """Equation 3, as a sum of its own: the difference of two sums that are nearly equal would be rounded more."""
+        return self._sum(side.total for other, side in self.sides.items() if other != neighbour)
+
+    def _sum(self, totals: Iterable[Total]) -> Total:
+        values, counts = self._own.values.copy(), self._own.counts.copy()
+        for total in totals:
+            values += total.values
+            counts += total.counts
+        return Total(values, counts)
+
+    def _nothing(self) -> Total:
+        return Total(np.zeros_like(self._own.values), np.zeros_like(self._own.counts))
+
+
+def together(parts: Iterable[Total]) -> Total:
+    """X of a node that takes the place of several others: the sum of theirs (3.3, step 1).
+
+    Raises:
+        ValueError: there are none.
+    """
+    first, *rest = parts
+    values, counts = first.values.copy(), first.counts.copy()
+    for part in rest:
+        values += part.values
+        counts += part.counts
+    return Total(values, counts)
+
+
+def rebuilt(published: Total, others: Iterable[Total], behind: Iterable[int]) -> Total:
+    """Give x of a node that was lost with its memory, from what it told one neighbour and what its others had told it.
+
+    Args:
+        published: what the neighbour that knows most of it has as its mirror.
+        others: what its other neighbours told it.
+        behind: the nodes behind these others.
+
+    Raises:
+        OperatorError: the neighbour has not been told of all that these others say, or of more: x cannot be known.
+    """
+    values, counts = published.values.copy(), published.counts.copy()
+    for other in others:
+        values -= other.values
+        counts -= other.counts
+    wrong = [node for node in behind if counts[node]]
+    if wrong:
+        raise OperatorError(
+            what="x cannot be rebuilt: the mirror and what its neighbours told it are of different moments",
+            got={node: int(counts[node]) for node in wrong},
+            fix="wait until the neighbours have told each other everything, or begin from a checkpoint of x",
+        )
+    return Total(values, counts)

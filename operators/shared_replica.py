@@ -1,0 +1,433 @@
+"""A worker's replica that is shared over a tree: the protocol's state, and how sums become messages and replicas.
+
+The replica is the model at the start, the belief when it was last pulled, and the worker's own updates since: those
+that it has not pushed are in no sum yet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, cast
+
+import numpy as np
+
+from dataflow.message import Message
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Sample
+from dataflow.state import StateElement, StateKind
+from operators.clocks import ClocksState
+from operators.compression import Codec, Residual, add
+from operators.dnn import NetworkSpec
+from operators.edge_codes import EdgeCodes
+from operators.layout import Layout
+from operators.messages import Code, Vector
+from operators.reconfigure import rewire
+from operators.schedule import Schedule
+from operators.share import FAR, Contribution, Sharing, Told, Total, Waves
+from operators.topology import Edges, Topology, behind
+from operators.vector_state import VectorState
+from operators.warm_start import WarmStart, initial_weights
+
+Consistency = Literal["bsp", "ssp", "assp", "eventual"]
+Flow = Literal["newest", "period"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice(Message):
+    """Node `to` is to be told something.
+
+    Args:
+        to: number of the neighbour.
+        turn: number of the sum, if it is made; 0: what it is told is decided when there is credit for it.
+    """
+
+    to: int
+    turn: int
+
+
+_NO_COUNTS: Final = np.zeros(0, np.int64)
+_NO_VALUES: Final = np.zeros(0, np.float32)
+
+
+class SharedReplicaState(VectorState):
+    """Live replica of one node.
+
+    Args:
+        initial: (weights,) float32, the model at the start.
+        sharing: the protocol.
+        layout: the model's cells.
+        consistency: what a worker waits for.
+        flow: when neighbours are told of changes.
+        every: gradients between two pushes.
+        codec: what makes fewer bytes of sums; none if None.
+        layers: offset at which each layer begins.
+        rate: learning rate of gradients, for codes.
+        change: the edges of the tree, and what they are to be changed to; None if they stay.
+    """
+
+    def __init__(
+        self,
+        initial: Vector,
+        sharing: Sharing,
+        layout: Layout,
+        *,
+        consistency: Consistency = "eventual",
+        flow: Flow = "newest",
+        every: int = 1,
+        codec: Codec | None = None,
+        layers: tuple[int, ...] = (0,),
+        rate: Schedule | None = None,
+        change: tuple[Edges, Edges] | None = None,
+    ) -> None:
+        super().__init__(initial + sharing.belief.values)
+        self.sharing = sharing
+        self._initial, self._layout, self._codec, self._layers = initial, layout, codec, layers
+        self._consistency, self._flow, self._rate, self._every = consistency, flow, rate, every
+        self._unpushed = np.zeros_like(initial) if every > 1 else _NO_VALUES
+        self._made = self._pushed = 0
+        self._early = consistency == "bsp" or flow == "period"
+        self._codes: dict[int, EdgeCodes] = {}
+        self._queued: dict[int, deque[Told]] = {}
+        self._rounds: dict[int, int] = {}
+        self._round = 0
+        self._arriving: dict[int, Vector] = {}
+        self._change, self._epoch = change, 0
+        self._changed_at = 0
+        self._meet(sharing.sides)
+
+    def descend(self, direction: Vector, rate: float, *, scale: bool) -> None:
+        """Make an update of this node's own: subtract it from the replica, and have it pushed in its turn.
+
+        Args:
+            direction: (weights,) float32; overwritten with the update.
+            rate: rounded to float32.
+            scale: must be set.
+        """
+        super().descend(direction, rate, scale=scale)
+        self._made += 1
+        if self._every > 1:
+            self._unpushed -= direction
+        else:
+            self.sharing.add(direction, scale=-1)
+            self._pushed = self._made
+
+    def push(self) -> None:
+        """Add what has not been pushed to x."""
+        if self._made > self._pushed:
+            self.sharing.add(self._unpushed, self._made - self._pushed)
+            self._unpushed[:] = 0
+            self._pushed = self._made
+
+    def pull(self) -> float:
+        """Make the replica the belief, with the worker's own updates; the norm of the change."""
+        if not self.sharing.whole:
+            return 0.0
+        before, after = self.current, self._initial + self.sharing.belief.values
+        if self._made > self._pushed:
+            after += self._unpushed
+        change = float(np.linalg.norm(after - before))
+        self.values = after
+        return change
+
+    def rewire(self) -> None:
+        """Change the tree as declared, if that has not been done; who hears of it from a new neighbour does so, too.
+
+        Nobody waits: until all new neighbours have spoken the replica goes on with own updates, and is not pulled.
+        """
+        if self._change is None:
+            return
+        (before, after), self._change = self._change, None
+        known = {neighbour: side.epoch for neighbour, side in self.sharing.sides.items()}
+        self._epoch, self._changed_at = self._epoch + 1, self._made
+        rewire(self.sharing, before, after, epoch=self._epoch)
+        self._meet(each for each, side in self.sharing.sides.items() if known.get(each) != side.epoch)
+
+    def settled(self) -> int | None:
+        """Own updates made from a change of the tree until all new neighbours had spoken; once, and else None."""
+        if not (self._changed_at and self.sharing.whole):
+            return None
+        made, self._changed_at = self._made - self._changed_at, 0
+        return made
+
+    def react(self, clocks: ShareClocksState) -> Iterator[Notice]:
+        """Bring clocks up to date after a change, and in bulk-synchronous rounds the replica; who is to be told.
+
+        With rounds and with a period a sum is made now and waits as it is for its turn, or it would hold what comes
+        later; otherwise it is made when it can be sent.
+        """
+        sharing, rounds = self.sharing, self._consistency == "bsp"
+        if rounds and sharing.rounds() > self._round:
+            self._round = sharing.rounds()
+            self.pull()
+        if sharing.whole:
+            clocks.follow(sharing, self._consistency, self._round)
+        for neighbour, side in sharing.sides.items():
+            if self._early:
+                final = sharing.is_final_for(neighbour) and not side.closed
+                if final or (rounds and self._rounds[neighbour] < sharing.rounds(neighbour) < FAR):
+                    self._rounds[neighbour] = sharing.rounds(neighbour)
+                    yield self._queue(neighbour)
+            elif sharing.may_tell(neighbour):
+                yield Notice(neighbour, 0)
+            if side.noted:
+                yield Notice(neighbour, 0)
+
+    def tick(self) -> Iterator[Notice]:
+        """With a period: make the sums of all neighbours who have not been told what has changed; who is to be told."""
+        for neighbour, side in self.sharing.sides.items():
+            if side.owed and not side.closed:
+                yield self._queue(neighbour)
+
+    def take(self, notice: Notice, workers: int) -> Iterator[Contribution]:
+        """The messages that a neighbour is to be sent now; they count as sent.
+
+        Args:
+            notice: who is to be told, as `react` or `tick` gave it.
+            workers: how many nodes the learning rate is for.
+        """
+        neighbour, told = notice.to, None
+        if notice.turn:
+            queued = self._queued.get(neighbour)
+            told = queued.popleft() if queued else None
+        else:
+            told = self.sharing.note_for(neighbour) if self._early else self.sharing.tell(neighbour)
+        if told is not None:
+            yield from self._cut(neighbour, told, workers)
+
+    def arrive(self, said: Contribution) -> Told | None:
+        """What a neighbour says, once all of it has come; None before, and of who is none any more.
+
+        What comes from a tree that has been changed already makes this node change, too.
+        """
+        if said.epoch > self._epoch:
+            self.rewire()
+        side = self.sharing.sides.get(said.origin)
+        if side is None or said.epoch != side.epoch:
+            return None
+        total = None
+        if said.number:
+            if not said.start:
+                coded = said.values.dtype == np.uint8
+                self._arriving[said.origin] = side.total.values.copy() if coded else np.empty_like(side.total.values)
+            values, where = self._arriving[said.origin], self._layout.weights(said.start, said.stop)
+            if said.values.dtype == np.uint8:
+                add(values[where], cast("Code", said.values))
+            else:
+                values[where] = said.values
+            if not said.last:
+                return None
+            total = Total(self._arriving.pop(said.origin), said.counts)
+        return Told(said.number, said.epoch, said.heard, said.final, said.known, total)
+
+    def samples(self) -> Iterator[Sample]:
+        """What is told of the codes, if there are any."""
+        for codes in self._codes.values():
+            yield from codes.samples()
+            return
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """``values``; ``x`` (weights,), what is pushed of this node's own updates, and ``counts`` of them."""
+        own = self.sharing.own
+        return super().tensors() | {"x": own.values, "counts": own.counts}
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over the replica and x; neighbours' mirrors are told anew."""
+        super().restore(tensors)
+        own = self.sharing.own
+        own.values[:], own.counts[:] = tensors["x"], tensors["counts"]
+        self._made = self._pushed = int(own.counts[self.sharing.node])
+
+    def _meet(self, neighbours: Iterable[int]) -> None:
+        """Begin with neighbours that have been told nothing yet."""
+        for neighbour in neighbours:
+            self._queued[neighbour], self._rounds[neighbour] = deque(), 0
+            self._arriving.pop(neighbour, None)
+            if self._codec:
+                self._codes[neighbour] = EdgeCodes(self._codec, self._layout, self._layers)
+
+    def _queue(self, neighbour: int) -> Notice:
+        told = self.sharing.sum_for(neighbour)
+        self._queued[neighbour].append(told)
+        return Notice(neighbour, told.number)
+
+    def _cut(self, neighbour: int, told: Told, workers: int) -> Iterator[Contribution]:
+        node, total = self.sharing.node, told.total
+        if total is None:
+            yield Contribution(
+                node,
+                told.epoch,
+                0,
+                told.heard,
+                final=False,
+                start=0,
+                stop=0,
+                last=True,
+                counts=_NO_COUNTS,
+                known=told.known,
+                values=_NO_VALUES,
+            )
+            return
+        frames, codes = list(self._layout.frames(0, self._layout.cells)), list[Code]()
+        if neighbour in self._codes and not told.final:  # the last one is whole, so that all end with the same
+            unit = self._rate.at(max(1, self._made), workers) if self._rate else 1.0
+            codes = self._codes[neighbour].codes(total.values, unit)
+        for number, (start, stop) in enumerate(frames):
+            last = stop == self._layout.cells
+            yield Contribution(
+                node,
+                told.epoch,
+                told.number,
+                told.heard,
+                told.final,
+                start,
+                stop,
+                last,
+                counts=total.counts if last else _NO_COUNTS,
+                known=told.known,
+                values=codes[number] if codes else total.values[self._layout.weights(start, stop)],
+            )
+
+
+class ShareClocksState(ClocksState):
+    """Clocks of one node of a tree: how far others let it go on (3.5).
+
+    `bound` is the number of gradients that it must not be `slack` beyond; `oldest` that of the slowest other node's
+    that are in its belief.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is made, and nobody is waited for."""
+        super().__init__(1, {})
+        self.bound = FAR
+        self.oldest = 0
+
+    def follow(self, sharing: Sharing, consistency: Consistency, rounds: int) -> None:
+        """Bring the clocks up to date with what is known.
+
+        With ``ssp`` U[q] counts updates in x of q, and with ``assp`` those in its belief: U[p] - min U[q], of which
+        U[p] grows by one with each gradient made here, becomes a bound for that number.
+
+        Args:
+            sharing: of the node.
+            consistency: what the node waits for.
+            rounds: bulk-synchronous rounds whose updates are all in the replica.
+        """
+        places = list(sharing.others)
+        self.oldest = int(sharing.counts[places].min(initial=FAR))
+        if consistency == "bsp":
+            self.bound = rounds
+        elif consistency == "ssp":
+            self.bound = int(sharing.known[0, places].min(initial=FAR))
+        elif consistency == "assp":
+            foreign = int(sharing.counts.sum() - sharing.counts[sharing.node])
+            self.bound = int(sharing.known[1, places].min(initial=FAR)) - foreign
+
+    def slowest(self) -> float:
+        """The number of gradients that this node must not be far beyond."""
+        return self.bound
+
+    def lag(self) -> int:
+        """Gradients made here beyond those of the slowest other node that are in the belief."""
+        return max(0, self.made - self.oldest)
+
+    def snapshot(self) -> ShareClocksState:
+        """A copy."""
+        copy = ShareClocksState()
+        copy.made, copy.images, copy.bound, copy.oldest = self.made, self.images, self.bound, self.oldest
+        return copy
+
+
+class ShareClocks(StateElement):
+    """Clocks of the workers of a tree.
+
+    Args:
+        waits: whether the node waits for others at all.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+    waits: bool = False
+
+    def create(self, _node: NodeContext) -> ShareClocksState:
+        """Nothing is made."""
+        clocks = ShareClocksState()
+        clocks.bound = 0 if self.waits else FAR
+        return clocks
+
+
+class SharedReplica(StateElement):
+    """A whole model on every node, all equal at the start, that updates are shared of over a tree.
+
+    Args:
+        model: the network.
+        warm_start: training before the start; none if None.
+        topology: the tree.
+        then: what it is changed to while the nodes run; None: it stays.
+        layout: the model's cells.
+        consistency: what a worker waits for: ``bsp`` rounds, ``ssp`` and ``assp`` bounds, ``eventual`` nobody.
+        flow: ``newest``: of each change as soon as the neighbour has taken in what it was told before; ``period``:
+            again and again, whatever waits to be sent.
+        every: gradients between two pushes, and pulls.
+        waves: see `Sharing`.
+        codec: what makes fewer bytes of sums; none if None.
+        layers: offset at which each layer begins.
+        rate: learning rate of gradients, for codecs.
+        role: of the nodes.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.PARTIAL
+    model: NetworkSpec
+    warm_start: WarmStart | None = None
+    topology: Topology
+    then: Topology | None = None
+    layout: Layout
+    consistency: Consistency = "eventual"
+    flow: Flow = "newest"
+    every: int = 1
+    waves: Waves = "neighbours"
+    codec: Codec | None = None
+    layers: tuple[int, ...] = (0,)
+    rate: Schedule | None = None
+    role: str = "worker"
+
+    def create(self, node: NodeContext) -> SharedReplicaState:
+        """The initial weights, by the job's seed, and nothing shared yet."""
+        return self.begin(initial_weights(self.model, self.warm_start, node.seed).copy(), node)
+
+    def begin(self, initial: Vector, node: NodeContext) -> SharedReplicaState:
+        """The state of a node whose weights are `initial`.
+
+        Raises:
+            ConfigError: the topology is no tree of so many nodes.
+        """
+        members = node.members[self.role]
+        edges = _edges(self.topology, members)
+        sides = behind(edges, node.index)
+        sharing = Sharing(
+            node.index,
+            sides,
+            Total(np.zeros_like(initial), np.zeros(max(members) + 1, np.int64)),
+            above=next((neighbour for neighbour, nodes in sides.items() if members[0] in nodes), None),
+            waves=self.waves,
+            eager=self.consistency in ("ssp", "assp"),
+            acknowledges=self.consistency != "bsp" and self.flow == "newest",
+        )
+        if self.codec:
+            Residual.compile(self.codec)
+        return SharedReplicaState(
+            initial,
+            sharing,
+            self.layout,
+            consistency=self.consistency,
+            flow=self.flow,
+            every=self.every,
+            codec=self.codec,
+            layers=self.layers,
+            rate=self.rate,
+            change=None if self.then is None else (edges, _edges(self.then, members)),
+        )
+
+
+def _edges(topology: Topology, members: Sequence[int]) -> Edges:
+    return tuple(sorted((members[one], members[other]) for one, other in topology.of(len(members))))

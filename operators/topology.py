@@ -1,0 +1,138 @@
+"""Trees: who talks to whom in parameter sharing (parameter_sharing_tree.txt, 3.6 and 4)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import networkx as nx
+from pydantic import BaseModel, ConfigDict, Field
+
+from dataflow.errors import ConfigError
+
+Edges = tuple[tuple[int, int], ...]
+
+KINDS = ("chain", "star", "twin_masters")
+_FORMS = "chain, star, twin_masters, tree(2), or a file with an edge such as 0 1 on each line"
+
+
+class Topology(BaseModel):
+    """A tree over the nodes of a role, by their ranks.
+
+    Args:
+        kind: ``chain``: each rank with the next; ``star``: all with rank 0; ``twin_masters``: ranks 0 and 1 with each
+            other, and the others dealt out to the two; ``tree``: each with up to `degree` below it; or ``edges``.
+        degree: of a ``tree``.
+        edges: pairs of ranks, of ``edges``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: Literal["chain", "star", "twin_masters", "tree", "edges"] = "chain"
+    degree: int = Field(default=2, ge=1)
+    edges: Edges = ()
+
+    def of(self, size: int) -> Edges:
+        """The edges among so many ranks, each from the lower rank to the higher, ascending.
+
+        Raises:
+            ConfigError: the edges given are no tree over these ranks; the message names a cycle, or what is apart.
+        """
+        match self.kind:
+            case "chain":
+                return tuple((rank - 1, rank) for rank in range(1, size))
+            case "star":
+                return tuple((0, rank) for rank in range(1, size))
+            case "twin_masters":
+                return tuple((0 if rank == 1 else rank % 2, rank) for rank in range(1, size))
+            case "tree":
+                return tuple(((rank - 1) // self.degree, rank) for rank in range(1, size))
+            case "edges":
+                require_tree(self.edges, size)
+                return tuple(sorted((min(edge), max(edge)) for edge in self.edges))
+
+
+def parse_topology(text: str) -> Topology:
+    """A topology written as ``chain``, ``star``, ``twin_masters``, ``tree(3)`` or as the path of a file.
+
+    A file has an edge per line: two ranks with a space between them; what follows a ``#`` is left out.
+
+    Raises:
+        ConfigError: it is none of these, or the file is not as it must be, or has a cycle.
+    """
+    if text in KINDS:
+        return Topology.model_validate({"kind": text})
+    if tree := re.fullmatch(r"tree\((\d{1,4})\)", text):
+        if not int(tree[1]):
+            raise ConfigError(what="every node of a tree has at least one below it", got=text, fix="write tree(2)")
+        return Topology(kind="tree", degree=int(tree[1]))
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise ConfigError(what="there is no such topology, nor a file of that name", got=text, fix=f"use {_FORMS}")
+    return Topology(kind="edges", edges=_read(path))
+
+
+def require_tree(edges: Sequence[tuple[int, int]], size: int) -> None:
+    """Nothing, if edges make a tree of ranks 0 to `size` - 1.
+
+    Raises:
+        ConfigError: they do not; the message names a cycle, or the ranks that are apart from rank 0.
+    """
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_edges_from(edges)
+    graph.add_nodes_from(range(size))
+    unknown = sorted({rank for edge in edges for rank in edge} - set(range(size)))
+    if unknown:
+        fix = f"there are {size} nodes; name them 0 to {size - 1}"
+        raise ConfigError(what="the topology names a node that does not exist", got=unknown[0], fix=fix)
+    require_no_cycle(edges)
+    apart = [rank for rank in range(size) if not nx.has_path(graph, 0, rank)]
+    if apart:
+        names = ", ".join(map(str, apart))
+        fix = f"connect {apart[0]} with one of the others"
+        raise ConfigError(what=f"the topology is not connected: no edges lead from node 0 to {names}", fix=fix)
+
+
+def require_no_cycle(edges: Sequence[tuple[int, int]]) -> None:
+    """Nothing, if there is one way at most from a node to another.
+
+    Raises:
+        ConfigError: there are two; the message names the cycle.
+    """
+    seen: nx.Graph[int] = nx.Graph()
+    for one, other in edges:
+        seen.add_nodes_from((one, other))
+        if one == other or nx.has_path(seen, one, other):
+            way = [one] if one == other else nx.shortest_path(seen, one, other)
+            cycle = " - ".join(map(str, (*way, one)))
+            what = f"the topology has a cycle: {cycle}; updates would be counted again each time they go round"
+            raise ConfigError(what, fix=f"leave out one of its edges, such as {one} {other}")
+        seen.add_edge(one, other)
+
+
+@cache
+def behind(edges: Edges, node: int) -> Mapping[int, tuple[int, ...]]:
+    """By neighbour of `node`, the nodes that are reached through it, itself first, then ascending."""
+    graph: nx.Graph[int] = nx.Graph(edges)
+    if node not in graph:
+        return {}
+    neighbours = sorted(graph[node])
+    graph.remove_node(node)
+    found = {neighbour: nx.node_connected_component(graph, neighbour) for neighbour in neighbours}
+    return {neighbour: (neighbour, *sorted(nodes - {neighbour})) for neighbour, nodes in found.items()}
+
+
+def _read(path: Path) -> Edges:
+    edges: list[tuple[int, int]] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if len(words) != 2 or not all(word.isdecimal() for word in words):
+            fix = "write an edge as two numbers, such as 0 1"
+            raise ConfigError(what="this line of the topology is no edge", got=line, where=f"{path}:{number}", fix=fix)
+        edges.append((int(words[0]), int(words[1])))
+    require_no_cycle(edges)
+    return tuple(edges)
