@@ -60,6 +60,8 @@ class Progress:
         elif event.report is not None:
             self._report, self._report_s = event.report, event.elapsed_s
             self._say(self._line())
+        elif event.change is not None:
+            self._say(f"node {event.node} {event.change}")
         else:
             self._state = event.state
             # Why a job failed is the error that the command ends with.

@@ -20,11 +20,17 @@ import grpc
 
 from dataflow.engine.coordinator import ENDED, JobState
 from dataflow.errors import AkoError, AuthError, ConfigError, MasterError
-from dataflow.observe.events import JobEvent
+from dataflow.observe.events import JobEvent, NodeChange
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.bundle import Bundle
-from dataflow.runtime.wire import CHANNEL_OPTIONS, event_from_wire, report_from_wire, statistics_from_wire
+from dataflow.runtime.wire import (
+    CHANNEL_OPTIONS,
+    change_from_wire,
+    event_from_wire,
+    report_from_wire,
+    statistics_from_wire,
+)
 from dataflow.transport.authorization import token_metadata
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.generated.control_pb2_grpc import MasterStub
@@ -56,6 +62,7 @@ class JobStatus:
         last_report: its newest report.
         statistics: newest statistics of each node; filled in by `Client.job` and `Client.wait`.
         earlier: the few that nodes told before these while the job runs, oldest first; filled in like them.
+        changes: the newest change of every node that has died since the job began to run.
     """
 
     id: str
@@ -71,6 +78,7 @@ class JobStatus:
     last_report: OperatorReport | None = None
     statistics: tuple[NodeStatistics, ...] = field(default=())
     earlier: tuple[NodeStatistics, ...] = field(default=())
+    changes: tuple[NodeChange, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -289,4 +297,5 @@ def _job_status(message: pb.JobStatus, statistics: Any = (), earlier: Any = ()) 
         last_report=report_from_wire(message.last_report) if message.HasField("last_report") else None,
         statistics=tuple(statistics_from_wire(each) for each in statistics),
         earlier=tuple(statistics_from_wire(each) for each in earlier),
+        changes=tuple(change_from_wire(each) for _, each in sorted(message.changes.items())),
     )
