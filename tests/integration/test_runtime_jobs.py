@@ -36,7 +36,9 @@ def bundle() -> Bundle:
 
 def spec(nodes: int = 2, stop: StopRules | None = None, **parameters: object) -> JobSpec:
     graph = runtime_job.build(**parameters)  # type: ignore[arg-type]
-    return JobSpec(name="numbers", graph=graph, nodes=nodes, stop=stop or StopRules(), config={"lr": 0.1})
+    return JobSpec(
+        name="numbers", graph=graph, nodes=nodes, stop=stop or StopRules(), config={"lr": 0.1}, min_nodes=nodes
+    )
 
 
 def line_of(text: str) -> int:
@@ -147,11 +149,13 @@ def test_operator_that_cannot_be_opened_fails_the_job_before_it_runs(cluster: Lo
     assert re.search(rf"node-1.*ValueError: no data here.*{where}", events[-1].reason)
 
 
-def test_killed_job_process_fails_the_job_with_its_last_lines(cluster: LocalCluster, bundle: Bundle) -> None:
+def test_killed_job_process_fails_a_job_that_needs_all_nodes_with_its_last_lines(
+    cluster: LocalCluster, bundle: Bundle
+) -> None:
     job = cluster.client.submit(spec(count=ENDLESS, pause_s=0.005, harm="kill", at=3), bundle)
     status = cluster.client.wait(job)
     assert status.state is JobState.FAILED
-    assert "node node-1: its job process ended by SIGKILL" in status.reason
+    assert "node node-1 (started again 3 times within 600 s): its job process ended by SIGKILL" in status.reason
     assert status.reason.endswith("about to die")
 
 
