@@ -134,6 +134,7 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
             keep=keep,
             config=config.model_dump(mode="json"),
             warnings=(rate,) if rate else (),
+            min_nodes=getattr(config, "min_nodes", 1),
             watchdog_s=config.watchdog_s()
             if hasattr(config, "watchdog_s")
             else JobSpec.model_fields["watchdog_s"].default,

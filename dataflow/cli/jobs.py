@@ -133,6 +133,8 @@ def show_job(job: JobStatus) -> None:
             f"{name} {value:.6g}" for name, value in job.last_report.fields.items() if isinstance(value, float | int)
         )
         print(f"{job.last_report.port}: {', '.join(shown)}")
+    for change in job.changes:
+        print(f"{_name(job, change.node)} {change}, since {_moment(change.wall_s)}")
     measured = _measured(job)
     states = conditions(measured)
     if states:
@@ -143,6 +145,10 @@ def show_job(job: JobStatus) -> None:
     if job.last_lines and job.failed_node is not None:
         print(f"the last that {measured.node_name(job.failed_node)} printed:")
         print("\n".join(job.last_lines))
+
+
+def _name(job: JobStatus, node: int) -> str:
+    return job.node_names[node] if node < len(job.node_names) else f"node-{node}"
 
 
 def _show_conditions(states: list[Condition]) -> None:

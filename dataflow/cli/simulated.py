@@ -60,7 +60,8 @@ FaultOption = Annotated[
     typer.Option(
         "--fault",
         metavar="FAULT",
-        help="fail:2@10 (node 2 at second 10), pause:2@10+1.5, slow:2@10+5x4, cut:0-2@10+3, rate:2@10=10mbit.",
+        help="fail:2@10 (node 2 at second 10), fail:2@10+5 (for 5 s), pause:2@10+1.5, slow:2@10+5x4, cut:0-2@10+3, "
+        "rate:2@10=10mbit.",
         rich_help_panel=_PANEL,
     ),
 ]

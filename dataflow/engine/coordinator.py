@@ -568,7 +568,7 @@ class JobCoordinator:
         return ending and node not in self.nodes.needed
 
     def _on_paused(self, node: int) -> list[Command]:
-        if self.state is JobState.RUNNING and self.nodes[node].life is Life.ALIVE:
+        if self.state in (JobState.RUNNING, JobState.CANCELLING) and self.nodes[node].life is Life.ALIVE:
             return [Connect(node, self.nodes.members())]
         return [KillNodes((node,))] if self.nodes[node].life is Life.DYING else []
 
@@ -583,8 +583,16 @@ class JobCoordinator:
 
     def _on_broken(self, node: int, peer: int, reason: str, now: float) -> list[Command]:
         """Judge in a moment, when others have told of theirs, or a death has turned out to be the cause."""
-        alive = self.nodes.those(Life.ALIVE)
-        if self.state is JobState.RUNNING and node in alive and peer in alive:
+        if self.state is JobState.DEPLOYING:
+            return self._suspect(f"node {self._names[node]}: {reason}", now)
+        if self.state is not JobState.RUNNING or self.nodes[node].life is not Life.ALIVE:
+            return []
+        other = self.nodes[peer]
+        if other.life is Life.ENDED and other.admitted:
+            # Nothing more comes from it, and it needs nothing more.
+            self.nodes.strike_off(peer)
+            return [self._change(peer), *self._tell()]
+        if other.life is Life.ALIVE:
             self._broken.setdefault((min(node, peer), max(node, peer)), reason)
             self._judge_s = min(self._judge_s, now + self._deadlines.judge_s)
         return []

@@ -25,6 +25,23 @@ class NodeChange:
     reason: str
     wall_s: float
 
+    def __str__(self) -> str:
+        """What has happened, in words and one line."""
+        again = f", incarnation {self.incarnation}" if self.incarnation else ""
+        why = f": {self.reason.partition(chr(10))[0].removesuffix('; the last it printed:')}" if self.reason else ""
+        return f"{_WORDS[self.life]}{again}{why}"
+
+
+_WORDS = {
+    "joining": "is being started again",
+    "alive": "has joined again",
+    "ended": "has ended",
+    "dying": "is dead",
+    "waiting": "is dead and will be started again",
+    "away": "is dead until its agent comes back",
+    "gone": "is dead and is not started again",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:

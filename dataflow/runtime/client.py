@@ -22,11 +22,17 @@ import grpc
 from dataflow.clock import Clock, SystemClock
 from dataflow.engine.coordinator import ENDED, JobState
 from dataflow.errors import AkoError, AuthError, ConfigError, MasterError
-from dataflow.observe.events import JobEvent
+from dataflow.observe.events import JobEvent, NodeChange
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.auth import AUTHORITY_FILE, AUTHORITY_VARIABLE, TOKEN_VARIABLE
 from dataflow.runtime.bundle import Bundle
-from dataflow.runtime.wire import CHANNEL_OPTIONS, event_from_wire, report_from_wire, statistics_from_wire
+from dataflow.runtime.wire import (
+    CHANNEL_OPTIONS,
+    change_from_wire,
+    event_from_wire,
+    report_from_wire,
+    statistics_from_wire,
+)
 from dataflow.transport.authorization import token_metadata
 from dataflow.transport.encryption import open_channel
 from dataflow.transport.generated import control_pb2 as pb
@@ -73,6 +79,7 @@ class JobStatus:
         earlier: the few that nodes told before these while the job runs, oldest first; filled in like them.
         failed_node: number of the node that made it fail; None if none did.
         last_lines: the last 50 lines that this node printed; filled in like the statistics.
+        changes: the newest change of every node that has died since the job began to run.
     """
 
     id: str
@@ -91,6 +98,7 @@ class JobStatus:
     earlier: tuple[NodeStatistics, ...] = field(default=())
     failed_node: int | None = None
     last_lines: tuple[str, ...] = ()
+    changes: tuple[NodeChange, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -374,4 +382,5 @@ def _job_status(message: pb.JobStatus, statistics: Any = (), earlier: Any = (), 
         earlier=tuple(statistics_from_wire(each) for each in earlier),
         failed_node=message.failed_node if message.HasField("failed_node") else None,
         last_lines=tuple(last_lines),
+        changes=tuple(change_from_wire(each) for _, each in sorted(message.changes.items())),
     )

@@ -266,6 +266,8 @@ class JobRun:
         self._store.set_statistics(self.id, statistics)
         now, recent = self._clock.now(), self.recent.setdefault(statistics.node, deque(maxlen=RECENT))
         self.told_s[statistics.node] = now
+        if recent and recent[-1].incarnation != statistics.incarnation:
+            recent.clear()
         if recent and now - self._kept_s[statistics.node] < _APART_S:
             recent[-1] = statistics
         else:

@@ -24,7 +24,7 @@ from dataflow.errors import ConfigError
 from dataflow.runtime import descriptors
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.frames import pack_frame, read_frame
-from dataflow.runtime.process import ONE_THREAD, READ_WHOLE, is_stopped, signal_group
+from dataflow.runtime.process import ONE_THREAD, READ_WHOLE, is_stopped, main_thread_us, signal_group
 from dataflow.runtime.watchdog import PAGE_NBYTES, Watch
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -89,8 +89,13 @@ class JobSupervisor:
 
     @property
     def progress(self) -> int:
-        """The process's progress counter; readable whatever the process is doing."""
-        return 0 if self._watch is None else self._watch.progress
+        """The process's progress counter and microseconds of processor time; readable whatever the process is doing.
+
+        The sum stands still if the process is stopped or all of it waits for ever, and not if it has too little of a
+        busy processor to count.
+        """
+        counted = 0 if self._watch is None else self._watch.progress
+        return counted if self._process is None else counted + main_thread_us(self._process.pid)
 
     def tell(self, command: pb.ProcessCommand) -> None:
         """Queue a command for the process."""

@@ -68,6 +68,9 @@ def families(jobs: Sequence[MeasuredJob]) -> list[Metric]:
     }
     idle = GaugeMetricFamily("ako_idle_seconds", "Seconds that were neither computing nor blocked.", labels=_NODE)
     tasks = GaugeMetricFamily("ako_compute_tasks", "Threads of the compute pool.", labels=_NODE)
+    incarnation = GaugeMetricFamily(
+        "ako_incarnation", "How often the node had been started for the job before.", labels=_NODE
+    )
     samples = GaugeMetricFamily("ako_sample", "Newest sample of an operator.", labels=(*_NODE, "operator", "sample"))
     for _job, labels, told in nodes:
         newest = told[-1]
@@ -81,11 +84,12 @@ def families(jobs: Sequence[MeasuredJob]) -> list[Metric]:
             seconds["exchange_cpu"].add_metric(labels, newest.processor.exchange)
         idle.add_metric(labels, newest.idle_s)
         tasks.add_metric(labels, newest.compute_tasks)
+        incarnation.add_metric(labels, newest.incarnation)
         for name, sample in newest.samples.items():
             operator, _, kind = name.rpartition(".")
             if kind in SAMPLES:
                 samples.add_metric((*labels, operator, kind), sample.last)
-    return [gradients, poison, *seconds.values(), idle, tasks, samples, *_pairs(nodes)]
+    return [gradients, poison, *seconds.values(), idle, tasks, incarnation, samples, *_pairs(nodes)]
 
 
 def _pairs(nodes: Sequence[tuple[MeasuredJob, tuple[str, str, str], Sequence[NodeStatistics]]]) -> list[Metric]:

@@ -110,17 +110,18 @@ def test_local_cluster_goes_by_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None
         assert cluster.client.wait(cluster.client.submit(spec, make_bundle(HERE))).state is JobState.FINISHED
 
 
-def test_killed_agent_fails_its_job_and_takes_the_job_process_along() -> None:
+def test_killed_agent_takes_its_job_process_along_and_a_job_without_nodes_fails() -> None:
     with LocalCluster(nodes=2, tasks=1) as cluster:
         job = submit_endless(cluster.client, 2)
         wait_until_running(cluster.client, job)
         left = job_processes(cluster)
         assert len(left) == 2
         os.kill(cluster.processes()["node-1"], signal.SIGKILL)
+        os.kill(cluster.processes()["node-0"], signal.SIGKILL)
+        until_gone(left)
         status = cluster.client.wait(job)
         assert status.state is JobState.FAILED
-        assert status.reason == "node node-1 was lost: its connection broke"
-        until_gone(left)
+        assert status.reason.endswith(": it was lost: its connection broke")
 
 
 def test_restarted_cluster_knows_the_jobs_of_the_one_before(tmp_path: Path) -> None:

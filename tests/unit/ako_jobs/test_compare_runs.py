@@ -84,7 +84,8 @@ def test_run_comparison_ctrl_c_in_a_run_keeps_nothing_of_it(tmp_path: Path) -> N
 
 def test_run_comparison_what_fails_does_not_keep_others_from_running_and_is_run_again(tmp_path: Path) -> None:
     """Node 1 fails in the midst of the job, or long after it."""
-    compared = quick(seeds=1, sweep={"fault": ["fail:1@0.005", "fail:1@1000"]}, variants={"a": {"job": "ako"}})
+    sweep, needs_both = {"fault": ["fail:1@0.005", "fail:1@1000"]}, {**QUICK, "min_nodes": 2}
+    compared = quick(seeds=1, settings=needs_both, sweep=sweep, variants={"a": {"job": "ako"}})
     for _ in range(2):
         watch = Watch()
         ended = perform(compared, tmp_path / "out", watch)

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from dataflow.cli.common import seconds
 from dataflow.cli.progress import Progress
-from dataflow.observe.events import JobEvent
+from dataflow.observe.events import JobEvent, NodeChange
 from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
 
 
@@ -72,6 +72,18 @@ def test_progress_on_a_terminal_has_a_bar_and_leaves_the_lines() -> None:
 def test_progress_failure_is_left_to_the_error_that_follows() -> None:
     events = [JobEvent(0, 0.0, 0.5, state="FAILED", reason="node-1: boom")]
     assert shown(events, terminal=False) == " 0.500 s  FAILED\n"
+
+
+def test_progress_says_who_has_died_and_joined_in_one_line_each() -> None:
+    crash = "its job process ended by SIGKILL; the last it printed:\nabout to die"
+    events = [
+        JobEvent(0, 0.0, 3.0, node=2, change=NodeChange(2, "waiting", 0, crash, 0.0)),
+        JobEvent(1, 0.0, 5.0, node=2, change=NodeChange(2, "alive", 1, "", 0.0)),
+    ]
+    assert shown(events, terminal=False) == (
+        "  3.00 s  node 2 is dead and will be started again: its job process ended by SIGKILL\n"
+        "  5.00 s  node 2 has joined again, incarnation 1\n"
+    )
 
 
 def test_progress_of_other_reports_shows_their_fields() -> None:

@@ -85,7 +85,7 @@ def test_compare_file_with_options_beside_it_is_the_file_but_for_these(
 def test_compare_with_failed_runs_ends_with_1_and_says_which(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["compare", "ako", "phantom=true", *HALF, *STEPS_OF_1_MS, "--fault", "fail:1@0.01"]
+    command = ["compare", "ako", "phantom=true", "min_nodes=2", *HALF, *STEPS_OF_1_MS, "--fault", "fail:1@0.01"]
     assert main([*command, "--out", str(tmp_path)]) == 1
     said = capsys.readouterr()
     assert "0 of 1, 1 failed" in said.out

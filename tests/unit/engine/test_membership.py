@@ -187,6 +187,18 @@ def test_broken_link_to_a_node_that_turns_out_dead_costs_nobody_else() -> None:
     assert job.nodes.those(Life.ALIVE) == (0, 2)
 
 
+def test_broken_link_to_a_node_that_has_ended_costs_nobody_anything() -> None:
+    job = running(3)
+    job.handle(ended(1), 20.0)
+    told = members(2, {0: 0, 2: 0})
+    assert job.handle(co.LinkBroken(0, 1, "down"), 20.0) == [
+        co.ChangeNode(1, Life.ENDED, 0, 2),
+        co.Connect(0, told),
+        co.Connect(2, told),
+    ]
+    assert job.handle(co.LinkBroken(2, 1, "down"), 20.0) == []
+
+
 def test_node_that_was_paused_is_told_the_membership_or_killed() -> None:
     job = running(2)
     assert job.handle(co.NodePaused(1), 20.0) == [co.Connect(1, members(1, {0: 0, 1: 0}))]

@@ -4,7 +4,7 @@ import json
 import math
 
 from dataflow.graph.logical import LogicalGraph
-from dataflow.observe.events import JobEvent
+from dataflow.observe.events import JobEvent, NodeChange
 from dataflow.observe.record import installed_versions, make_record
 from dataflow.plan.job import JobSpec, StopRules
 from dataflow.reports import LinkStatistics, NodeStatistics, OperatorReport, ProcessorTimes, SampleStatistics
@@ -22,7 +22,8 @@ EVENTS = [
     JobEvent(0, 100.0, 0.0, state="RUNNING"),
     JobEvent(1, 101.0, 1.0, node=0, report=OperatorReport("validate.results", {"accuracy": 0.5, "loss": math.nan})),
     JobEvent(2, 102.5, 2.5, node=1, report=OperatorReport("validate.results", {"accuracy": 0.75, "images": 256})),
-    JobEvent(3, 104.0, 4.0, state="FINISHED", stopped_by="time"),
+    JobEvent(3, 103.0, 3.0, node=1, change=NodeChange(1, "alive", 2, "", 103.0)),
+    JobEvent(4, 104.0, 4.0, state="FINISHED", stopped_by="time"),
 ]
 STATISTICS = [
     NodeStatistics(
@@ -39,6 +40,7 @@ STATISTICS = [
         processor=ProcessorTimes(3.0, 1.75, 0.5),
         links_busy_s=0.5,
         links={0: LinkStatistics(75, 3, 0.5, 0.75)},
+        incarnation=2,
     ),
     NodeStatistics(
         node=0,
@@ -80,6 +82,7 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
         "stopped_by": "time",
         "last_lines": [],
         "run_s": 4.0,
+        "changes": [{"time_s": 3.0, "node": 1, "life": "alive", "incarnation": 2, "reason": ""}],
         "reports": [
             {"accuracy": 0.5, "loss": None, "time_s": 1.0, "node": 0, "port": "validate.results"},
             {"accuracy": 0.75, "images": 256, "time_s": 2.5, "node": 1, "port": "validate.results"},
@@ -98,6 +101,7 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
         "nodes": [
             {
                 "node": 0,
+                "incarnation": 0,
                 "name": "left",
                 "steps": 10,
                 "tasks": 12,
@@ -120,6 +124,7 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
             },
             {
                 "node": 1,
+                "incarnation": 2,
                 "name": "right",
                 "steps": 30,
                 "tasks": 40,

@@ -421,3 +421,38 @@ def test_statistics_of_a_node_that_has_failed_are_still_told() -> None:
         return await asyncio.wait_for(runner.statistics(), 30)
 
     assert asyncio.run(go()) == NodeStatistics(0)
+
+
+def test_engine_takes_nothing_in_after_a_pause_until_it_is_resumed() -> None:
+    async def scene() -> tuple[list[int], list[str]]:
+        clock, engine, paused = Told(), Scripted(lambda _event: []), list[str]()
+        runner = EngineRunner(
+            cast("NodeEngine", engine),
+            NODE,
+            clock=clock,
+            carry_out=lambda _command: None,
+            progress=lambda: None,
+            on_paused=lambda: paused.append("paused"),
+        )
+        taken_in = []
+        for at_s in (0.0, 1.0, 2.9, 4.9, 4.95):  # the last beat is at second 2.8
+            clock.now_s = at_s
+            if at_s < 4.0:
+                clock.now_s = max(0.0, at_s - 0.1)
+                runner.beat()
+                clock.now_s = at_s
+            runner.feed(StopAsked())
+            taken_in.append(len(engine.events))
+        runner.beat()
+        runner.feed(StopAsked())
+        await asyncio.sleep(0)
+        taken_in.append(len(engine.events))
+        runner.resume()
+        await runner.settled()
+        taken_in.append(len(engine.events))
+        runner.feed(StopAsked())
+        taken_in.append(len(engine.events))
+        runner.close()
+        return taken_in, paused
+
+    assert asyncio.run(scene()) == ([1, 2, 3, 3, 3, 3, 6, 7], ["paused"])

@@ -73,6 +73,8 @@ def test_scrape_tells_what_the_nodes_of_a_job_measured() -> None:
         ("ako_idle_seconds", right): 2.0,
         ("ako_compute_tasks", left): 1.0,
         ("ako_compute_tasks", right): 1.0,
+        ("ako_incarnation", left): 0.0,
+        ("ako_incarnation", right): 0.0,
         ("ako_sample", (*left, "partition", "p")): 3.0,
         ("ako_sample", (*left, "compute", "staleness")): 1.0,
         ("ako_sent_bytes_total", pair): 500.0,
