@@ -15,7 +15,7 @@ from operators.clocks import ClocksState
 from operators.compression import Codec, Residual, add
 from operators.fragments import decoded, subtract
 from operators.layout import Layout
-from operators.messages import Code, Fragment, Progress, Weights
+from operators.messages import Code, Fragment, Progress, Weights, Word
 from operators.schedule import Schedule
 from operators.vector_state import VectorState
 
@@ -69,6 +69,7 @@ class ApplyMean(Operator):
     layout: Layout
     schedule: Schedule
     fragments = In(Fragment)
+    begun = In(Word)
     finished = Out(Progress)
     replica = Writes()
     clocks = Writes()
@@ -76,26 +77,36 @@ class ApplyMean(Operator):
 
     def process(
         self,
-        fragment: Fragment,
+        message: Fragment | Word,
         replica: VectorState,
         clocks: ClocksState,
         barrier: BarrierState,
         node: NodeContext,
     ) -> Emissions:
-        """Take in a contribution and apply the mean if it was the last."""
-        where = self.layout.weights(fragment.start, fragment.stop)
-        mean = barrier.add(decoded(fragment, where.stop - where.start))
-        if mean is not None:
-            self._apply(mean, replica, clocks, node)
+        """Take in a contribution and apply the mean if it was the last; or where a node that has joined begins."""
+        if isinstance(message, Word):
+            clocks.begin(message.origin, message.number)
+            for mean in barrier.release(clocks.since):
+                self._apply(mean, replica, clocks, node)
+            return
+        where = self.layout.weights(message.start, message.stop)
+        mean_now = barrier.add(decoded(message, where.stop - where.start), clocks.since)
+        if mean_now is not None:
+            self._apply(mean_now, replica, clocks, node)
         yield from ()
 
     def on_left(
         self, origin: int, replica: VectorState, clocks: ClocksState, barrier: BarrierState, node: NodeContext
     ) -> Emissions:
         """Go on without a node that has ended."""
-        for mean in barrier.leave(origin):
-            self._apply(mean, replica, clocks, node)
         clocks.leave(origin)
+        for mean in barrier.leave(origin, clocks.since):
+            self._apply(mean, replica, clocks, node)
+        yield from ()
+
+    def on_joined(self, origin: int, clocks: ClocksState) -> Emissions:
+        """Expect another node's gradients in the place of one that has died, from where it says on."""
+        clocks.join(origin)
         yield from ()
 
     def _apply(self, mean: Mean, replica: VectorState, clocks: ClocksState, node: NodeContext) -> None:

@@ -47,6 +47,7 @@ class ClocksState(State):
         self._first_span = span
         self._fresh: dict[int, int] = {}
         self._last: dict[int, int] = {}
+        self._since: dict[int, int] = {}
         self._slowest: float | None = None
 
     @property
@@ -63,6 +64,14 @@ class ClocksState(State):
     def last(self) -> dict[int, int]:
         """Those of them that make no more gradients, with the number of the last."""
         return dict(self._last)
+
+    @property
+    def since(self) -> Mapping[int, int]:
+        """Nodes that have joined, with the number of the gradient behind which each begins, or -1 if it may anywhere.
+
+        While a node has not said where it begins: where it may at the earliest.
+        """
+        return self._since
 
     def slowest(self) -> float:
         """The least gradient number applied of any origin, each with its span added; infinite for nobody."""
@@ -117,7 +126,7 @@ class ClocksState(State):
         """
         applied = self._applied.get(origin)
         known = applied[applied < FAR] if applied is not None else np.zeros(0, np.int64)
-        for table in (self._applied, self._lowest, self._span, self._fresh, self._last):
+        for table in (self._applied, self._lowest, self._span, self._fresh, self._last, self._since):
             table.pop(origin, None)
         self._slowest = None
         return int(known.max() - known.min()) if known.size else 0
@@ -131,10 +140,21 @@ class ClocksState(State):
         self._applied[origin] = np.zeros(self.cells, np.int64)
         self._lowest[origin] = self._span[origin] = self._fresh[origin] = 0
 
+    def start(self, node: int, number: int) -> None:
+        """Go on behind gradient `number`, as a node that has joined and caught up: `node`."""
+        self.made = self._since[node] = number
+        self.take_over(node, np.full(self.cells, number, np.int64))
+
+    def expect(self, origin: int) -> None:
+        """Note that the gradients of a new origin may begin behind this node's newest, and not before."""
+        if origin in self._fresh:
+            self._since[origin] = self.made
+
     def begin(self, origin: int, number: int) -> None:
         """Note that the first gradient of a new origin has number `number` + 1; from now on it is waited for."""
         said = self._fresh.pop(origin, None)
         if said is not None:
+            self._since[origin] = number
             self.reach(origin, slice(None), number)
             self._note(origin, max(self._first_span, said))
             self._slowest = None
@@ -158,7 +178,7 @@ class ClocksState(State):
         copy.made, copy.images, copy.rejected = self.made, self.images, self.rejected
         copy._applied = {origin: applied.copy() for origin, applied in self._applied.items()}
         copy._lowest, copy._span = dict(self._lowest), dict(self._span)
-        copy._fresh, copy._last = dict(self._fresh), dict(self._last)
+        copy._fresh, copy._last, copy._since = dict(self._fresh), dict(self._last), dict(self._since)
         return copy
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -182,7 +202,7 @@ class ClocksState(State):
         self._applied = {origin: np.array(row) for origin, row in zip(origins, tensors["applied"], strict=True)}
         self._lowest = {origin: int(row.min()) for origin, row in self._applied.items()}
         self._span = {origin: int(span) for origin, span in zip(origins, tensors["span"], strict=True)}
-        self._fresh, self._last, self._slowest = {}, {}, None
+        self._fresh, self._last, self._since, self._slowest = {}, {}, {}, None
 
     def _note(self, origin: int, span: int) -> None:
         """Note that what was applied of an origin, or its span, may have changed."""
