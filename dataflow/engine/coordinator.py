@@ -6,10 +6,15 @@ that leads. Invariant: the state changes by the table only, exactly one `Finish`
 
 from __future__ import annotations
 
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from dataflow.engine.membership import RESTARTS, RESTARTS_S, Life, Members, Membership
 from dataflow.reports import NodeStatistics, OperatorReport
 
 if TYPE_CHECKING:
@@ -34,7 +39,7 @@ class JobState(StrEnum):
     FINISHED = "FINISHED"
     """It ended by itself or by a stop rule."""
     FAILED = "FAILED"
-    """A node failed or was lost."""
+    """An operator failed, or too few nodes were left."""
     CANCELLED = "CANCELLED"
     """Somebody stopped it."""
 
@@ -54,6 +59,7 @@ class Trigger(StrEnum):
     DRAINING_TOOK_TOO_LONG = "draining took too long"
     NODE_FAILED = "node failed"
     NODE_LOST = "node lost"
+    TOO_FEW_NODES = "too few nodes left"
     RULE_BROKEN = "stop rule cannot be followed"
     CANCEL = "cancel"
     GRACE_OVER = "grace over"
@@ -80,7 +86,7 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.RUNNING, _T.ALL_ENDED): _S.FINISHED,
     (_S.RUNNING, _T.DRAINING_TOOK_TOO_LONG): _S.FINISHED,
     (_S.RUNNING, _T.NODE_FAILED): _S.FAILED,
-    (_S.RUNNING, _T.NODE_LOST): _S.FAILED,
+    (_S.RUNNING, _T.TOO_FEW_NODES): _S.FAILED,
     (_S.RUNNING, _T.RULE_BROKEN): _S.FAILED,
     (_S.RUNNING, _T.CANCEL): _S.CANCELLING,
     (_S.RUNNING, _T.MASTER_RESTARTED): _S.FAILED,
@@ -130,15 +136,22 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeEnded:
-    """A node's sources have ended and everything has drained."""
+    """A node's sources have ended and everything has drained.
+
+    Args:
+        node: its number.
+        statistics: what it has counted.
+        epoch: of the newest membership that it had heard of; None if that was the newest.
+    """
 
     node: int
     statistics: NodeStatistics
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed:
-    """A node's job process failed.
+    """A node's job process says that it cannot go on.
 
     Args:
         node: its number.
@@ -154,11 +167,57 @@ class NodeFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeExited:
+    """A node's job process is gone, how it ended, and what it printed last."""
+
+    node: int
+    how: str
+    printed: str = ""
+
+    @property
+    def cause(self) -> str:
+        """What to say of it."""
+        printed = f"; the last it printed:\n{self.printed}" if self.printed else ""
+        return f"its job process ended {self.how}{printed}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStalled:
+    """A node's job process does nothing any more, and how that shows; its agent is well."""
+
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodePaused:
+    """A node's job process did nothing for a while, goes on, and asks whether it is a member still."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeLost:
     """Nothing is heard of a node any more, and why."""
 
     node: int
     reason: str = "its agent was lost"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBack:
+    """The agent of a node that was lost is there again."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBroken:
+    """A node has had no connection to another one for too long, and why."""
+
+    node: int
+    peer: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +245,12 @@ Event = (
     | NodeReport
     | NodeEnded
     | NodeFailed
+    | NodeExited
+    | NodeStalled
+    | NodePaused
     | NodeLost
+    | NodeBack
+    | LinkBroken
     | CancelAsked
     | MasterRestarted
     | Tick
@@ -195,17 +259,18 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """Start the job's process on a node and have it prepare."""
+    """Start the job's process on a node and have it prepare; `incarnation`: how often it was started before."""
 
     node: int
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Have a node connect to the others. `addresses`: ``host:port`` by node number."""
+    """Tell a node who the members are, and have it connect to those that it is not connected to."""
 
     node: int
-    addresses: dict[int, str]
+    members: Members
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +303,25 @@ class KillNodes:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeNode:
+    """Keep what has become of a node, before anybody is told of it.
+
+    Args:
+        node: its number.
+        life: what has become of it.
+        incarnation: which incarnation.
+        epoch: of the membership.
+        reason: why it is buried.
+    """
+
+    node: int
+    life: Life
+    incarnation: int
+    epoch: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SetTimer:
     """Give a `Tick` at this time, in seconds on the clock of `now`, instead of at that of any earlier `SetTimer`."""
 
@@ -261,7 +345,7 @@ class Finish:
     stopped_by: StoppedBy
 
 
-Command = Deploy | Connect | Start | StopNodes | CloseNodes | KillNodes | SetTimer | ChangeState | Finish
+Command = Deploy | Connect | Start | StopNodes | CloseNodes | KillNodes | ChangeNode | SetTimer | ChangeState | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,16 +353,20 @@ class Deadlines:
     """How long the coordinator waits, in seconds.
 
     Args:
-        preflight_s: from placing a job until every node is ready.
+        preflight_s: from placing a job until every node is ready; from starting a node again until that is.
         grace_s: from asking nodes to stop for a cancellation until they are killed.
         drain_s: from asking nodes to stop for a stop rule until they are killed; the job is finished all the same.
-        blame_s: from a failed link until it counts as the cause, and not as the effect of a node's failure.
+        blame_s: from a failed link until it counts as the cause of a failure to deploy, and not as the effect.
+        judge_s: from the first broken link of a running job until the node with most of them is buried.
+        return_s: for so long a job that cannot go on without a lost node waits for it.
     """
 
     preflight_s: float = 120.0
     grace_s: float = 2.0
     drain_s: float = 60.0
     blame_s: float = 1.0
+    judge_s: float = 0.25
+    return_s: float = 10.0
 
 
 @dataclass(slots=True)
@@ -311,11 +399,15 @@ class JobCoordinator:
         rules: when to stop it.
         deadlines: how long to wait for what.
         state: where the job is; other than SUBMITTED when a restarted master takes it over.
+        min_nodes: the fewest nodes that it goes on with once it runs.
+        needed: nodes that it cannot do without.
+        rng: draws the jitter of restarts.
 
     Attributes:
         state: where the job is.
         stopped_by: the first stop rule that held, or cancel; empty before.
         started_s: when it began to run, on the clock of `now`; None before.
+        nodes: what has become of its nodes.
     """
 
     def __init__(
@@ -325,19 +417,25 @@ class JobCoordinator:
         deadlines: Deadlines | None = None,
         *,
         state: JobState = JobState.SUBMITTED,
+        min_nodes: int = 1,
+        needed: Collection[int] = (),
+        rng: random.Random | None = None,
     ) -> None:
         self.state = state
         self.stopped_by: StoppedBy = ""
         self.started_s: float | None = None
+        self.nodes = Membership(nodes, needed, min_nodes, rng or random.Random(0))
         self._rules = rules
         self._deadlines = deadlines or Deadlines()
         self._names = tuple(f"node-{index}" for index in range(nodes))
-        self._addresses: dict[int, str] = {}
         self._ready: set[int] = set()
-        self._gone: set[int] = set()
         self._series = _Series()
         self._deadline_s: float | None = None
+        self._timer_s = math.inf
         self._suspicion = ""
+        self._causes: dict[int, str] = {}
+        self._broken: dict[tuple[int, int], str] = {}
+        self._judge_s = math.inf
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """What to do about an event.
@@ -348,55 +446,61 @@ class JobCoordinator:
         """
         if self.state in ENDED:
             return []
-        commands: list[Command]
-        match event:
-            case Placed(names):
-                commands = self._go(Trigger.PLACED, now, names=names)
-            case Unplaced(reason):
-                commands = self._go(Trigger.UNPLACED, now, reason)
-            case NodePrepared(node, address):
-                commands = self._on_prepared(node, address)
-            case NodeReady(node):
-                commands = self._on_ready(node, now)
-            case NodeReport(_, report):
-                commands = self._on_report(report, now)
-            case NodeEnded(node):
-                commands = self._on_gone(node, now)
-            case NodeFailed():
-                commands = self._on_failed(event, now)
-            case NodeLost(node, reason):
-                commands = self._on_broken(Trigger.NODE_LOST, node, f"node {self._names[node]} was lost: {reason}", now)
-            case CancelAsked():
-                commands = self._go(Trigger.CANCEL, now, "cancelled")
-            case MasterRestarted(reason):
-                commands = self._go(Trigger.MASTER_RESTARTED, now, reason)
-            case Tick():
-                commands = self._on_tick(now)
+        commands = self._take(event, now)
+        if self.state in ENDED:
+            return commands
+        due_s = math.inf if self._deadline_s is None else self._deadline_s
+        if self.state is JobState.RUNNING:
+            due_s = min(due_s, self._judge_s, self.nodes.next_due_s(now))
+        if due_s < math.inf and (due_s != self._timer_s or isinstance(event, Tick)):
+            commands.append(SetTimer(due_s))
+        self._timer_s = due_s
         return commands
 
-    def _on_prepared(self, node: int, address: str) -> list[Command]:
-        if self.state is not JobState.DEPLOYING or node in self._addresses:
+    def _take(self, event: Event, now: float) -> list[Command]:
+        take = _TAKE[type(event)]
+        return take(self, event, now)
+
+    def _on_cancel(self, now: float) -> list[Command]:
+        return self._go(Trigger.CANCEL, now, "cancelled") + self._all_gone(now)
+
+    # Starting
+
+    def _on_prepared(self, node: int, address: str, now: float) -> list[Command]:
+        each = self.nodes[node]
+        if each.life is not Life.JOINING:
             return []
-        self._addresses[node] = address
-        if len(self._addresses) < len(self._names):
+        if self.state is JobState.RUNNING:
+            if self._spare(node):
+                return [KillNodes((node,)), *self._dies(node, Life.DYING, "the job is ending", now)]
+            self.nodes.admit(node, address)
+            return [self._change(node), *self._tell()]
+        if self.state is not JobState.DEPLOYING or each.address:
             return []
-        return [Connect(each, dict(sorted(self._addresses.items()))) for each in self._all]
+        each.address = address
+        if not all(other.address for other in self.nodes.nodes):
+            return []
+        members = self.nodes.found()
+        return [Connect(node, members) for node in self._all]
 
     def _on_ready(self, node: int, now: float) -> list[Command]:
-        if self.state is not JobState.DEPLOYING or len(self._addresses) < len(self._names):
+        each = self.nodes[node]
+        if each.life is not Life.ALIVE or each.running:
+            return []
+        if self.state is JobState.RUNNING:
+            each.running = True
+            stop: list[Command] = [StopNodes((node,), self.stopped_by)] if self.stopped_by else []
+            return [Start(node), *stop]
+        if self.state is not JobState.DEPLOYING:
             return []
         self._ready.add(node)
         return self._go(Trigger.ALL_READY, now) if len(self._ready) == len(self._names) else []
 
+    # Running
+
     def _on_report(self, report: OperatorReport, now: float) -> list[Command]:
         rules = self._rules
-        if (
-            self.state is not JobState.RUNNING
-            or self.stopped_by
-            or self._suspicion
-            or report.port != rules.report
-            or not rules.report
-        ):
+        if self.state is not JobState.RUNNING or self.stopped_by or report.port != rules.report or not rules.report:
             return []
         values: list[float] = []
         patient = rules.patience_metric if rules.patience is not None else ""
@@ -414,30 +518,156 @@ class JobCoordinator:
             return self._stop("patience", now)
         return []
 
-    def _on_gone(self, node: int, now: float) -> list[Command]:
-        if self.state not in (JobState.RUNNING, JobState.CANCELLING):
+    def _on_ended(self, node: int, epoch: int | None, now: float) -> list[Command]:
+        each = self.nodes[node]
+        if self.state is JobState.CANCELLING:
+            return self._on_gone(node, Life.ENDED, now)
+        if self.state is not JobState.RUNNING or each.life is not Life.ALIVE:
             return []
-        self._gone.add(node)
-        return self._go(Trigger.ALL_ENDED, now) if len(self._gone) == len(self._names) else []
+        each.life = Life.ENDED
+        commands: list[Command] = []
+        alive = self.nodes.those(Life.ALIVE)
+        if epoch is not None and any(self.nodes[other].admitted > epoch for other in alive):
+            # Whoever has joined since would wait for its streams' ends.
+            self.nodes.strike_off(node)
+            commands = [self._change(node), *self._tell()]
+        return commands + self._look_around(now)
 
     def _on_failed(self, event: NodeFailed, now: float) -> list[Command]:
         node, where = event.node, event.where
-        reason = f"node {self._names[node]}: {event.text}" + (f" at {where}" if where not in event.text else "")
-        if event.link and self.state in (JobState.DEPLOYING, JobState.RUNNING) and node not in self._gone:
-            return self._suspect(reason, now)
-        return self._on_broken(Trigger.NODE_FAILED, node, reason, now)
-
-    def _on_broken(self, trigger: Trigger, node: int, reason: str, now: float) -> list[Command]:
+        text = event.text + (f" at {where}" if where not in event.text else "")
+        reason = f"node {self._names[node]}: {text}"
         if self.state is JobState.CANCELLING:
-            return self._on_gone(node, now)
-        # What becomes of a process that has done its part changes nothing.
-        return [] if node in self._gone else self._go(trigger, now, reason)
+            return self._on_gone(node, Life.GONE, now)
+        if self.nodes[node].life not in (Life.JOINING, Life.ALIVE):
+            return []  # what becomes of a process that has done its part, or is no member, changes nothing
+        if event.link and self.state is JobState.RUNNING:
+            return [KillNodes((node,)), *self._dies(node, Life.DYING, text, now)]
+        if event.link and self.state is JobState.DEPLOYING:
+            return self._suspect(reason, now)
+        return self._go(Trigger.NODE_FAILED, now, reason)
+
+    # Dying, and coming back
+
+    def _on_death(self, node: int, life: Life, cause: str, now: float) -> list[Command]:
+        """A node is dead; `life` says what of it is left."""
+        match self.state:
+            case JobState.CANCELLING:
+                return self._on_gone(node, Life.GONE, now)
+            case JobState.DEPLOYING:
+                trigger = Trigger.NODE_LOST if life is Life.AWAY else Trigger.NODE_FAILED
+                return self._go(trigger, now, f"node {self._names[node]}: {cause}")
+            case JobState.RUNNING:
+                before = self.nodes[node].life
+                over = before in (Life.ENDED, Life.GONE) or (
+                    life is not Life.AWAY and before in (Life.WAITING, Life.AWAY)
+                )
+                if over or (before, life) == (Life.DYING, Life.DYING):
+                    return []
+                kill: list[Command] = [KillNodes((node,))] if life is Life.DYING else []
+                cause = self._causes[node] if before is Life.DYING else cause
+                return [*kill, *self._dies(node, life, cause, now)]
+        return []
+
+    def _dies(self, node: int, life: Life, cause: str, now: float) -> list[Command]:
+        """Bury a node of a running job."""
+        due_s = now + self._deadlines.return_s if life is Life.AWAY else math.inf
+        was_member = self.nodes.bury(node, life, due_s)
+        if life is Life.WAITING:
+            if self._spare(node):
+                self.nodes[node].life = Life.GONE
+            else:
+                self.nodes.retry(node, now)
+        self._causes[node] = cause
+        self._broken = {link: why for link, why in self._broken.items() if node not in link}
+        tell = self._tell() if was_member else []
+        return [self._change(node, cause), *tell, *self._look_around(now)]
+
+    def _spare(self, node: int) -> bool:
+        """Whether a node that is dead is not started again, as the job is ending and can end without it."""
+        ending = bool(self.stopped_by) or bool(self.nodes.those(Life.ENDED))
+        return ending and node not in self.nodes.needed
+
+    def _on_paused(self, node: int) -> list[Command]:
+        if self.state is JobState.RUNNING and self.nodes[node].life is Life.ALIVE:
+            return [Connect(node, self.nodes.members())]
+        return [KillNodes((node,))] if self.nodes[node].life is Life.DYING else []
+
+    def _on_back(self, node: int, now: float) -> list[Command]:
+        if self.state is not JobState.RUNNING or self.nodes[node].life is not Life.AWAY or self._spare(node):
+            return []
+        return self._restart(node, now, counts=False)
+
+    def _restart(self, node: int, now: float, *, counts: bool = True) -> list[Command]:
+        incarnation = self.nodes.restart(node, now, now + self._deadlines.preflight_s, counts=counts)
+        return [self._change(node), Deploy(node, incarnation)]
+
+    def _on_broken(self, node: int, peer: int, reason: str, now: float) -> list[Command]:
+        """Judge in a moment, when others have told of theirs, or a death has turned out to be the cause."""
+        alive = self.nodes.those(Life.ALIVE)
+        if self.state is JobState.RUNNING and node in alive and peer in alive:
+            self._broken.setdefault((min(node, peer), max(node, peer)), reason)
+            self._judge_s = min(self._judge_s, now + self._deadlines.judge_s)
+        return []
+
+    def _judge(self, now: float) -> list[Command]:
+        """Bury the node with most broken links, the higher number among equals, until no broken link is left."""
+        commands: list[Command] = []
+        self._judge_s = math.inf
+        while self._broken and self.state is JobState.RUNNING:
+            broken = Counter(node for link in self._broken for node in link)
+            node = max(broken, key=lambda node: (broken[node], node))
+            link = next(link for link in self._broken if node in link)
+            others = ", ".join(self._names[sum(link) - node] for link in self._broken if node in link)
+            cause = f"its links are broken: {others}: {self._broken[link]}"
+            commands += [KillNodes((node,)), *self._dies(node, Life.DYING, cause, now)]
+        return commands
+
+    def _look_around(self, now: float) -> list[Command]:
+        """End the job if nobody is left that it could go on with, or that has to do anything."""
+        if self.state is not JobState.RUNNING:
+            return []
+        lacking = self.nodes.lacks(now)
+        if lacking:
+            node = max(lacking, key=lambda node: self.nodes[node].life is Life.GONE)
+            again = f" (started again {RESTARTS} times within {RESTARTS_S:g} s)"
+            tried = again if len(self.nodes[node].restarts) >= RESTARTS else ""
+            reason = f"node {self._names[node]}{tried}: {self._causes[node]}"
+            return self._go(Trigger.TOO_FEW_NODES, now, reason)
+        return self._go(Trigger.ALL_ENDED, now) if self.nodes.through() else []
+
+    # Ending
+
+    def _on_gone(self, node: int, life: Life, now: float) -> list[Command]:
+        """A node of a job that is being cancelled is through, one way or other."""
+        if self.nodes[node].life is not Life.ENDED:
+            self.nodes[node].life = life
+        return self._all_gone(now)
+
+    def _all_gone(self, now: float) -> list[Command]:
+        if self.state is not JobState.CANCELLING or self.nodes.those(Life.JOINING, Life.ALIVE):
+            return []
+        return self._go(Trigger.ALL_ENDED, now, "cancelled")
 
     def _on_tick(self, now: float) -> list[Command]:
-        if self._deadline_s is None:
-            return []
-        if now < self._deadline_s:
-            return [SetTimer(self._deadline_s)]
+        commands: list[Command] = []
+        if self.state is JobState.RUNNING:
+            for node in self.nodes.due(now):
+                if self.state is not JobState.RUNNING:
+                    break
+                if self.nodes[node].life is Life.WAITING:
+                    commands += self._restart(node, now)
+                else:
+                    late = f"it was not ready {self._deadlines.preflight_s:g} s after it was started again"
+                    commands += [KillNodes((node,)), *self._dies(node, Life.DYING, late, now)]
+            if now >= self._judge_s:
+                commands += self._judge(now)
+            commands += self._look_around(now)
+        if self.state in ENDED or self._deadline_s is None or now < self._deadline_s:
+            return commands
+        return commands + self._on_deadline(now)
+
+    def _on_deadline(self, now: float) -> list[Command]:
         if self._suspicion:
             return self._go(Trigger.NODE_FAILED, now, self._suspicion)
         if self.state is JobState.DEPLOYING:
@@ -448,20 +678,20 @@ class JobCoordinator:
             return self._go(Trigger.GRACE_OVER, now, "cancelled; the nodes had to be killed")
         if not self.stopped_by:
             return self._stop("time", now)
-        late = ", ".join(name for node, name in enumerate(self._names) if node not in self._gone)
+        late = ", ".join(self._names[node] for node in self._all if self.nodes[node].life is not Life.ENDED)
         return self._go(Trigger.DRAINING_TOOK_TOO_LONG, now, f"killed nodes that did not drain: {late}")
 
     def _suspect(self, reason: str, now: float) -> list[Command]:
         """A link has failed: if no node fails by itself within a moment, that was the cause."""
-        if self._suspicion:
-            return []
-        self._suspicion = reason
-        return [self._timer(now + self._deadlines.blame_s)]
+        if not self._suspicion:
+            self._suspicion, self._deadline_s = reason, now + self._deadlines.blame_s
+        return []
 
     def _stop(self, stopped_by: StoppedBy, now: float) -> list[Command]:
         """A stop rule holds: the job keeps RUNNING until its nodes have drained."""
-        self.stopped_by = stopped_by
-        return [StopNodes(self._all, stopped_by), self._timer(now + self._deadlines.drain_s)]
+        self.stopped_by, self._deadline_s = stopped_by, now + self._deadlines.drain_s
+        running = tuple(node for node in self.nodes.those(Life.ALIVE) if self.nodes[node].running)
+        return [StopNodes(running, stopped_by)]
 
     def _go(self, trigger: Trigger, now: float, reason: str = "", names: tuple[str, ...] = ()) -> list[Command]:
         """Follow the table, and do what belongs to entering the state it names."""
@@ -478,15 +708,18 @@ class JobCoordinator:
         match target:
             case JobState.DEPLOYING:
                 commands += [Deploy(node) for node in self._all]
-                commands.append(self._timer(now + self._deadlines.preflight_s))
+                self._deadline_s = now + self._deadlines.preflight_s
             case JobState.RUNNING:
                 self.started_s = now
+                for node in self._all:
+                    self.nodes[node].running = True
                 commands += [Start(node) for node in self._all]
                 if self._rules.time_s is not None:
-                    commands.append(self._timer(now + self._rules.time_s))
+                    self._deadline_s = now + self._rules.time_s
             case JobState.CANCELLING:
                 self.stopped_by = "cancel"
-                commands += [StopNodes(self._all, "cancel"), self._timer(now + self._deadlines.grace_s)]
+                commands.append(StopNodes(self.nodes.those(Life.JOINING, Life.ALIVE), "cancel"))
+                self._deadline_s = now + self._deadlines.grace_s
             case JobState.FINISHED:
                 self.stopped_by = self.stopped_by or "epochs"
                 commands += [self._let_go(trigger), Finish(target, reason, self.stopped_by)]
@@ -503,13 +736,38 @@ class JobCoordinator:
     def _let_go(self, trigger: Trigger) -> Command:
         return CloseNodes(self._all) if trigger is Trigger.ALL_ENDED else KillNodes(self._all)
 
-    def _timer(self, at_s: float) -> SetTimer:
-        self._deadline_s = at_s
-        return SetTimer(at_s)
+    def _change(self, node: int, reason: str = "") -> ChangeNode:
+        each = self.nodes[node]
+        return ChangeNode(node, each.life, each.incarnation, self.nodes.epoch, reason)
+
+    def _tell(self) -> list[Command]:
+        """Tell every member who the members are."""
+        members = self.nodes.members()
+        return [Connect(node, members) for node in self.nodes.those(Life.ALIVE)]
 
     @property
     def _all(self) -> tuple[int, ...]:
         return tuple(range(len(self._names)))
+
+
+_TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] = {
+    Placed: lambda job, event, now: job._go(Trigger.PLACED, now, names=event.names),
+    Unplaced: lambda job, event, now: job._go(Trigger.UNPLACED, now, event.reason),
+    NodePrepared: lambda job, event, now: job._on_prepared(event.node, event.address, now),
+    NodeReady: lambda job, event, now: job._on_ready(event.node, now),
+    NodeReport: lambda job, event, now: job._on_report(event.report, now),
+    NodeEnded: lambda job, event, now: job._on_ended(event.node, event.epoch, now),
+    NodeFailed: lambda job, event, now: job._on_failed(event, now),
+    NodeExited: lambda job, event, now: job._on_death(event.node, Life.WAITING, event.cause, now),
+    NodeStalled: lambda job, event, now: job._on_death(event.node, Life.DYING, event.reason, now),
+    NodePaused: lambda job, event, now: job._on_paused(event.node),
+    NodeLost: lambda job, event, now: job._on_death(event.node, Life.AWAY, f"it was lost: {event.reason}", now),
+    NodeBack: lambda job, event, now: job._on_back(event.node, now),
+    LinkBroken: lambda job, event, now: job._on_broken(event.node, event.peer, event.reason, now),
+    CancelAsked: lambda job, event, now: job._on_cancel(now),
+    MasterRestarted: lambda job, event, now: job._go(Trigger.MASTER_RESTARTED, now, event.reason),
+    Tick: lambda job, event, now: job._on_tick(now),
+}
 
 
 def transition_diagram() -> str:

@@ -8,8 +8,27 @@ from dataflow.reports import NodeStatistics, OperatorReport
 
 
 @dataclass(frozen=True, slots=True)
+class NodeChange:
+    """A node of a running job has died, is being started again, or has joined.
+
+    Args:
+        node: its number.
+        life: what has become of it: the value of a `dataflow.engine.membership.Life`.
+        incarnation: how often it had been started before.
+        reason: why it died; empty otherwise.
+        wall_s: seconds since 1970-01-01 UTC, at the master.
+    """
+
+    node: int
+    life: str
+    incarnation: int
+    reason: str
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something that happened to a job. Exactly one of `state`, `report` and `statistics` is set.
+    """Something that happened to a job. Exactly one of `state`, `report`, `statistics` and `change` is set.
 
     Args:
         index: its number among the job's events, from 0. Statistics of a running node pass by and are not kept:
@@ -19,9 +38,10 @@ class JobEvent:
         state: the state the job has come to, a `JobState`'s name.
         reason: why, for a change of state.
         stopped_by: what made a finished job stop: target, patience, time, epochs or cancel.
-        node: number of the node, for a report.
+        node: number of the node, for a report or a change.
         report: a message emitted on a reported port.
         statistics: what a node has counted since the start.
+        change: what has become of a node.
     """
 
     index: int
@@ -33,3 +53,4 @@ class JobEvent:
     node: int = 0
     report: OperatorReport | None = None
     statistics: NodeStatistics | None = None
+    change: NodeChange | None = None

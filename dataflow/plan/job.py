@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from dataflow.graph.logical import LogicalGraph
+from dataflow.plan.compile import compile_graph
+from dataflow.state import StateKind
 
 
 class _Data(BaseModel):
@@ -46,6 +50,7 @@ class JobSpec(_Data):
         config: the job's configuration as the user gave it, for the record.
         warnings: what the user should know, shown when the job is submitted and kept in the record.
         record: whether every node notes the events that its engine is given, so that the run can be replayed.
+        min_nodes: the fewest nodes that it goes on with once it runs.
     """
 
     name: str
@@ -56,3 +61,18 @@ class JobSpec(_Data):
     config: dict[str, JsonValue] = {}
     warnings: tuple[str, ...] = ()
     record: bool = False
+    min_nodes: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _has_so_many(self) -> Self:
+        if self.min_nodes > self.nodes:
+            message = f"min_nodes={self.min_nodes} is more than the job's {self.nodes} nodes"
+            raise ValueError(message)
+        return self
+
+
+def needed_nodes(spec: JobSpec) -> frozenset[int]:
+    """Nodes that a job cannot do without: those of roles that hold the parts of a partitioned state."""
+    roles = {element.role for element in spec.graph.elements if element.kind is StateKind.PARTITIONED}
+    members = compile_graph(spec.graph, spec.nodes).members() if roles else {}
+    return frozenset(node for role in roles for node in members[role])

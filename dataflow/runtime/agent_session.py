@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -28,6 +29,7 @@ class AgentSession:
         self.name, self.host, self.cores, self.tasks = hello.name, hello.host, hello.cores, max(1, hello.tasks)
         self.jobs: dict[str, int] = {}
         self.progress: dict[str, int] = {}
+        self._moved_s: dict[str, float] = {}
         self.heard_s = self.seen_s = now
         self._outbox: asyncio.Queue[pb.MasterMessage | None] = asyncio.Queue()
 
@@ -42,6 +44,13 @@ class AgentSession:
     async def next(self) -> pb.MasterMessage | None:
         """The next message to send; None when the connection is to be closed."""
         return await self._outbox.get()
+
+    def progressed(self, progress: Mapping[str, int], now: float) -> dict[str, float]:
+        """Take in progress counters by job id; for how many seconds each has stood still."""
+        moved = {job for job, count in progress.items() if self.progress.get(job) != count}
+        self._moved_s = {job: now if job in moved else self._moved_s[job] for job in progress}
+        self.progress = dict(progress)
+        return {job: now - moved_s for job, moved_s in self._moved_s.items()}
 
     def lost(self, now: float, after_s: float) -> bool:
         """Whether the node counts as lost: if it is silent for `after_s`, and nobody receives anything of it either.

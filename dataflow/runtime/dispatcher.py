@@ -7,6 +7,7 @@ import re
 import secrets
 import signal
 from collections import deque
+from collections.abc import Mapping
 
 from pydantic import ValidationError
 
@@ -28,8 +29,11 @@ from dataflow.transport.generated import control_pb2 as pb
 PAST_S = 60.0
 """Seconds for which what the nodes of a job measured is kept once it is over."""
 
-_SWEEP_S = 0.5
-_LAST_LINES = 5
+STALLED_S = 1.9
+"""A job process whose progress counter stands still for so long, while heartbeats come, does nothing any more."""
+
+_SWEEP_S = 0.1
+_LAST_LINES = 50
 
 
 class Dispatcher:
@@ -123,6 +127,8 @@ class Dispatcher:
             fix = "give it another --name"
             raise MasterError(what="a node of this name is attached already", got=hello.name, fix=fix)
         session = self._sessions[hello.name] = AgentSession(hello, self._clock.now())
+        for run in list(self._runs.values()):
+            run.come_back(session)
         self._settle()
         return session
 
@@ -132,9 +138,10 @@ class Dispatcher:
             return
         del self._sessions[session.name]
         session.end()
-        jobs, session.jobs = session.jobs, {}
-        for job, node in jobs.items():
-            self._runs[job].feed(co.NodeLost(node, reason))
+        session.jobs = {}
+        for run in list(self._runs.values()):
+            if (node := run.node_of(session)) is not None:
+                run.feed(co.NodeLost(node, reason))
         self._settle()
 
     def heard(self, session: AgentSession, message: pb.AgentMessage) -> None:
@@ -142,7 +149,7 @@ class Dispatcher:
         session.heard_s = self._clock.now()
         match message.WhichOneof("body"):
             case "heartbeat":
-                session.progress = dict(message.heartbeat.progress)
+                self._heard_progress(session, message.heartbeat.progress)
             case "from_process":
                 self._from_process(session, message.from_process)
             case "log_lines":
@@ -156,11 +163,11 @@ class Dispatcher:
             before = self._clock.now()
             await asyncio.sleep(_SWEEP_S)
             now = self._clock.now()
+            late_s = max(0.0, now - before - _SWEEP_S)
             for session in list(self._sessions.values()):
-                if now - before > 2 * _SWEEP_S:
-                    # It was this process that did not run: what the agents sent meanwhile has not been read yet.
-                    session.heard_s = now
-                elif session.lost(now, self._lost_after_s):
+                # For so long it was this process that did not run: what the agents sent has not been read yet.
+                session.heard_s = min(now, session.heard_s + late_s)
+                if session.lost(now, self._lost_after_s):
                     self.detach(session, f"no heartbeat for {now - session.heard_s:.1f} s")
 
     def _run(self, job: StoredJob, spec: JobSpec) -> JobRun:
@@ -179,7 +186,9 @@ class Dispatcher:
                 run.bell.ring()
         waiting = [Waiting(run.id, run.spec.nodes) for run in self._runs.values() if run.waiting]
         # By name, not by who attached first: a job that runs again gets the same nodes in the same order.
-        free = sorted((session.name for session in self._sessions.values() if not session.jobs), key=_in_order)
+        kept = {name for name in self._sessions for run in self._runs.values() if run.keeps(name)}
+        idle = (session.name for session in self._sessions.values() if not session.jobs)
+        free = sorted((name for name in idle if name not in kept), key=_in_order)
         placements = place_jobs(waiting, free, len(self._sessions))
         for job, names in placements.placed.items():
             self._runs[job].place(tuple(self._sessions[name] for name in names))
@@ -192,7 +201,7 @@ class Dispatcher:
 
     def _from_process(self, session: AgentSession, message: pb.FromProcess) -> None:
         run, node = self._runs.get(message.job), session.jobs.get(message.job)
-        if run is None or node is None:
+        if run is None or node is None or not (run.ended or run.hears(node) or message.message.HasField("paused")):
             return
         try:
             self._relay(run, node, message.message)
@@ -219,18 +228,33 @@ class Dispatcher:
             case "ended" if not run.ended:
                 message.ended.statistics.node = node
                 run.statistics(message.ended.statistics, final=True)
-                run.feed(co.NodeEnded(node, statistics_from_wire(message.ended.statistics)))
+                ended = message.ended
+                run.feed(co.NodeEnded(node, statistics_from_wire(ended.statistics), ended.epoch))
+            case "link_broken":
+                run.feed(co.LinkBroken(node, message.link_broken.peer, message.link_broken.reason))
+            case "paused":
+                run.feed(co.NodePaused(node))
             case "failed":
                 failed = message.failed
                 run.feed(co.NodeFailed(node, failed.text, failed.where, link=failed.link))
 
     def _see(self, run: JobRun, statistics: pb.NodeStatistics) -> None:
-        """Nodes that another one has received something of since it told the last time are alive."""
+        """Nodes that another one has received something of since it told the last time were alive then."""
         told = run.recent.get(statistics.node)
         before = told[-1].received_nbytes if told else {}
+        then_s = run.told_s.get(statistics.node, self._clock.now())
         for peer, nbytes in statistics.received_nbytes.items():
             if nbytes > before.get(peer, 0) and peer < len(run.sessions):
-                run.sessions[peer].seen_s = self._clock.now()
+                run.sessions[peer].seen_s = max(run.sessions[peer].seen_s, then_s)
+
+    def _heard_progress(self, session: AgentSession, progress: Mapping[str, int]) -> None:
+        """Bury nodes whose job process has come to a stop under an agent that is well."""
+        now = self._clock.now()
+        for job, still_s in session.progressed(progress, now).items():
+            run, node = self._runs.get(job), session.jobs.get(job)
+            if run is not None and node is not None and still_s >= STALLED_S and run.runs(node):
+                run.feed(co.NodeStalled(node, f"its job process did nothing for {still_s:.1f} s"))
+        self._settle()
 
     def _log_lines(self, session: AgentSession, message: pb.LogLines) -> None:
         run, node = self._runs.get(message.job), session.jobs.get(message.job)
@@ -244,9 +268,7 @@ class Dispatcher:
         node = session.jobs.pop(message.job, None)
         run = self._runs.get(message.job)
         if run is not None and node is not None:
-            last = "\n".join(message.last_lines[-_LAST_LINES:])
-            printed = f"; the last it printed:\n{last}" if last else ""
-            run.feed(co.NodeFailed(node, f"its job process ended {_how(message.status)}{printed}"))
+            run.feed(co.NodeExited(node, _how(message.status), "\n".join(message.last_lines[-_LAST_LINES:])))
         self._settle()
 
 

@@ -13,6 +13,7 @@ than they do; and a thread leaves the engine to a thread of its own as soon as a
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -37,6 +38,9 @@ IN_A_ROW = 32
 NICENESS = 5
 """Compute threads stand back for the event loop, or messages would wait for them where nodes share cores."""
 
+PAUSED_S = 2.0
+"""Who has not heard a beat for so long takes nothing in: the others may have buried this node meanwhile, in seconds."""
+
 _MEMORY = 0.9
 """Weight of the past in that average."""
 
@@ -55,7 +59,9 @@ class EngineRunner:
         node: its node in the plan.
         clock: for measurements.
         carry_out: told of every command but `RunTask`, `Offer` and `GoOn`, on the event loop, in order.
-        progress: told of every event, on any thread.
+        progress: told of every event, on any thread, and of every beat.
+        on_paused: told, on the event loop, that nothing is taken in until `resume`, as there was no beat for `PAUSED_S`
+            seconds.
 
     Attributes:
         task_s: seconds of finished tasks by where they ran and the chain they belong to; places are the two pools,
@@ -70,9 +76,11 @@ class EngineRunner:
         clock: Clock,
         carry_out: Callable[[Command], None],
         progress: Callable[[], None],
+        on_paused: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine, self._name, self._clock = engine, node.name, clock
-        self._carry_out, self._progress = carry_out, progress
+        self._carry_out, self._progress, self._on_paused = carry_out, progress, on_paused
+        self._beat_s, self._held = math.inf, False
         self._loop = asyncio.get_running_loop()
         self._pools = {
             "compute": TaskPool("compute", node.compute_tasks, clock, self._came_back, niceness=NICENESS),
@@ -94,6 +102,25 @@ class EngineRunner:
         self._progress()
         if self._leave(event):
             self._work_on_loop()
+
+    def beat(self) -> None:
+        """Say that the event loop runs; from the first time on, again and again, or the engine takes nothing in."""
+        self._progress()
+        if not self._paused():
+            self._beat_s = self._clock.now()
+
+    def resume(self) -> None:
+        """Go on, after a pause, with what has come in: this node is a member still."""
+        self._beat_s, self._held = self._clock.now(), False
+        with self._lock:
+            waits, self._taken = bool(self._waiting) and not self._taken, self._taken or bool(self._waiting)
+        if waits:
+            self._work_on_loop()
+
+    async def settled(self) -> None:
+        """Return when what was fed has been taken in, and what followed from it carried out; call this on the loop."""
+        await self.statistics()
+        self._command()
 
     async def statistics(self) -> NodeStatistics:
         """What the engine has counted up to some moment between two events; call this on the event loop."""
@@ -174,10 +201,18 @@ class EngineRunner:
     def _next(self) -> _Item | None:
         """What is to be dealt with next; if nothing is, the caller is no longer at the engine."""
         with self._lock:
-            if self._waiting:
+            if self._waiting and not self._paused():
                 return self._waiting.popleft()
             self._taken = False
             return None
+
+    def _paused(self) -> bool:
+        """Whether nothing may be taken in."""
+        if not self._held and self._clock.now() - self._beat_s > PAUSED_S:
+            self._held = True
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._on_paused)
+        return self._held
 
     def _take_in(self, item: _Item, place: str) -> None:
         if isinstance(item, asyncio.Future):

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
+from dataflow.engine.membership import Members
 from dataflow.errors import WireError
 from dataflow.operators_api import Artifact
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.frames import pack_frame, read_frame
-from dataflow.runtime.wire import CHUNK_NBYTES, report_to_wire, statistics_to_wire
+from dataflow.runtime.trouble import LinkBroken, Paused, Trouble
+from dataflow.runtime.wire import CHUNK_NBYTES, members_from_wire, report_to_wire, statistics_to_wire
 from dataflow.transport.generated import control_pb2 as pb
 
-STATISTICS_S = 1.0
+STATISTICS_S = 0.5
 """Seconds between a running node's statistics."""
 
 
@@ -27,8 +29,15 @@ class Driver(Protocol):
     async def prepare(self) -> str:
         """Import and open the operators, then listen; returns ``host:port``."""
 
-    async def connect(self, addresses: Mapping[int, str]) -> None:
-        """Connect to the nodes that this one sends to."""
+    @property
+    def epoch(self) -> int:
+        """Number of the newest membership that it has taken in."""
+
+    async def connect(self, members: Members) -> None:
+        """Connect to the members that this one sends to."""
+
+    async def meet(self, members: Members) -> None:
+        """Take in another membership."""
 
     def start(self) -> None:
         """Begin."""
@@ -46,7 +55,7 @@ class Driver(Protocol):
         """Free everything."""
 
 
-Report = Callable[[OperatorReport | Artifact], None]
+Report = Callable[[OperatorReport | Artifact | Trouble], None]
 MakeDriver = Callable[[pb.Deploy, Report], Driver]
 """Makes the driver of a node; given what to deploy, and where it reports to, from any thread."""
 
@@ -71,7 +80,7 @@ class JobRelay:
         self._reader, self._writer, self._make_driver, self._explain = reader, writer, make_driver, explain
         self._loop = asyncio.get_running_loop()
         self._driver: Driver | None = None
-        self._addresses: asyncio.Future[dict[int, str]] = self._loop.create_future()
+        self._members: asyncio.Future[Members] = self._loop.create_future()
         self._start = asyncio.Event()
 
     async def run(self) -> bool:
@@ -107,14 +116,15 @@ class JobRelay:
             link = isinstance(error, WireError)
             self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where, link=link)))
             return False
-        self._send(pb.ProcessMessage(ended=pb.Ended(statistics=statistics_to_wire(statistics))))
+        epoch = self._driver.epoch if self._driver else 0
+        self._send(pb.ProcessMessage(ended=pb.Ended(statistics=statistics_to_wire(statistics), epoch=epoch)))
         return True
 
     async def _run(self, deploy: pb.Deploy) -> NodeStatistics:
         driver = self._driver = self._make_driver(deploy, self._report)
         address = await driver.prepare()
         self._send(pb.ProcessMessage(prepared=pb.Prepared(address=address)))
-        await driver.connect(await self._addresses)
+        await driver.connect(await self._members)
         self._send(pb.ProcessMessage(ready=pb.Ready()))
         await self._start.wait()
         driver.start()
@@ -128,8 +138,10 @@ class JobRelay:
         """Take commands; returns when the process is to leave."""
         while (command := await self._next()) is not None:
             match command.WhichOneof("body"):
-                case "connect" if not self._addresses.done():
-                    self._addresses.set_result(dict(command.connect.addresses))
+                case "connect" if not self._members.done():
+                    self._members.set_result(members_from_wire(command.connect))
+                case "connect" if self._driver is not None:
+                    await self._driver.meet(members_from_wire(command.connect))
                 case "start":
                     self._start.set()
                 case "stop":
@@ -143,10 +155,18 @@ class JobRelay:
             await asyncio.sleep(STATISTICS_S)
             self._send(pb.ProcessMessage(statistics=statistics_to_wire(await driver.statistics())))
 
-    def _report(self, report: OperatorReport | Artifact) -> None:
-        if isinstance(report, OperatorReport):
-            self._send(pb.ProcessMessage(report=report_to_wire(report)))
-            return
+    def _report(self, report: OperatorReport | Artifact | Trouble) -> None:
+        match report:
+            case OperatorReport():
+                self._send(pb.ProcessMessage(report=report_to_wire(report)))
+            case LinkBroken(peer, reason):
+                self._send(pb.ProcessMessage(link_broken=pb.LinkBroken(peer=peer, reason=reason)))
+            case Paused():
+                self._send(pb.ProcessMessage(paused=pb.Paused()))
+            case Artifact():
+                self._send_artifact(report)
+
+    def _send_artifact(self, report: Artifact) -> None:
         # An empty file is one empty chunk.
         for start in range(0, max(1, len(report.data)), CHUNK_NBYTES):
             end = start + CHUNK_NBYTES

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 from collections import deque
 from collections.abc import Callable
 
 from dataflow.clock import Clock
 from dataflow.engine import coordinator as co
+from dataflow.engine.membership import BURIED, Life
 from dataflow.observe.condition import RECENT, MeasuredJob
 from dataflow.plan.compile import compile_graph
-from dataflow.plan.job import JobSpec
+from dataflow.plan.job import JobSpec, needed_nodes
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.store import Store
-from dataflow.runtime.wire import statistics_from_wire
+from dataflow.runtime.wire import members_to_wire, statistics_from_wire
 from dataflow.transport.generated import control_pb2 as pb
 
 _CLOSE_S = 5.0
 """Seconds a job process that has ended is given to leave on its own."""
+
+
+_APART_S = 0.9
 
 
 class Bell:
@@ -52,21 +57,32 @@ class JobRun:
 
     Attributes:
         bell: rings when there is news for those who watch or read logs.
-        sessions: the agents it was placed on, by node number.
+        sessions: the agents it was placed on, by node number; of a node that was lost, the one that is gone.
         live: newest statistics of each running node and how many have come, for those who watch.
-        recent: the newest few statistics of each node, oldest first.
+        recent: the newest statistics of each node, behind a few that were told about a second apart.
+        told_s: when a node told the newest of them, on the clock.
     """
 
     def __init__(
         self, status: pb.JobStatus, spec: JobSpec, bundle: Bundle, store: Store, clock: Clock, deadlines: co.Deadlines
     ) -> None:
         self.status, self.spec, self.bell = status, spec, Bell()
-        self.sessions: tuple[AgentSession, ...] = ()
+        self.sessions: list[AgentSession] = []
         self.live: dict[int, tuple[int, pb.NodeStatistics]] = {}
         self.recent: dict[int, deque[pb.NodeStatistics]] = {}
+        self.told_s: dict[int, float] = {}
+        self._kept_s: dict[int, float] = {}
         self.next_event = store.event_count(status.job)
         self._bundle, self._store, self._clock = bundle, store, clock
-        self._coordinator = co.JobCoordinator(spec.nodes, spec.stop, deadlines, state=co.JobState(status.state))
+        self._coordinator = co.JobCoordinator(
+            spec.nodes,
+            spec.stop,
+            deadlines,
+            state=co.JobState(status.state),
+            min_nodes=spec.min_nodes,
+            needed=needed_nodes(spec),
+            rng=random.Random(status.job),
+        )
         self._plan: PhysicalPlan | None = None
         self._token = secrets.token_urlsafe(32)
         self._timer: asyncio.TimerHandle | None = None
@@ -107,11 +123,38 @@ class JobRun:
                 )
             }
         )
-        self.sessions = sessions
+        self.sessions = list(sessions)
         self.status.node_names[:] = names
         for node, session in enumerate(sessions):
             session.jobs[self.id] = node
         self.feed(co.Placed(names))
+
+    def node_of(self, session: AgentSession) -> int | None:
+        """Number of the node that an agent is or was; None if it is none of the job's."""
+        return self.sessions.index(session) if session in self.sessions else None
+
+    def keeps(self, name: str) -> bool:
+        """Whether a node of this name is the job's although no process of it is there."""
+        return not self.ended and any(
+            session.name == name and self._coordinator.nodes[node].life in BURIED - {Life.GONE}
+            for node, session in enumerate(self.sessions)
+        )
+
+    def come_back(self, session: AgentSession) -> None:
+        """An agent is attached; if it is that of a node that was lost, it is to go on with it."""
+        for node, before in enumerate(self.sessions):
+            if before.name == session.name and before is not session:
+                self.sessions[node] = session
+                self.feed(co.NodeBack(node))
+
+    def hears(self, node: int) -> bool:
+        """Whether what a node says counts: not, once it is buried."""
+        return self._coordinator.nodes[node].life not in BURIED
+
+    def runs(self, node: int) -> bool:
+        """Whether a node is expected to make progress."""
+        each = self._coordinator.nodes[node]
+        return self._coordinator.state is co.JobState.RUNNING and each.life is Life.ALIVE and each.running
 
     def wait_because(self, reason: str) -> None:
         """It cannot start yet."""
@@ -133,7 +176,13 @@ class JobRun:
     def statistics(self, statistics: pb.NodeStatistics, *, final: bool) -> None:
         """Show a node's statistics to those who watch; keep the newest, and the final ones as an event."""
         self._store.set_statistics(self.id, statistics)
-        self.recent.setdefault(statistics.node, deque(maxlen=RECENT)).append(statistics)
+        now, recent = self._clock.now(), self.recent.setdefault(statistics.node, deque(maxlen=RECENT))
+        self.told_s[statistics.node] = now
+        if recent and now - self._kept_s[statistics.node] < _APART_S:
+            recent[-1] = statistics
+        else:
+            recent.append(statistics)
+            self._kept_s[statistics.node] = now
         count, _ = self.live.pop(statistics.node, (0, statistics))
         if final:
             self._keep(pb.JobEvent(statistics=statistics))
@@ -154,10 +203,11 @@ class JobRun:
 
     def _do(self, command: co.Command) -> None:
         match command:
-            case co.Deploy(node):
-                self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=self._deployment(node)))
-            case co.Connect(node, addresses):
-                self._send(node, lambda: pb.MasterMessage(job=self.id, connect=pb.Connect(addresses=addresses)))
+            case co.Deploy(node, incarnation):
+                self.sessions[node].jobs[self.id] = node
+                self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=self._deployment(node, incarnation)))
+            case co.Connect(node, members):
+                self._send(node, lambda: pb.MasterMessage(job=self.id, connect=members_to_wire(members)))
             case co.Start(node):
                 self._send(node, lambda: pb.MasterMessage(job=self.id, start=pb.Start()))
             case co.StopNodes(nodes, reason):
@@ -167,6 +217,8 @@ class JobRun:
                 self._kill(nodes, _CLOSE_S)
             case co.KillNodes(nodes):
                 self._kill(nodes, 0.0)
+            case co.ChangeNode():
+                self._change_node(command)
             case co.SetTimer(at_s):
                 self._set_timer(at_s)
             case co.ChangeState(state, reason):
@@ -182,17 +234,30 @@ class JobRun:
         for node in nodes:
             self._send(node, lambda: pb.MasterMessage(job=self.id, kill=pb.Kill(grace_s=grace_s)))
 
-    def _deployment(self, node: int) -> pb.Deploy:
+    def _deployment(self, node: int, incarnation: int) -> pb.Deploy:
         return pb.Deploy(
-            operation_id=f"{self.id}/{node}/0",
+            operation_id=f"{self.id}/{node}/{incarnation}",
             plan_json=self._plan.model_dump_json().encode() if self._plan else b"",
             node=node,
-            incarnation=0,
+            incarnation=incarnation,
             bundle=self._bundle.data,
             bundle_digest=self._bundle.digest,
             token=self._token,
             record=self.spec.record,
         )
+
+    def _change_node(self, command: co.ChangeNode) -> None:
+        change = pb.NodeChange(
+            node=command.node,
+            life=command.life,
+            incarnation=command.incarnation,
+            epoch=command.epoch,
+            reason=command.reason,
+            wall_s=self._clock.wall(),
+        )
+        self.status.changes[command.node].CopyFrom(change)
+        self._store.set_status(self.status)
+        self._keep(pb.JobEvent(change=change))
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:

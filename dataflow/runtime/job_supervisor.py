@@ -23,7 +23,7 @@ from pathlib import Path
 from dataflow.clock import Clock
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.frames import pack_frame, read_frame
-from dataflow.runtime.process import ONE_THREAD, READ_WHOLE, signal_group
+from dataflow.runtime.process import ONE_THREAD, READ_WHOLE, main_thread_us, signal_group
 from dataflow.transport.generated import control_pb2 as pb
 
 PROGRESS = struct.Struct("<Q")
@@ -72,8 +72,13 @@ class JobSupervisor:
 
     @property
     def progress(self) -> int:
-        """The process's progress counter; readable whatever the process is doing."""
-        return int(PROGRESS.unpack_from(self._progress)[0])
+        """The process's progress counter and microseconds of processor time; readable whatever the process is doing.
+
+        The sum stands still if the process is stopped or all of it waits for ever, and not if it has too little of a
+        busy processor to count.
+        """
+        counted = int(PROGRESS.unpack_from(self._progress)[0])
+        return counted if self._process is None else counted + main_thread_us(self._process.pid)
 
     def tell(self, command: pb.ProcessCommand) -> None:
         """Queue a command for the process."""

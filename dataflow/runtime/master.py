@@ -56,7 +56,7 @@ class MasterConfig:
     state_dir: Path = field(default_factory=default_state_dir)
     insecure: bool = False
     max_bundle_nbytes: int = MAX_NBYTES
-    lost_after_s: float = 5.0
+    lost_after_s: float = 2.0
     deadlines: Deadlines = field(default_factory=Deadlines)
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None

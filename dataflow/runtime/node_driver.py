@@ -6,7 +6,7 @@ Invariant: everything but the engine and its tasks happens on the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,8 @@ from dataflow.engine.events import (
     GrantCredit,
     Measured,
     MessageArrived,
+    NodeJoined,
+    NodeLeft,
     Report,
     SendEnd,
     SendMessage,
@@ -28,6 +30,7 @@ from dataflow.engine.events import (
     StreamEnded,
 )
 from dataflow.engine.loading import LoadedNode, load_node, message_types
+from dataflow.engine.membership import Members
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError, WireError
@@ -35,10 +38,17 @@ from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import NodeStatistics, OperatorReport, Rates
 from dataflow.runtime.engine_runner import EngineRunner
+from dataflow.runtime.trouble import LinkBroken, Paused, Trouble
 from dataflow.runtime.vitals import Vitals
 from dataflow.transport.base import Network
 from dataflow.transport.link_options import DEFAULT_OPTIONS
 from dataflow.transport.links import Links
+
+BEAT_S = 0.2
+"""Seconds between two beats of the event loop, which show that the process runs."""
+
+OPTIONS = replace(DEFAULT_OPTIONS, patience_s=2.0)
+"""Of the links: one that is down for two seconds costs one of its two nodes the membership."""
 
 
 class NodeDriver:
@@ -51,7 +61,7 @@ class NodeDriver:
         incarnation: how often this node has been started for the job, from 0.
         network: connects nodes.
         clock: for measurements.
-        report: told of reports and artifacts, on the event loop.
+        report: told of reports, artifacts and trouble, on the event loop.
         progress: told whenever anything happened.
         bundle_digest: of the code that travels with the job; empty if none does.
         record: note the events that the engine is given; see `dataflow.engine.recording`.
@@ -66,7 +76,7 @@ class NodeDriver:
         incarnation: int,
         network: Network,
         clock: Clock,
-        report: Callable[[OperatorReport | Artifact], None],
+        report: Callable[[OperatorReport | Artifact | Trouble], None],
         progress: Callable[[], None],
         bundle_digest: str = "",
         record: bool = False,
@@ -80,6 +90,9 @@ class NodeDriver:
         self._runner: EngineRunner | None = None
         self._vitals: Vitals | None = None
         self._minds_rates = False
+        self._beating: asyncio.Task[None] | None = None
+        self._members, self._absent = Members(0, {}, {}), set[int]()
+        self._meeting, self._changed = asyncio.Lock(), asyncio.Event()
         self.loaded: LoadedNode | None = None
 
     async def prepare(self) -> str:
@@ -91,7 +104,7 @@ class NodeDriver:
         self.loaded = await self._loop.run_in_executor(None, self._load)
         digest = self._plan.digest()
         engine = (
-            RecordedEngine(self._plan, self._node, self.loaded, digest=digest)
+            RecordedEngine(self._plan, self._node, self.loaded, digest=digest, incarnation=self._incarnation)
             if self._record
             else NodeEngine(self._plan, self._node, self.loaded)
         )
@@ -102,7 +115,9 @@ class NodeDriver:
             clock=self._clock,
             carry_out=self._carry_out,
             progress=self._progress,
+            on_paused=lambda: self._report(Paused()),
         )
+        self._beating = asyncio.ensure_future(self._beat(runner))
         self._links = Links(
             self._network,
             node=self._node,
@@ -117,30 +132,82 @@ class NodeDriver:
             on_credit=lambda peer, edge, size: runner.feed(CreditGranted(StreamId(edge, self._node, peer), size)),
             on_lost=self._lost,
             rng=np.random.default_rng(np.random.SeedSequence(self._plan.seed, spawn_key=(1, self._node))),
-            options=replace(DEFAULT_OPTIONS, ack_nbytes=min(DEFAULT_OPTIONS.ack_nbytes, self._plan.window_nbytes // 4)),
+            options=replace(OPTIONS, ack_nbytes=min(OPTIONS.ack_nbytes, self._plan.window_nbytes // 4)),
             clock=self._clock,
         )
         self._vitals = Vitals(self._plan, self._node, runner, self._links, self._measured)
         return await self._links.listen()
 
-    async def connect(self, addresses: Mapping[int, str]) -> None:
-        """Connect to every node that this one sends to.
+    @property
+    def epoch(self) -> int:
+        """Number of the newest membership that the engine has heard of."""
+        return self._members.epoch
+
+    async def connect(self, members: Members) -> None:
+        """Connect to every member that this node sends to.
 
         Args:
-            addresses: of all nodes, by number.
+            members: the membership.
 
         Raises:
-            WireError: a node cannot be reached or refuses.
+            WireError: a member cannot be reached or refuses.
         """
         assert self._links is not None
-        await self._links.connect({peer: addresses[peer] for peer in self._plan.links_from(self._node)})
+        await self.meet(members)
+        while True:
+            epoch = self.epoch
+            try:
+                await self._links.connect(self._receivers())
+            except WireError:
+                if self.epoch == epoch:
+                    raise
+            else:
+                return
+
+    async def meet(self, members: Members) -> None:
+        """Take in a membership: nobody else is talked to, and who has joined is connected to.
+
+        What the engine has said of the time before is done before anybody joins, so that nothing of that reaches
+        another incarnation than it was meant for.
+        """
+        async with self._meeting:
+            await self._meet(members)
+
+    async def _meet(self, members: Members) -> None:
+        assert self._links is not None
+        assert self._runner is not None
+        if members.incarnations.get(self._node) == self._incarnation:
+            self._runner.resume()
+        if members.epoch <= self.epoch:
+            return
+        before, now = self._members.incarnations, members.incarnations
+        others = [peer for peer in range(len(self._plan.nodes)) if peer != self._node]
+        joined = [peer for peer in others if peer in now and before.get(peer, 0 if not before else None) != now[peer]]
+        left = [peer for peer in others if peer in before and before[peer] != now.get(peer)]
+        if not joined:
+            self._links.set_membership(members.epoch, now)
+        for peer in left:
+            self._runner.feed(NodeLeft(peer))
+        if joined:
+            await self._runner.settled()
+            self._links.set_membership(members.epoch, now)
+        if not before:
+            self._absent = {peer for peer in others if peer not in members.addresses}
+        self._absent.difference_update(members.addresses)
+        self._members = members
+        self._links.open(self._receivers())
+        for peer in joined:
+            self._runner.feed(NodeJoined(peer, now[peer]))
+        self._changed.set()
 
     def start(self) -> None:
-        """Begin: every node is ready."""
+        """Begin: every member is ready."""
         assert self._runner is not None
         assert self._vitals is not None
         self._vitals.start()
         self._runner.feed(Started())
+        for peer in sorted(self._absent):
+            self._runner.feed(NodeLeft(peer))
 
     def stop(self) -> None:
         """Let the sources end; everything under way is finished."""
@@ -155,8 +222,14 @@ class NodeDriver:
         """
         await self._ended
         assert self._links is not None
-        await self._links.drain()
-        return await self.statistics()
+        while True:
+            self._changed.clear()
+            try:
+                await self._links.drain()
+            except WireError:
+                await self._changed.wait()  # the master has heard of the link, and decides whose end this is
+            else:
+                return await self.statistics()
 
     async def statistics(self) -> NodeStatistics:
         """What has been counted and measured so far."""
@@ -164,6 +237,8 @@ class NodeDriver:
 
     async def close(self) -> None:
         """Free threads and links. The network is its owner's to close."""
+        if self._beating is not None:
+            self._beating.cancel()
         if self._vitals is not None:
             self._vitals.stop()
         if self._runner is not None:
@@ -183,13 +258,19 @@ class NodeDriver:
         loaded.open()
         return loaded
 
+    async def _beat(self, runner: EngineRunner) -> None:
+        while True:
+            runner.beat()
+            await asyncio.sleep(BEAT_S)
+
+    def _receivers(self) -> dict[int, str]:
+        """Addresses of the members that this node sends to."""
+        receivers = self._plan.links_from(self._node)
+        return {peer: address for peer, address in self._members.addresses.items() if peer in receivers}
+
     def _lost(self, peer: int, reason: str) -> None:
-        self._fail(
-            WireError(
-                what=f"the link to node {self._plan.nodes[peer].name} is lost: {reason}",
-                where=f"node {self._plan.nodes[self._node].name}",
-            )
-        )
+        name = self._plan.nodes[peer].name
+        self._report(LinkBroken(peer, f"the link to node {name} is lost: {reason}"))
 
     def _carry_out(self, command: Command) -> None:
         assert self._links is not None

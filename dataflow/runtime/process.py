@@ -75,6 +75,15 @@ def process_s() -> float:
     return time.process_time()
 
 
+def main_thread_us(process: int) -> int:
+    """Microseconds that the main thread of a process has run so far; 0 where the kernel does not tell."""
+    try:
+        with open(f"/proc/{process}/schedstat", "rb") as file:
+            return int(file.read().split()[0]) // 1000
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when the thread that started it ends.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from dataflow.engine.membership import Members
 from dataflow.errors import WireError
-from dataflow.observe.events import JobEvent
+from dataflow.observe.events import JobEvent, NodeChange
 from dataflow.reports import LinkStatistics, NodeStatistics, OperatorReport, ProcessorTimes, SampleStatistics
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -101,6 +102,21 @@ def statistics_from_wire(message: pb.NodeStatistics) -> NodeStatistics:
     )
 
 
+def members_to_wire(members: Members) -> pb.Connect:
+    """The control message of a membership."""
+    return pb.Connect(addresses=members.addresses, epoch=members.epoch, incarnations=members.incarnations)
+
+
+def members_from_wire(message: pb.Connect) -> Members:
+    """The membership of a control message."""
+    return Members(message.epoch, dict(message.incarnations), dict(message.addresses))
+
+
+def change_from_wire(message: pb.NodeChange) -> NodeChange:
+    """What has become of a node, of a control message."""
+    return NodeChange(message.node, message.life, message.incarnation, message.reason, message.wall_s)
+
+
 def event_from_wire(message: pb.JobEvent) -> JobEvent:
     """The event of a control message.
 
@@ -129,6 +145,14 @@ def event_from_wire(message: pb.JobEvent) -> JobEvent:
             statistics = statistics_from_wire(message.statistics)
             return JobEvent(
                 message.index, message.wall_s, message.elapsed_s, node=statistics.node, statistics=statistics
+            )
+        case "change":
+            return JobEvent(
+                message.index,
+                message.wall_s,
+                message.elapsed_s,
+                node=message.change.node,
+                change=change_from_wire(message.change),
             )
         case _:
             raise WireError(what="an event has no body", fix="run the same version of ako everywhere")

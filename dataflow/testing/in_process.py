@@ -8,13 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from dataflow.clock import SystemClock
 from dataflow.engine.loading import LoadedNode
+from dataflow.engine.membership import Members
+from dataflow.errors import WireError
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.node_driver import NodeDriver
+from dataflow.runtime.trouble import LinkBroken, Paused, Trouble
 from dataflow.transport.base import Network
 
 
@@ -57,7 +61,18 @@ def run_in_process(plan: PhysicalPlan, make_network: Callable[[int], Network], *
 
 
 async def _run(plan: PhysicalPlan, make_network: Callable[[int], Network], *, record: bool) -> InProcessRun:
-    run = InProcessRun()
+    run, resuming = InProcessRun(), set[asyncio.Task[None]]()
+    members = Members(1, {}, {})
+    broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def hear(node: int, report: OperatorReport | Artifact | Trouble) -> None:
+        if isinstance(report, Paused):  # nobody is buried here
+            resuming.add(asyncio.ensure_future(drivers[node].meet(members)))
+        elif not isinstance(report, LinkBroken):
+            run.note(node, report)
+        elif not broken.done():
+            broken.set_exception(WireError(report.reason, where=f"node {plan.nodes[node].name}"))
+
     networks = [make_network(node.index) for node in plan.nodes]
     drivers = [
         NodeDriver(
@@ -67,7 +82,7 @@ async def _run(plan: PhysicalPlan, make_network: Callable[[int], Network], *, re
             incarnation=0,
             network=networks[node.index],
             clock=SystemClock(),
-            report=lambda report, index=node.index: run.note(index, report),  # type: ignore[misc]
+            report=lambda report, index=node.index: hear(index, report),  # type: ignore[misc]
             progress=lambda: None,
             record=record,
         )
@@ -76,16 +91,24 @@ async def _run(plan: PhysicalPlan, make_network: Callable[[int], Network], *, re
     tasks: list[asyncio.Task[NodeStatistics]] = []
     try:
         addresses = dict(enumerate([await driver.prepare() for driver in drivers]))
-        await asyncio.gather(*(driver.connect(addresses) for driver in drivers))
+        members = Members(1, dict.fromkeys(addresses, 0), addresses)
+        await asyncio.gather(*(driver.connect(members) for driver in drivers))
         for driver in drivers:
             driver.start()
         tasks = [asyncio.create_task(driver.wait()) for driver in drivers]
-        run.statistics = list(await asyncio.gather(*tasks))
+        ended = asyncio.gather(*tasks)
+        either: list[asyncio.Future[Any]] = [ended, broken]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if broken.done():
+            ended.cancel()
+            broken.result()
+        run.statistics = list(await ended)
         run.nodes = [driver.loaded for driver in drivers if driver.loaded is not None]
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        broken.cancel()
+        await asyncio.gather(*tasks, *resuming, return_exceptions=True)
         await asyncio.gather(*(driver.close() for driver in drivers))
         for network in {id(network): network for network in networks}.values():
             await network.close()

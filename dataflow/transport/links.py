@@ -96,12 +96,7 @@ class Links:
             WireError: a link cannot be set up; names node, address and reason. The other links stay.
             AuthError: a peer refuses the token.
         """
-        for peer, address in addresses.items():
-            link = self._outgoing.get(peer)
-            if link is None or link.lost:
-                self._abandon(peer, "replaced")
-                counters, meter = self._counters_of(peer), self._meters.of(peer)
-                self._outgoing[peer] = OutgoingLink(peer, address, self._around, counters, meter)
+        self.open(addresses)
         waiting = [asyncio.ensure_future(self._outgoing[peer].up()) for peer in addresses]
         try:
             for up in asyncio.as_completed(waiting):
@@ -110,6 +105,15 @@ class Links:
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+
+    def open(self, addresses: Mapping[int, str]) -> None:
+        """Begin to set up links to peers, over which may be sent at once; see `connect`."""
+        for peer, address in addresses.items():
+            link = self._outgoing.get(peer)
+            if link is None or link.lost:
+                self._abandon(peer, "replaced")
+                counters, meter = self._counters_of(peer), self._meters.of(peer)
+                self._outgoing[peer] = OutgoingLink(peer, address, self._around, counters, meter)
 
     def set_membership(self, epoch: int, incarnations: Mapping[int, int]) -> None:
         """Talk only to these incarnations from now on; links with other ones are dropped without `on_lost`.
@@ -126,7 +130,7 @@ class Links:
             self._incoming.forget(peer)
 
     def send(self, peer: int, edge: int, message: Message) -> None:
-        """Queue a message; its arrays are copied. On a lost link it is discarded and counted.
+        """Queue a message; its arrays are copied. On a lost link, or to a node that is no member, it is discarded.
 
         Raises:
             WireError: there is no link to `peer`, the message is not of the edge's type or too large, or more than
@@ -137,28 +141,35 @@ class Links:
             name = "nothing" if expected is None else expected.__name__
             what = f"edge {edge} of node {self._node} carries {name}, not {type(message).__name__}"
             raise WireError(what, fix="declare the output port with the type that it emits")
-        self._link(peer).send(edge, message)
+        if self._peers.admits(peer):
+            self._link(peer).send(edge, message)
 
     def send_end(self, peer: int, edge: int) -> None:
-        """Queue the end of an edge: no more messages follow on it to `peer`.
+        """Queue the end of an edge: no more messages follow on it to `peer`, if that is a member.
 
         Raises:
             WireError: there is no link to `peer`, or more than `max_queued_nbytes` bytes wait.
         """
-        self._link(peer).send_end(edge)
+        if self._peers.admits(peer):
+            self._link(peer).send_end(edge)
 
     def grant(self, peer: int, edge: int, nbytes: int) -> None:
-        """Let `peer` send `nbytes` more bytes on `edge`; may come before it connects."""
-        self._incoming.grant(peer, edge, nbytes)
+        """Let `peer`, if it is a member, send `nbytes` more bytes on `edge`; may come before it connects."""
+        if self._peers.admits(peer):
+            self._incoming.grant(peer, edge, nbytes)
 
     async def drain(self) -> None:
         """Return when the peers have acknowledged all that was sent.
 
         Raises:
-            WireError: a link was given up with frames that were not.
+            WireError: a link to a member was given up with frames that were not.
         """
         for link in tuple(self._outgoing.values()):
-            await link.drained()
+            try:
+                await link.drained()
+            except WireError:
+                if link not in self._abandoned:
+                    raise
 
     async def close(self) -> None:
         """End all links; what was not drained may be lost."""

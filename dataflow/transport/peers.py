@@ -56,6 +56,10 @@ class Peers:
         """The incarnation that node `node` must have, if it is known."""
         return self._incarnations.get(node)
 
+    def admits(self, node: int) -> bool:
+        """Whether a node may be a member, as far as is known."""
+        return self._members is None or node in self._members
+
     def meet(self, node: int, incarnation: int, epoch: int) -> Refusal | None:
         """Why node `node` may not speak as `incarnation`, knowing membership `epoch`; None admits it."""
         known = self._incarnations.get(node)

@@ -53,7 +53,14 @@ class GetJobReply(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., spec_json: _Optional[bytes] = ..., earlier: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names")
+    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names", "changes")
+    class ChangesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: NodeChange
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[NodeChange, _Mapping]] = ...) -> None: ...
     JOB_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +72,7 @@ class JobStatus(_message.Message):
     ENDED_S_FIELD_NUMBER: _ClassVar[int]
     LAST_REPORT_FIELD_NUMBER: _ClassVar[int]
     NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     job: str
     name: str
     state: str
@@ -76,7 +84,8 @@ class JobStatus(_message.Message):
     ended_s: float
     last_report: OperatorReport
     node_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    changes: _containers.MessageMap[int, NodeChange]
+    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ..., changes: _Optional[_Mapping[int, NodeChange]] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("operation_id", "job")
@@ -99,20 +108,38 @@ class WatchRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
 
 class JobEvent(_message.Message):
-    __slots__ = ("index", "wall_s", "elapsed_s", "state", "report", "statistics")
+    __slots__ = ("index", "wall_s", "elapsed_s", "state", "report", "statistics", "change")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     WALL_S_FIELD_NUMBER: _ClassVar[int]
     ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
     index: int
     wall_s: float
     elapsed_s: float
     state: StateChange
     report: NodeReport
     statistics: NodeStatistics
-    def __init__(self, index: _Optional[int] = ..., wall_s: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., state: _Optional[_Union[StateChange, _Mapping]] = ..., report: _Optional[_Union[NodeReport, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ...) -> None: ...
+    change: NodeChange
+    def __init__(self, index: _Optional[int] = ..., wall_s: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., state: _Optional[_Union[StateChange, _Mapping]] = ..., report: _Optional[_Union[NodeReport, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., change: _Optional[_Union[NodeChange, _Mapping]] = ...) -> None: ...
+
+class NodeChange(_message.Message):
+    __slots__ = ("node", "life", "incarnation", "epoch", "reason", "wall_s")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WALL_S_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    life: str
+    incarnation: int
+    epoch: int
+    reason: str
+    wall_s: float
+    def __init__(self, node: _Optional[int] = ..., life: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., wall_s: _Optional[float] = ...) -> None: ...
 
 class StateChange(_message.Message):
     __slots__ = ("state", "reason", "stopped_by")
@@ -417,7 +444,7 @@ class Deploy(_message.Message):
     def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ...) -> None: ...
 
 class Connect(_message.Message):
-    __slots__ = ("addresses",)
+    __slots__ = ("addresses", "epoch", "incarnations")
     class AddressesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -425,9 +452,20 @@ class Connect(_message.Message):
         key: int
         value: str
         def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    class IncarnationsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.ScalarMap[int, str]
-    def __init__(self, addresses: _Optional[_Mapping[int, str]] = ...) -> None: ...
+    epoch: int
+    incarnations: _containers.ScalarMap[int, int]
+    def __init__(self, addresses: _Optional[_Mapping[int, str]] = ..., epoch: _Optional[int] = ..., incarnations: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ()
@@ -458,7 +496,7 @@ class ProcessCommand(_message.Message):
     def __init__(self, deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ...) -> None: ...
 
 class ProcessMessage(_message.Message):
-    __slots__ = ("prepared", "ready", "report", "artifact", "statistics", "ended", "failed")
+    __slots__ = ("prepared", "ready", "report", "artifact", "statistics", "ended", "failed", "link_broken", "paused")
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -466,6 +504,8 @@ class ProcessMessage(_message.Message):
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    LINK_BROKEN_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
     prepared: Prepared
     ready: Ready
     report: OperatorReport
@@ -473,7 +513,21 @@ class ProcessMessage(_message.Message):
     statistics: NodeStatistics
     ended: Ended
     failed: Failed
-    def __init__(self, prepared: _Optional[_Union[Prepared, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., report: _Optional[_Union[OperatorReport, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactChunk, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ...) -> None: ...
+    link_broken: LinkBroken
+    paused: Paused
+    def __init__(self, prepared: _Optional[_Union[Prepared, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., report: _Optional[_Union[OperatorReport, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactChunk, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., link_broken: _Optional[_Union[LinkBroken, _Mapping]] = ..., paused: _Optional[_Union[Paused, _Mapping]] = ...) -> None: ...
+
+class LinkBroken(_message.Message):
+    __slots__ = ("peer", "reason")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    peer: int
+    reason: str
+    def __init__(self, peer: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Paused(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("address",)
@@ -486,10 +540,12 @@ class Ready(_message.Message):
     def __init__(self) -> None: ...
 
 class Ended(_message.Message):
-    __slots__ = ("statistics",)
+    __slots__ = ("statistics", "epoch")
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     statistics: NodeStatistics
-    def __init__(self, statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("text", "where", "link")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dataflow.engine import coordinator as co
 from dataflow.engine.coordinator import JobCoordinator, JobState
+from dataflow.engine.membership import Members
 from dataflow.engine.scheduling import Placements, Waiting, place_jobs
 from dataflow.plan.job import StopRules
 from dataflow.reports import NodeStatistics, OperatorReport
@@ -16,8 +17,11 @@ NAMES = ("left", "right")
 ADDRESSES = {0: "127.0.0.1:1", 1: "127.0.0.1:2"}
 
 
-def deploying(rules: StopRules | None = None) -> JobCoordinator:
-    job = JobCoordinator(2, rules or StopRules())
+FIRST = Members(1, {0: 0, 1: 0}, ADDRESSES)
+
+
+def deploying(rules: StopRules | None = None, **options: Any) -> JobCoordinator:
+    job = JobCoordinator(2, rules or StopRules(), **options)
     assert job.handle(co.Placed(NAMES), 10.0) == [
         co.ChangeState(JobState.DEPLOYING),
         co.Deploy(0),
@@ -27,10 +31,10 @@ def deploying(rules: StopRules | None = None) -> JobCoordinator:
     return job
 
 
-def running(rules: StopRules | None = None) -> JobCoordinator:
-    job = deploying(rules)
+def running(rules: StopRules | None = None, **options: Any) -> JobCoordinator:
+    job = deploying(rules, **options)
     assert job.handle(co.NodePrepared(1, ADDRESSES[1]), 11.0) == []
-    assert job.handle(co.NodePrepared(0, ADDRESSES[0]), 11.0) == [co.Connect(0, ADDRESSES), co.Connect(1, ADDRESSES)]
+    assert job.handle(co.NodePrepared(0, ADDRESSES[0]), 11.0) == [co.Connect(0, FIRST), co.Connect(1, FIRST)]
     assert job.handle(co.NodeReady(0), 12.0) == []
     commands = job.handle(co.NodeReady(1), 12.0)
     assert commands[:3] == [co.ChangeState(JobState.RUNNING), co.Start(0), co.Start(1)]
@@ -172,27 +176,27 @@ def test_failed_node_kills_the_others_and_is_named_with_the_users_line() -> None
 def test_failure_of_a_node_that_has_ended_changes_nothing() -> None:
     job = running()
     job.handle(ended(1), 20.0)
-    assert job.handle(co.NodeFailed(1, "its job process ended by SIGSEGV"), 20.0) == []
+    assert job.handle(co.NodeExited(1, "by SIGSEGV"), 20.0) == []
     assert job.state is JobState.RUNNING
 
 
-def test_failed_link_is_the_cause_only_if_no_node_fails_by_itself_within_a_moment() -> None:
-    job = running()
-    link = co.NodeFailed(0, "the link to node right is lost", link=True)
+def test_failed_link_while_deploying_is_the_cause_only_if_no_node_fails_by_itself_within_a_moment() -> None:
+    job = deploying()
+    link = co.NodeFailed(0, "cannot connect to node right", link=True)
     assert job.handle(link, 20.0) == [co.SetTimer(21.0)]
     assert job.handle(link, 20.5) == []
-    finish = job.handle(co.NodeFailed(1, "its job process ended by SIGKILL"), 20.9)[-1]
+    finish = job.handle(co.NodeExited(1, "by SIGKILL"), 20.9)[-1]
     assert finish == co.Finish(JobState.FAILED, "node right: its job process ended by SIGKILL", "")
-    job = running()
+    job = deploying()
     job.handle(link, 20.0)
     finish = job.handle(co.Tick(), 21.0)[-1]
-    assert finish == co.Finish(JobState.FAILED, "node left: the link to node right is lost", "")
+    assert finish == co.Finish(JobState.FAILED, "node left: cannot connect to node right", "")
 
 
-def test_lost_node_fails_the_job() -> None:
+def test_node_lost_while_deploying_fails_the_job() -> None:
     job = deploying()
-    finish = job.handle(co.NodeLost(0, "no heartbeat for 5.0 s"), 20.0)[-1]
-    assert finish == co.Finish(JobState.FAILED, "node left was lost: no heartbeat for 5.0 s", "")
+    finish = job.handle(co.NodeLost(0, "no heartbeat for 2.0 s"), 20.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node left: it was lost: no heartbeat for 2.0 s", "")
 
 
 def test_preflight_that_takes_too_long_names_the_nodes_that_are_late() -> None:

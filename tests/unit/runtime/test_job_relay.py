@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
+from dataflow.engine.membership import Members
 from dataflow.errors import OperatorError, WireError
 from dataflow.operators_api import Artifact
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.job_relay import JobRelay, Report
+from dataflow.runtime.trouble import LinkBroken, Paused
 from dataflow.runtime.wire import CHUNK_NBYTES
 from dataflow.transport.generated import control_pb2 as pb
 
 DEPLOY = pb.ProcessCommand(deploy=pb.Deploy(node=1))
-CONNECT = pb.ProcessCommand(connect=pb.Connect(addresses={0: "a:1", 1: "b:2"}))
+CONNECT = pb.ProcessCommand(connect=pb.Connect(addresses={0: "a:1", 1: "b:2"}, epoch=1, incarnations={0: 0, 1: 0}))
 START = pb.ProcessCommand(start=pb.Start())
 STOP = pb.ProcessCommand(stop=pb.Stop(reason="time"))
 
@@ -38,8 +40,15 @@ class FakeDriver:
         self.called("prepare")
         return "b:2"
 
-    async def connect(self, addresses: Mapping[int, str]) -> None:
-        self.called("connect", dict(addresses))
+    @property
+    def epoch(self) -> int:
+        return 7
+
+    async def connect(self, members: Members) -> None:
+        self.called("connect", members)
+
+    async def meet(self, members: Members) -> None:
+        self.called("meet", members)
 
     def start(self) -> None:
         self.called("start")
@@ -132,8 +141,29 @@ def test_whole_life_of_a_node() -> None:
         assert agent.driver is not None
         assert "close" not in agent.driver.calls, "peers may still be sending"
         assert await agent.leave()
-        connect = ("connect", {0: "a:1", 1: "b:2"})
+        connect = ("connect", Members(1, {0: 0, 1: 0}, {0: "a:1", 1: "b:2"}))
         assert agent.driver.calls == ["prepare", connect, "start", "stop", "wait", "close"]
+
+    converse(talk)
+
+
+def test_later_memberships_are_met_trouble_is_told_and_the_end_names_the_newest() -> None:
+    async def talk(agent: Conversation) -> None:
+        agent.tell(DEPLOY, CONNECT, START)
+        while (await agent.hear()).WhichOneof("body") != "report":
+            pass
+        assert agent.driver is not None
+        agent.driver.report(LinkBroken(0, "down"))
+        agent.driver.report(Paused())
+        said = [await agent.hear() for _ in range(6)][-2:]
+        assert said == [
+            pb.ProcessMessage(link_broken=pb.LinkBroken(peer=0, reason="down")),
+            pb.ProcessMessage(paused=pb.Paused()),
+        ]
+        agent.tell(pb.ProcessCommand(connect=pb.Connect(addresses={1: "b:2"}, epoch=2, incarnations={1: 0})), STOP)
+        assert (await agent.hear()).ended.epoch == 7
+        assert agent.driver.calls[3] == ("meet", Members(2, {1: 0}, {1: "b:2"}))
+        await agent.leave()
 
     converse(talk)
 

@@ -1,0 +1,183 @@
+"""Which nodes of a job are alive, as which incarnation, and when one that has died is started again.
+
+Invariant: the epoch grows with every change of who is a member, and an incarnation that was buried is never one again.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+RESTARTS: Final = 3
+"""A node is started again so often in `RESTARTS_S` seconds, and then no more."""
+
+RESTARTS_S: Final = 600.0
+
+BACKOFF_S: Final = (1.0, 30.0)
+"""Longest pause before the first restart, in seconds; it doubles up to the second number."""
+
+
+class Life(StrEnum):
+    """What has become of a node."""
+
+    JOINING = "joining"
+    """Its process prepares."""
+    ALIVE = "alive"
+    """It is a member."""
+    ENDED = "ended"
+    """It has done its part."""
+    DYING = "dying"
+    """It is buried, and its process may still be there."""
+    WAITING = "waiting"
+    """It is buried, and will be started again."""
+    AWAY = "away"
+    """It is buried, its agent is gone, and either may come back."""
+    GONE = "gone"
+    """It is buried for good."""
+
+
+BURIED: Final = frozenset({Life.DYING, Life.WAITING, Life.AWAY, Life.GONE})
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """A membership, as nodes are told it.
+
+    Args:
+        epoch: its number, from 1.
+        incarnations: those of the members, by node number.
+        addresses: ``host:port`` of the members that have not ended.
+    """
+
+    epoch: int
+    incarnations: dict[int, int]
+    addresses: dict[int, str]
+
+
+@dataclass(slots=True)
+class NodeLife:
+    """What is known of a node.
+
+    Args:
+        life: what has become of it.
+        incarnation: how often it had been started before.
+        address: where it listens.
+        running: it has been started.
+        admitted: the epoch since which it is a member.
+        due_s: when it is started again, or has been away or preparing for too long.
+        restarts: when it was started again.
+    """
+
+    life: Life = Life.JOINING
+    incarnation: int = 0
+    address: str = ""
+    running: bool = False
+    admitted: int = 0
+    due_s: float = math.inf
+    restarts: list[float] = field(default_factory=list)
+
+
+class Membership:
+    """The nodes of a job.
+
+    Args:
+        nodes: how many.
+        needed: those that the job cannot do without.
+        min_nodes: the fewest that it goes on with.
+        rng: draws the jitter of restarts.
+    """
+
+    def __init__(self, nodes: int, needed: Collection[int], min_nodes: int, rng: random.Random) -> None:
+        self.epoch = 0
+        self.nodes = [NodeLife() for _ in range(nodes)]
+        self.needed, self._min_nodes, self._rng = frozenset(needed), min_nodes, rng
+
+    def __getitem__(self, node: int) -> NodeLife:
+        return self.nodes[node]
+
+    def those(self, *lives: Life) -> tuple[int, ...]:
+        """The nodes of which one of these has become."""
+        return tuple(node for node, each in enumerate(self.nodes) if each.life in lives)
+
+    def members(self) -> Members:
+        """The membership now."""
+        alive = self.those(Life.ALIVE)
+        ended = [node for node in self.those(Life.ENDED) if self.nodes[node].admitted]
+        return Members(
+            self.epoch,
+            {node: self.nodes[node].incarnation for node in sorted((*alive, *ended))},
+            {node: self.nodes[node].address for node in alive},
+        )
+
+    def found(self) -> Members:
+        """Make all nodes members; the first membership."""
+        self.epoch = 1
+        for each in self.nodes:
+            each.life, each.admitted = Life.ALIVE, 1
+        return self.members()
+
+    def admit(self, node: int, address: str) -> Members:
+        """Make a node a member; the new membership."""
+        self.epoch += 1
+        each = self.nodes[node]
+        each.life, each.address, each.admitted, each.due_s = Life.ALIVE, address, self.epoch, math.inf
+        return self.members()
+
+    def bury(self, node: int, life: Life, due_s: float = math.inf) -> bool:
+        """Let a node be no member any more; whether it was one."""
+        each = self.nodes[node]
+        was_member = each.life is Life.ALIVE
+        each.life, each.due_s, each.running, each.address = life, due_s, False, ""
+        self.epoch += was_member
+        return was_member
+
+    def strike_off(self, node: int) -> Members:
+        """Let a node that has ended be no member any more; the new membership."""
+        self.epoch += 1
+        self.nodes[node].admitted = 0
+        return self.members()
+
+    def retry(self, node: int, now: float) -> None:
+        """A process that is gone is started again after a while, unless that was tried too often."""
+        each = self.nodes[node]
+        each.restarts = [at_s for at_s in each.restarts if now - at_s < RESTARTS_S]
+        if len(each.restarts) >= RESTARTS:
+            each.life, each.due_s = Life.GONE, math.inf
+            return
+        pause_s = min(BACKOFF_S[1], BACKOFF_S[0] * 2.0 ** len(each.restarts))
+        each.life, each.due_s = Life.WAITING, now + pause_s * self._rng.uniform(0.5, 1.0)
+
+    def restart(self, node: int, now: float, due_s: float, *, counts: bool = True) -> int:
+        """Begin to start a node again, to be ready at `due_s`; its new incarnation."""
+        each = self.nodes[node]
+        each.life, each.due_s, each.incarnation = Life.JOINING, due_s, each.incarnation + 1
+        if counts:
+            each.restarts.append(now)
+        return each.incarnation
+
+    def lacks(self, now: float) -> tuple[int, ...]:
+        """The nodes for want of which the job cannot go on, if it cannot; whoever may still come back is none."""
+        out = [
+            node
+            for node, each in enumerate(self.nodes)
+            if each.life is Life.GONE or (each.life is Life.AWAY and now >= each.due_s)
+        ]
+        too_few = len(self.nodes) - len(out) < max(1, self._min_nodes)
+        return tuple(node for node in out if too_few or node in self.needed)
+
+    def through(self) -> bool:
+        """Whether nobody is left who has not ended, nor anybody who is needed and may come back."""
+        pending = set(self.those(Life.JOINING, Life.DYING, Life.WAITING, Life.AWAY))
+        return bool(self.those(Life.ENDED)) and not self.those(Life.ALIVE) and pending.isdisjoint(self.needed)
+
+    def due(self, now: float) -> tuple[int, ...]:
+        """Nodes that are to be started again, or have been preparing for too long."""
+        return tuple(node for node in self.those(Life.WAITING, Life.JOINING) if now >= self.nodes[node].due_s)
+
+    def next_due_s(self, now: float) -> float:
+        """When something is due, later than `now` if it was due before; infinite if nothing is."""
+        return min((each.due_s for each in self.nodes if each.due_s > now), default=math.inf)

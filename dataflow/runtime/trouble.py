@@ -1,0 +1,21 @@
+"""What a job process tells its master of besides reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBroken:
+    """There has been no connection to node number `peer` for too long, and why."""
+
+    peer: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The process did nothing for a while, and takes nothing in until it has been told the membership."""
+
+
+Trouble = LinkBroken | Paused

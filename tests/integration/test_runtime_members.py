@@ -1,0 +1,132 @@
+"""Nodes of a real cluster that die, stand still and come back, while the others go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import runtime_job
+from test_runtime_cluster import HERE, processes
+
+from dataflow.clock import SystemClock
+from dataflow.engine.coordinator import JobState
+from dataflow.observe.events import JobEvent
+from dataflow.plan.job import JobSpec
+from dataflow.runtime.bundle import make_bundle
+from dataflow.runtime.client import Client
+from dataflow.runtime.local_cluster import LocalCluster
+
+ENDLESS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(nodes=3, tasks=1) as running:
+        yield running
+
+
+def submit(client: Client, **parameters: object) -> str:
+    min_nodes = parameters.pop("min_nodes", 1)
+    graph = runtime_job.build(**{"pause_s": 0.005, **parameters})  # type: ignore[arg-type]
+    spec = JobSpec(name="numbers", graph=graph, nodes=3, min_nodes=min_nodes)  # type: ignore[arg-type]
+    return client.submit(spec, make_bundle(HERE))
+
+
+def job_process(cluster: LocalCluster, node: int) -> int:
+    (pid,) = processes(f"--parent {cluster.processes()[f'node-{node}']} ")
+    return pid
+
+
+def until(client: Client, job: str, holds: Callable[[JobEvent], bool]) -> JobEvent:
+    return next(event for event in client.watch(job) if holds(event))
+
+
+def change(client: Client, job: str, life: str, incarnation: int = 0) -> JobEvent:
+    """The event with which a node came to this."""
+
+    def holds(event: JobEvent) -> bool:
+        return event.change is not None and (event.change.life, event.change.incarnation) == (life, incarnation)
+
+    return until(client, job, holds)
+
+
+def lives(client: Client, job: str) -> list[tuple[int, str, int]]:
+    found = [event.change for event in client.watch(job) if event.change is not None]
+    return [(each.node, each.life, each.incarnation) for each in found]
+
+
+def test_killed_job_process_is_started_again_and_all_end(cluster: LocalCluster) -> None:
+    client = cluster.client
+    job = submit(client, count=1500)
+    until(client, job, lambda event: event.report is not None)
+    killed_s = SystemClock().wall()
+    os.kill(job_process(cluster, 1), signal.SIGKILL)
+    buried = change(client, job, "waiting")
+    joined = change(client, job, "alive", 1)
+    status = client.wait(job)
+    assert status.state is JobState.FINISHED, status.reason
+    assert buried.change is not None
+    assert buried.change.reason.startswith("its job process ended by SIGKILL; the last it printed:\nopened on node-1")
+    assert lives(client, job) == [(1, "waiting", 0), (1, "joining", 1), (1, "alive", 1)]
+    print("detected", buried.wall_s - killed_s, "joined", joined.wall_s - killed_s)
+
+
+def test_job_process_that_is_stopped_for_ever_is_buried_and_started_again(cluster: LocalCluster) -> None:
+    client = cluster.client
+    job = submit(client, count=2000)
+    until(client, job, lambda event: event.report is not None)
+    stopped_s = SystemClock().wall()
+    stopped = job_process(cluster, 2)
+    os.kill(stopped, signal.SIGSTOP)
+    buried = change(client, job, "dying")
+    joined = change(client, job, "alive", 1)
+    print("detected", buried.wall_s - stopped_s, "joined", joined.wall_s - stopped_s)
+    assert not Path(f"/proc/{stopped}").exists()
+    assert client.wait(job).state is JobState.FINISHED
+    assert lives(client, job) == [(2, "dying", 0), (2, "waiting", 0), (2, "joining", 1), (2, "alive", 1)]
+
+
+def test_job_process_that_stands_still_for_a_second_is_left_alone(cluster: LocalCluster) -> None:
+    client = cluster.client
+    job = submit(client, count=400)
+    until(client, job, lambda event: event.report is not None)
+    paused = job_process(cluster, 1)
+    os.kill(paused, signal.SIGSTOP)
+    SystemClock().sleep(1.0)
+    os.kill(paused, signal.SIGCONT)
+    assert client.wait(job).state is JobState.FINISHED
+    print([event.change for event in client.watch(job) if event.change], [e.elapsed_s for e in client.watch(job) if e.state])
+    assert lives(client, job) == []
+
+
+def test_node_that_crashes_again_and_again_is_given_up_and_the_job_goes_on(cluster: LocalCluster) -> None:
+    client = cluster.client
+    job = submit(client, count=4000, harm="kill", at=3)
+    gone = change(client, job, "gone", 3)
+    assert client.job(job).state is JobState.RUNNING
+    client.cancel(job)
+    assert client.wait(job).state is JobState.CANCELLED
+    assert gone.change is not None
+    assert "about to die" in gone.change.reason
+    assert [life for _, life, _ in lives(client, job)].count("waiting") == 3
+
+
+def test_lost_agent_that_comes_back_gets_its_node_again() -> None:
+    with LocalCluster(nodes=2, tasks=1) as cluster:
+        client = cluster.client
+        graph = runtime_job.build(count=3000, pause_s=0.005)
+        job = client.submit(JobSpec(name="numbers", graph=graph, nodes=2), make_bundle(HERE))
+        until(client, job, lambda event: event.report is not None)
+        agent = cluster.processes()["node-1"]
+        os.kill(agent, signal.SIGSTOP)
+        lost = change(client, job, "away")
+        assert lost.change is not None
+        assert "no heartbeat for" in lost.change.reason
+        os.kill(agent, signal.SIGCONT)
+        continued_s = SystemClock().wall()
+        joined = change(client, job, "alive", 1)
+        print("away", lost.change.reason, "joined", joined.wall_s - continued_s)
+        assert client.wait(job).state is JobState.FINISHED

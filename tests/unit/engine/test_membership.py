@@ -1,0 +1,290 @@
+"""Nodes of a running job that die, come back and are given up, as its coordinator decides."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataflow.engine import coordinator as co
+from dataflow.engine.coordinator import JobCoordinator, JobState
+from dataflow.engine.membership import BURIED, Life, Members
+from dataflow.plan.job import StopRules
+from dataflow.reports import NodeStatistics
+
+KILLED = "its job process ended by SIGKILL"
+
+
+class Middle(random.Random):
+    """Draws what lies in the middle."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return (a + b) / 2
+
+
+def running(nodes: int = 3, rules: StopRules | None = None, **options: Any) -> JobCoordinator:
+    """A job that began to run at second 10."""
+    job = JobCoordinator(nodes, rules or StopRules(), rng=Middle(), **options)
+    job.handle(co.Placed(tuple(f"n{node}" for node in range(nodes))), 9.0)
+    for node in range(nodes):
+        job.handle(co.NodePrepared(node, f"host:{node}"), 9.0)
+    for node in range(nodes):
+        job.handle(co.NodeReady(node), 10.0)
+    assert job.state is JobState.RUNNING
+    return job
+
+
+def members(epoch: int, incarnations: dict[int, int], *ended: int) -> Members:
+    addresses = {node: f"host:{node + 10 * times}" for node, times in incarnations.items() if node not in ended}
+    return Members(epoch, incarnations, addresses)
+
+
+def ended(node: int, epoch: int | None = None) -> co.NodeEnded:
+    return co.NodeEnded(node, NodeStatistics(node), epoch)
+
+
+def test_killed_node_is_buried_and_the_others_are_told_the_new_membership() -> None:
+    job = running()
+    told = members(2, {0: 0, 2: 0})
+    assert job.handle(co.NodeExited(1, "by SIGKILL"), 20.0) == [
+        co.ChangeNode(1, Life.WAITING, 0, 2, KILLED),
+        co.Connect(0, told),
+        co.Connect(2, told),
+        co.SetTimer(20.75),
+    ]
+    assert job.state is JobState.RUNNING
+
+
+def test_killed_node_is_started_again_admitted_and_started() -> None:
+    job = running()
+    job.handle(co.NodeExited(1, "by SIGKILL"), 20.0)
+    assert job.handle(co.Tick(), 20.7) == [co.SetTimer(20.75)]
+    again = [co.ChangeNode(1, Life.JOINING, 1, 2), co.Deploy(1, 1), co.SetTimer(140.75)]
+    assert job.handle(co.Tick(), 20.75) == again
+    told = members(3, {0: 0, 1: 1, 2: 0})
+    assert job.handle(co.NodePrepared(1, "host:11"), 22.0) == [
+        co.ChangeNode(1, Life.ALIVE, 1, 3),
+        *(co.Connect(node, told) for node in range(3)),
+    ]
+    assert job.handle(co.NodeReady(1), 22.1) == [co.Start(1)]
+    assert job.handle(co.NodeReady(1), 22.2) == []
+
+
+def test_restarts_are_three_in_ten_minutes_with_growing_pauses_and_the_job_goes_on_without_the_node() -> None:
+    job, now, pauses = running(2), 20.0, []
+    for _ in range(3):
+        timer = job.handle(co.NodeExited(1, "by SIGKILL"), now)[-1]
+        assert isinstance(timer, co.SetTimer)
+        pauses.append(timer.at_s - now)
+        now = timer.at_s
+        job.handle(co.Tick(), now)
+        job.handle(co.NodePrepared(1, "host:1"), now)
+        job.handle(co.NodeReady(1), now)
+    assert pauses == [0.75, 1.5, 3.0]
+    assert job.handle(co.NodeExited(1, "by SIGKILL"), now)[0] == co.ChangeNode(1, Life.GONE, 3, 8, KILLED)
+    assert job.state is JobState.RUNNING
+    assert job.handle(ended(0), now)[-1] == co.Finish(JobState.FINISHED, "", "epochs")
+
+
+def test_restarts_of_long_ago_are_forgotten() -> None:
+    job = running(2)
+    for now in (20.0, 30.0, 40.0, 1000.0):
+        assert isinstance(job.handle(co.NodeExited(1, "by SIGKILL"), now)[0], co.ChangeNode)
+        assert job.nodes[1].life is Life.WAITING
+        job.handle(co.Tick(), now + 30.0)
+
+
+@pytest.mark.parametrize("options", [{"min_nodes": 2}, {"needed": [1]}], ids=["too few", "needed"])
+def test_job_that_cannot_do_without_a_node_fails_with_its_last_words(options: dict[str, Any]) -> None:
+    job, now = running(2, **options), 20.0
+    for _ in range(3):
+        job.handle(co.NodeExited(1, "by SIGKILL", "about to die"), now)
+        now += 10.0
+        job.handle(co.Tick(), now)
+    assert job.handle(co.NodeExited(1, "by SIGKILL", "about to die"), now)[-2:] == [
+        co.KillNodes((0, 1)),
+        co.Finish(
+            JobState.FAILED,
+            f"node n1 (started again 3 times within 600 s): {KILLED}; the last it printed:\nabout to die",
+            "",
+        ),
+    ]
+
+
+def test_error_of_an_operator_fails_the_job_at_once() -> None:
+    job = running()
+    finish = job.handle(co.NodeFailed(1, "operator blur raised ValueError: no", "my_job.py:12"), 20.0)[-1]
+    cause = "node n1: operator blur raised ValueError: no at my_job.py:12"
+    assert finish == co.Finish(JobState.FAILED, cause, "")
+
+
+def test_stalled_node_is_killed_and_started_again_once_its_process_is_gone() -> None:
+    job = running(2)
+    assert job.handle(co.NodeStalled(1, "no progress for 2.0 s"), 20.0) == [
+        co.KillNodes((1,)),
+        co.ChangeNode(1, Life.DYING, 0, 2, "no progress for 2.0 s"),
+        co.Connect(0, members(2, {0: 0})),
+    ]
+    assert job.handle(co.NodeStalled(1, "no progress for 2.5 s"), 20.5) == []
+    assert job.handle(co.NodeExited(1, "by SIGKILL"), 20.5) == [
+        co.ChangeNode(1, Life.WAITING, 0, 2, "no progress for 2.0 s"),
+        co.SetTimer(21.25),
+    ]
+
+
+def test_lost_node_joins_again_when_its_agent_is_back() -> None:
+    job = running(2)
+    change, *_ = job.handle(co.NodeLost(1, "its connection broke"), 20.0)
+    assert change == co.ChangeNode(1, Life.AWAY, 0, 2, "it was lost: its connection broke")
+    assert job.handle(co.NodeBack(0), 50.0) == []
+    assert job.handle(co.NodeBack(1), 50.0)[:2] == [co.ChangeNode(1, Life.JOINING, 1, 2), co.Deploy(1, 1)]
+
+
+def test_job_waits_for_a_lost_node_that_it_needs_and_no_longer() -> None:
+    job = running(2, needed=[1])
+    assert job.handle(co.NodeLost(1, "its connection broke"), 20.0)[-1] == co.SetTimer(30.0)
+    finish = job.handle(co.Tick(), 30.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node n1: it was lost: its connection broke", "")
+
+
+def test_job_whose_nodes_are_all_dead_and_gone_fails() -> None:
+    job = running(2)
+    job.handle(co.NodeLost(0, "its connection broke"), 20.0)
+    job.handle(co.NodeLost(1, "its connection broke"), 21.0)
+    job.handle(co.Tick(), 30.0)
+    assert job.state is JobState.RUNNING
+    job.handle(co.Tick(), 31.0)
+    assert job.state is JobState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("broken", "buried"),
+    [([(0, 1)], [1]), ([(1, 0), (0, 1)], [1]), ([(0, 1), (0, 2)], [0]), ([(2, 0), (1, 3)], [3, 2])],
+)
+def test_of_broken_links_the_node_with_most_is_buried_the_higher_number_among_equals(
+    broken: list[tuple[int, int]], buried: list[int]
+) -> None:
+    job = running(4)
+    for node, peer in broken:
+        job.handle(co.LinkBroken(node, peer, "down for 2 s"), 20.0)
+    assert job.nodes.those(*BURIED) == ()
+    commands = job.handle(co.Tick(), 20.25)
+    assert [c.node for c in commands if isinstance(c, co.ChangeNode)] == buried
+    assert [c.nodes for c in commands if isinstance(c, co.KillNodes)] == [(node,) for node in buried]
+
+
+def test_broken_link_to_a_node_that_turns_out_dead_costs_nobody_else() -> None:
+    job = running(3)
+    job.handle(co.LinkBroken(0, 1, "refused"), 20.0)
+    job.handle(co.NodeExited(1, "by SIGKILL"), 20.1)
+    job.handle(co.LinkBroken(2, 1, "refused"), 20.2)
+    job.handle(co.Tick(), 20.25)
+    assert job.nodes.those(Life.ALIVE) == (0, 2)
+
+
+def test_node_that_was_paused_is_told_the_membership_or_killed() -> None:
+    job = running(2)
+    assert job.handle(co.NodePaused(1), 20.0) == [co.Connect(1, members(1, {0: 0, 1: 0}))]
+    job.handle(co.NodeStalled(1, "no progress"), 21.0)
+    assert job.handle(co.NodePaused(1), 21.0) == [co.KillNodes((1,))]
+
+
+def test_node_that_dies_while_the_job_ends_is_not_started_again() -> None:
+    job = running(3, StopRules(time_s=5.0))
+    job.handle(co.Tick(), 15.0)
+    assert job.handle(co.NodeExited(2, "by SIGKILL"), 16.0)[0] == co.ChangeNode(2, Life.GONE, 0, 2, KILLED)
+    job.handle(ended(0), 17.0)
+    assert job.handle(ended(1), 17.0)[-1] == co.Finish(JobState.FINISHED, "", "time")
+
+
+def test_job_ends_without_waiting_for_a_node_that_is_being_started_again() -> None:
+    job = running(2)
+    job.handle(co.NodeExited(1, "by SIGKILL"), 20.0)
+    assert job.handle(ended(0), 20.1)[-1] == co.Finish(JobState.FINISHED, "", "epochs")
+
+
+def test_node_that_ended_before_it_heard_of_a_joiner_is_no_member_for_it() -> None:
+    job = running(3)
+    job.handle(co.NodeExited(1, "by SIGKILL"), 20.0)
+    job.handle(co.Tick(), 21.0)
+    job.handle(co.NodePrepared(1, "host:11"), 22.0)
+    told = members(4, {1: 1, 2: 0})
+    assert job.handle(ended(0, epoch=2), 22.0) == [
+        co.ChangeNode(0, Life.ENDED, 0, 4),
+        co.Connect(1, told),
+        co.Connect(2, told),
+    ]
+    assert job.handle(ended(2, epoch=4), 23.0) == []
+    assert job.handle(ended(1, epoch=4), 24.0)[-1] == co.Finish(JobState.FINISHED, "", "epochs")
+
+
+def test_restarted_node_that_takes_too_long_is_killed() -> None:
+    job = running(2)
+    job.handle(co.NodeExited(1, "by SIGKILL"), 20.0)
+    job.handle(co.Tick(), 21.0)
+    commands = job.handle(co.Tick(), 141.0)
+    assert commands[0] == co.KillNodes((1,))
+    assert job.nodes[1].life is Life.DYING
+
+
+nodes = st.integers(0, 2)
+happenings = st.one_of(
+    nodes.map(lambda node: co.NodePrepared(node, f"host:{node}")),
+    nodes.map(co.NodeReady),
+    st.builds(ended, nodes, st.one_of(st.none(), st.integers(1, 6))),
+    nodes.map(lambda node: co.NodeExited(node, "by SIGKILL")),
+    nodes.map(lambda node: co.NodeStalled(node, "no progress")),
+    nodes.map(co.NodeLost),
+    nodes.map(co.NodeBack),
+    nodes.map(co.NodePaused),
+    st.builds(lambda node, step: co.LinkBroken(node, (node + step) % 3, "down"), nodes, st.integers(1, 2)),
+    nodes.map(lambda node: co.NodeFailed(node, "link", link=True)),
+    st.just(co.Tick()),
+)
+
+
+@given(
+    st.lists(st.tuples(happenings, st.floats(0.0, 5.0)), max_size=60),
+    st.integers(1, 3),
+    st.sets(nodes, max_size=1),
+    st.booleans(),
+)
+@settings(deadline=None)
+def test_whoever_dies_joins_and_ends_in_any_order_the_job_finishes_once_and_the_buried_are_left_alone(
+    happened: list[tuple[co.Event, float]], min_nodes: int, needed: set[int], stop: bool
+) -> None:
+    job = running(3, StopRules(time_s=30.0 if stop else None), min_nodes=min_nodes, needed=needed)
+    now, epoch, finishes = 10.0, 1, 0
+    incarnations = {0: 0, 1: 0, 2: 0}
+    for event, delay_s in happened:
+        now += delay_s
+        commands = job.handle(event, now)
+        for command in commands:
+            assert finishes == 0
+            match command:
+                case co.Finish():
+                    finishes += 1
+                case co.Deploy(node, incarnation):
+                    assert incarnation == incarnations[node] + 1
+                    incarnations[node] = incarnation
+                case co.Connect(node, told):
+                    assert told.epoch >= epoch
+                    epoch = told.epoch
+                    assert job.state in co.ENDED or node in told.incarnations
+                    assert told.addresses.keys() <= told.incarnations.keys()
+                case co.Start(node):
+                    assert job.nodes[node].life is Life.ALIVE
+        assert finishes == (job.state in co.ENDED)
+        if job.state is JobState.RUNNING:
+            last = [c.members for c in commands if isinstance(c, co.Connect)]
+            if last:
+                assert set(last[-1].addresses) == set(job.nodes.those(Life.ALIVE))
+    for _ in range(2):  # nobody is heard of any more
+        for node in range(3):
+            job.handle(co.NodeLost(node), now)
+        now += 1000.0
+        job.handle(co.Tick(), now)
+    assert job.state in co.ENDED
