@@ -42,8 +42,8 @@ from dataflow.ports import Emission
 from dataflow.runtime.job_process import SWITCH_S
 from dataflow.testing.in_process import run_in_process
 from dataflow.transport.memory import MemoryNetwork
-from operators.dnn import Model
 from operators.course import CourseState
+from operators.dnn import Model
 from operators.messages import Batch
 from operators.roll import Present
 from operators.source import Source

@@ -13,7 +13,6 @@ from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
 from operators.messages import Fragment, Vector
 
-
 EVERYBODY: Mapping[int, int] = MappingProxyType({})
 """All that are expected contribute to every step."""
 

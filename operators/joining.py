@@ -116,7 +116,7 @@ class Talk(Operator):
 class Listen(Operator):
     """Hears what others say, and passes on what others than `Talk` have to do.
 
-    `begins` are for whoever sends gradients, `loans` for whoever lends the model, `settled`, this node's own as well, for
+    `begins` are for whoever sends gradients, `loans` for whoever lends the model, `settled`, of this node as well, for
     whoever waits for all before it goes on.
     """
 

@@ -59,7 +59,7 @@ class SendToPeers(SendIntervals):
 
     begun = In(Word, key="origin")
 
-    def process(self, message: Offer | Word, window: WindowState, node: NodeContext) -> Emissions:  # type: ignore[override]
+    def process(self, message: Offer | Word, window: WindowState, node: NodeContext) -> Emissions:
         """The fragments of an offer, or all that a new peer lacks."""
         if isinstance(message, Word):
             window.begin(message.origin, message.turn, message.applied)
@@ -137,9 +137,7 @@ class SendCoded(SendWhole):
     span: int = Field(default=0, ge=0)
     residual = Writes()
 
-    def process(
-        self, message: Gradient | Word, residual: Residual, window: KeptState, node: NodeContext
-    ) -> Emissions:
+    def process(self, message: Gradient | Word, residual: Residual, window: KeptState, node: NodeContext) -> Emissions:
         """The gradient's code in fragments of at most a frame, and what it cost; or what a new peer has missed."""
         if isinstance(message, Word):
             yield from self._begin(message, window)

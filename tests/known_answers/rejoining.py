@@ -122,7 +122,7 @@ def rejoining_job(p: int, *, slack: int | None = None, every: int = 1, restless:
 
 
 class Dying(MemoryDriver):
-    """Buries nodes and has them join again once so many events have been handled; without an order, between two of them.
+    """Buries nodes and has them join again once so many events have been handled; without an order, when none waits.
 
     Args:
         plan: see `MemoryDriver`.
