@@ -19,6 +19,7 @@ from operators.clocks import Clocks
 from operators.coded_window import CodedWindow
 from operators.compression import Codec, parse_codec
 from operators.partition import PartitionByOwner
+from operators.pulling import Attend, Pull
 from operators.receive import ReceiveFragments, ReceiveWeights
 from operators.send import SendChanges, SendIntervals, SendWeights
 from operators.serve import Pulls, Serve, ServeMean
@@ -112,6 +113,12 @@ def build(config: Config) -> LogicalGraph:
         shadows=shadows,
         copy=copy,
         colocated=colocated,
+    )
+    graph = (
+        graph.with_operator("pulling", Pull(sharding=sharding), role="worker")
+        .with_operator("attend", Attend(), role="worker")
+        .connect("pulling", "receive", route=Route.BY_DESTINATION, loopback=colocated)
+        .connect("load.finished", "attend")
     )
     graph = finish_after(graph, "load")
     return keep_owed(graph, setting, "window") if codec else graph

@@ -125,11 +125,13 @@ class Load(Operator):
     Args:
         layout: the model's cells.
         codec: what made codes of changes, to be compiled before any comes; None: weights come as they are.
+        servers: role of the servers.
     """
 
     pool = "network"
     layout: Layout
     codec: Codec | None = None
+    servers: str = "server"
     weights = In(Weights)
     finished = Out(Progress)
     replica = Writes()
@@ -152,3 +154,10 @@ class Load(Operator):
             replica.values[where] = pulled.current[where]
         clocks.reach(weights.origin, slice(weights.start, weights.stop), weights.clock)
         yield from ()
+
+    def on_joined(self, member: int, clocks: ClocksState, node: NodeContext) -> Emissions:
+        """Wait for no answer of a server that has died to what it was pushed: that is lost with it."""
+        if member in clocks.origins and member in node.members[self.servers]:
+            lost = clocks.made - int(clocks.applied(member).min())
+            clocks.reach(member, slice(None), clocks.made)
+            yield Sample("lost_gradients", float(lost))

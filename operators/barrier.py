@@ -44,9 +44,11 @@ class BarrierState(State):
     Args:
         expected: nodes that contribute to every step, if `since` does not say otherwise.
         last: by run of cells, the number of the last complete step and who contributed to it.
+        since: nodes that have joined, with the number behind which they contribute, where nothing else knows.
     """
 
     expected: set[int]
+    since: dict[int, int] = field(default_factory=dict)
     last: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     _waiting: dict[tuple[int, int, int], dict[int, Vector]] = field(default_factory=dict)
 

@@ -84,6 +84,10 @@ class ClocksState(State):
         """Gradients made here beyond those applied of the slowest origin; 0 with nobody else."""
         return max(0, self.made - min(self._waited_for().values(), default=self.made))
 
+    def furthest(self) -> int:
+        """The largest gradient number applied of any cell that an origin answers for."""
+        return max((int(applied[applied < FAR].max(initial=0)) for applied in self._applied.values()), default=0)
+
     def lacks(self, origin: int, number: int) -> bool:
         """Whether some gradient of `origin` up to `number` may not be applied to some cell."""
         return origin in self._lowest and self._lowest[origin] < min(number, self._last.get(origin, number))
@@ -248,14 +252,18 @@ class Clocks(StateElement):
     own: bool = False
 
     def create(self, node: NodeContext) -> ClocksState:
-        """The clocks at 0."""
+        """The clocks at 0; of origins that answer, at -1 on a node that joins late: it has no answer yet."""
         members = node.members[self.origins]
         if self.sharding:
             owned = self.sharding.owned(members)
         else:
             owned = everything(members, self.cells, without=None if self.own else node.index)
         owned = {origin: mask for origin, mask in owned.items() if mask.any()}
-        return ClocksState(self.cells, owned, span=self.span, own=node.index if self.own else None)
+        clocks = ClocksState(self.cells, owned, span=self.span, own=node.index if self.own else None)
+        if self.sharding and node.incarnation:
+            for origin, mask in owned.items():
+                clocks.take_over(origin, np.where(mask, np.int64(-1), np.int64(FAR)))
+        return clocks
 
 
 def everything(members: Sequence[int], cells: int, *, without: int | None) -> dict[int, npt.NDArray[np.bool_]]:

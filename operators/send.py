@@ -198,6 +198,11 @@ class SendChanges(Operator):
         rate = self.schedule.at(weights.clock, workers) / (workers if self.mean else 1)
         yield self.sent(shadows.answer(weights, rate), to=weights.to)
 
+    def on_left(self, worker: int, shadows: ShadowsState) -> Emissions:
+        """Know nothing of a worker that has died."""
+        shadows.leave(worker)
+        yield from ()
+
     def on_end(self, shadows: ShadowsState) -> Emissions:
         """The last weights as they are to every worker whose replica differs, so that all end with the same."""
         for weights in shadows.rest():

@@ -55,6 +55,13 @@ class PullsState(State):
         self.waiting[cells] = [worker for worker in waiting if self.pushed[cells][worker] > limit]
         yield from (worker for worker in waiting if self.pushed[cells][worker] <= limit)
 
+    def join(self, cells: Cells, worker: int) -> int:
+        """Take a worker that has come back for as far as the one that is furthest; how far that is."""
+        self.workers.add(worker)
+        pushed = self.pushed.setdefault(cells, {})
+        pushed[worker] = max(pushed.values(), default=0)
+        return pushed[worker]
+
     def snapshot(self) -> dict[str, np.ndarray]:
         """What was pushed, as arrays."""
         return self.tensors()
@@ -119,8 +126,12 @@ class Serve(Operator):
             Residual.compile(self.codec)
 
     def process(self, fragment: Fragment, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
-        """Apply a gradient fragment; answer everybody who need not wait."""
+        """Apply a gradient fragment; answer everybody who need not wait, and one that has come back at once."""
         cells = (fragment.start, fragment.stop)
+        if fragment.low == fragment.high:
+            known = {fragment.origin: pulls.join(cells, fragment.origin)}
+            yield from map(self.weights, answers(self.layout, cells, known, shard, node))
+            return
         rate = self.schedule.at(fragment.high, len(node.members[self.workers]))
         subtract(fragment, shard.values[self.layout.weights(*cells)], rate)
         pulls.push(cells, fragment.origin, fragment.high)
@@ -172,15 +183,27 @@ class ServeMean(Operator):
             Residual.compile(self.codec)
 
     def process(self, fragment: Fragment, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
-        """Take in a contribution; apply the mean and answer if it was the last."""
-        where = self.layout.weights(fragment.start, fragment.stop)
-        mean = barrier.add(decoded(fragment, where.stop - where.start))
+        """Take in a contribution; apply the mean and answer if it was the last. One that has come back is answered."""
+        cells, worker = (fragment.start, fragment.stop), fragment.origin
+        if fragment.low == fragment.high:
+            # The next step waits for it: only its first contribution says behind which step it begins.
+            barrier.expected.add(worker)
+            barrier.since.pop(worker, None)
+            yield from self._answer(cells, [worker], barrier.last.get(cells, (0, ()))[0], shard, node)
+            return
+        where = self.layout.weights(*cells)
+        mean = barrier.add(decoded(fragment, where.stop - where.start), barrier.since)
+        if (node.incarnation or barrier.last) and worker not in barrier.since:
+            barrier.since[worker] = fragment.low
+            for late in barrier.release(barrier.since):
+                yield from self._apply(late, shard, node)
         if mean is not None:
             yield from self._apply(mean, shard, node)
 
     def on_left(self, worker: int, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
         """Go on without a worker that has ended."""
-        for mean in barrier.leave(worker):
+        barrier.since.pop(worker, None)
+        for mean in barrier.leave(worker, barrier.since):
             yield from self._apply(mean, shard, node)
 
     def on_end(self, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:

@@ -189,20 +189,15 @@ class Source(Operator):
         """Take the course to mini-batch `number`."""
         course.number = number
         members = node.members[node.role]
-        if course.sharing and number - course.first >= course.per_epoch:
-            course.epoch += 1
-            self._divide(roll.of(members), 0.0, course, node)
-        elif not course.sharing or (self.redivide == "now" and roll.of(members) != course.sharing):
-            self._divide(roll.of(members), course.fraction, course, node)
+        ended = course.sharing and number - course.first >= course.per_epoch
+        if ended or not course.sharing or (self.redivide == "now" and roll.of(members) != course.sharing):
+            sharing = roll.of(members)
+            if sharing != course.sharing:
+                self._share = self._cut(sharing, node)
+            course.share(sharing, self._share.per_epoch)
         if self.epochs is not None:
             steps = max(1, math.floor(self.epochs * course.per_epoch + 0.5))
             course.closed = course.epoch * course.per_epoch + number - course.first >= steps
-
-    def _divide(self, sharing: tuple[int, ...], fraction: float, course: CourseState, node: NodeContext) -> None:
-        if sharing != course.sharing:
-            self._share = self._cut(sharing, node)
-        per_epoch = self._share.per_epoch
-        course.share(sharing, per_epoch, min(math.floor(fraction * per_epoch), per_epoch - 1))
 
     def _cut(self, sharing: tuple[int, ...], node: NodeContext) -> _Share:
         """This node's share of the data among those that share it."""
