@@ -145,10 +145,14 @@ class Dying(MemoryDriver):
                 self.join(node)
             else:
                 dying = self.run.nodes[node]
-                numbers = range(first(dying) + 1, clocks_of(dying).made + 1)
-                self.deaths.append((node, self.incarnations[node], numbers))
+                if "course" in dying.states:  # a worker
+                    numbers = range(first(dying) + 1, clocks_of(dying).made + 1)
+                    self.deaths.append((node, self.incarnations[node], numbers))
                 self.bury(node)
-        return super()._step()
+        if super()._step():
+            return True
+        self._turns = [(0, node) for _, node in self._turns]  # nothing more happens before the next
+        return bool(self._turns) and bool(self.run.buried)
 
 
 def assert_every_replica_is_accounted_for(driver: Dying) -> None:
