@@ -131,6 +131,7 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
             stop=stop,
             config=config.model_dump(mode="json"),
             warnings=(rate,) if rate else (),
+            min_nodes=getattr(config, "min_nodes", 1),
         )
     _check_data(graph, nodes, spec.seed)
     return Prepared(spec, make_bundle(job.folder, job.include) if job.folder else None, graph)

@@ -107,6 +107,7 @@ class NodeStatistics:
         processor: what its process has taken of the processor; None if that is unknown.
         links_busy_s: seconds in which something waited for the acknowledgement of any peer; None if that is unknown.
         links: what was acknowledged, by peer; empty if that is unknown.
+        incarnation: how often it had been started for the job before; what was counted then is not in here.
     """
 
     node: int
@@ -122,6 +123,7 @@ class NodeStatistics:
     processor: ProcessorTimes | None = None
     links_busy_s: float | None = None
     links: dict[int, LinkStatistics] = field(default_factory=dict)
+    incarnation: int = 0
 
     @property
     def computing_s(self) -> float:

@@ -58,6 +58,31 @@ class Members:
     addresses: dict[int, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a newer membership means to a node.
+
+    Args:
+        left: nodes that are members no more, or of which another incarnation is.
+        joined: by node that is a member now and was not, its incarnation.
+    """
+
+    left: tuple[int, ...]
+    joined: dict[int, int]
+
+
+def changes(before: Members | None, now: Members, node: int) -> Changes:
+    """What changes for `node`; a node that has heard of no membership before takes all for first incarnations."""
+    others = {peer: times for peer, times in now.incarnations.items() if peer != node}
+    if before is None:
+        return Changes((), {peer: times for peer, times in others.items() if times})
+    was = {peer: times for peer, times in before.incarnations.items() if peer != node}
+    return Changes(
+        tuple(peer for peer, times in was.items() if others.get(peer) != times),
+        {peer: times for peer, times in others.items() if was.get(peer) != times},
+    )
+
+
 @dataclass(slots=True)
 class NodeLife:
     """What is known of a node.

@@ -73,7 +73,8 @@ class NodeEngine:
         self._node, self._name, self._states = node, plan.nodes[node].name, loaded.states
         self._tasks = plan.nodes[node].compute_tasks
         self._slots = {"compute": self._tasks, "network": plan.nodes[node].network_tasks}
-        self._tally = Tally(node, self._slots)
+        incarnation = next((context.incarnation for context in loaded.contexts.values()), 0)
+        self._tally = Tally(node, incarnation, self._slots)
         self._locked: set[str] = set()
         self._reserved: set[str] = set()
         self._commands: list[Command] = []

@@ -14,8 +14,8 @@ _NONE = SampleStatistics(0, 0.0, float("-inf"), 0.0)
 class Tally:
     """Counters of one node since the start; see `NodeStatistics`."""
 
-    def __init__(self, node: int, pools: Mapping[str, int]) -> None:
-        self.node, self.compute_tasks = node, pools["compute"]
+    def __init__(self, node: int, incarnation: int, pools: Mapping[str, int]) -> None:
+        self.node, self.incarnation, self.compute_tasks = node, incarnation, pools["compute"]
         self.steps = self.tasks = 0
         self.waiting_s = 0.0
         self.busy_s = dict.fromkeys(pools, 0.0)
@@ -41,4 +41,5 @@ class Tally:
             samples={f"{operator}.{name}": known for (operator, name), known in tuple(self._samples.items())},
             running_s=running_s,
             compute_tasks=self.compute_tasks,
+            incarnation=self.incarnation,
         )

@@ -19,6 +19,8 @@ from dataflow.reports import LinkStatistics, NodeStatistics, SampleStatistics
 FORMAT = 1
 """Version of the document's layout."""
 
+_OF_CHANGES = ("node", "life", "incarnation", "reason")
+
 
 def make_record(
     spec: JobSpec,
@@ -45,18 +47,24 @@ def make_record(
         simulation: what a simulation assumed; None if the job ran on a cluster.
 
     Returns:
+        ``changes`` holds one entry for each time that a node died, was started again or joined (see `NodeChange`);
         ``reports`` holds one entry per reported message, with the message's own fields beside ``time_s``, ``node``
-        and ``port``; ``totals.images`` is the largest field ``images`` of a report; ``nodes`` has one entry per node;
+        and ``port``; ``totals.images`` is the largest field ``images`` of a report; ``nodes`` has one entry per node,
+        about its last incarnation;
         ``links`` one per pair of nodes that exchanged messages; ``series`` one per point in time. What a node could
         not measure is null: a simulated one has no processor, and no links that acknowledge.
     """
     reports: list[dict[str, JsonValue]] = []
+    changes: list[dict[str, JsonValue]] = []
     last: JobEvent | None = None
     run_s = 0.0
     for event in events:
         run_s = max(run_s, event.elapsed_s)
         if event.state:
             last = event
+        if event.change is not None:
+            change = asdict(event.change)
+            changes.append({"time_s": event.elapsed_s, **{name: change[name] for name in _OF_CHANGES}})
         if event.report is not None:
             said = {name: _number(value) for name, value in event.report.fields.items()}
             reports.append({**said, "time_s": event.elapsed_s, "node": event.node, "port": event.report.port})
@@ -73,6 +81,7 @@ def make_record(
         "reason": last.reason if last else "",
         "stopped_by": last.stopped_by if last else "",
         "run_s": run_s,
+        "changes": list(changes),
         "reports": list(reports),
         "totals": _totals(by_node, reports),
         "nodes": [_node(each, node_names) for each in by_node],
@@ -111,6 +120,7 @@ def _node(statistics: NodeStatistics, names: Sequence[str]) -> JsonValue:
     node, cpu = statistics.node, statistics.processor
     return {
         "node": node,
+        "incarnation": statistics.incarnation,
         "name": names[node] if node < len(names) else f"node-{node}",
         "steps": statistics.steps,
         "tasks": statistics.tasks,

@@ -30,7 +30,7 @@ from dataflow.engine.events import (
     StreamEnded,
 )
 from dataflow.engine.loading import LoadedNode, load_node, message_types
-from dataflow.engine.membership import Members
+from dataflow.engine.membership import Members, changes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError, WireError
@@ -91,7 +91,8 @@ class NodeDriver:
         self._vitals: Vitals | None = None
         self._minds_rates = False
         self._beating: asyncio.Task[None] | None = None
-        self._members, self._absent = Members(0, {}, {}), set[int]()
+        self._members: Members | None = None
+        self._absent: set[int] = set()
         self._meeting, self._changed = asyncio.Lock(), asyncio.Event()
         self.loaded: LoadedNode | None = None
 
@@ -141,7 +142,7 @@ class NodeDriver:
     @property
     def epoch(self) -> int:
         """Number of the newest membership that the engine has heard of."""
-        return self._members.epoch
+        return 0 if self._members is None else self._members.epoch
 
     async def connect(self, members: Members) -> None:
         """Connect to every member that this node sends to.
@@ -157,7 +158,7 @@ class NodeDriver:
         while True:
             epoch = self.epoch
             try:
-                await self._links.connect(self._receivers())
+                await self._links.connect(self._receivers(self._members or members))
             except WireError:
                 if self.epoch == epoch:
                     raise
@@ -180,24 +181,21 @@ class NodeDriver:
             self._runner.resume()
         if members.epoch <= self.epoch:
             return
-        before, now = self._members.incarnations, members.incarnations
-        others = [peer for peer in range(len(self._plan.nodes)) if peer != self._node]
-        joined = [peer for peer in others if peer in now and before.get(peer, 0 if not before else None) != now[peer]]
-        left = [peer for peer in others if peer in before and before[peer] != now.get(peer)]
-        if not joined:
-            self._links.set_membership(members.epoch, now)
-        for peer in left:
+        now = changes(self._members, members, self._node)
+        if not now.joined:
+            self._links.set_membership(members.epoch, members.incarnations)
+        for peer in now.left:
             self._runner.feed(NodeLeft(peer))
-        if joined:
+        if now.joined:
             await self._runner.settled()
-            self._links.set_membership(members.epoch, now)
-        if not before:
-            self._absent = {peer for peer in others if peer not in members.addresses}
+            self._links.set_membership(members.epoch, members.incarnations)
+        if self._members is None:
+            self._absent = set(range(len(self._plan.nodes))) - {self._node}
         self._absent.difference_update(members.addresses)
         self._members = members
-        self._links.open(self._receivers())
-        for peer in joined:
-            self._runner.feed(NodeJoined(peer, now[peer]))
+        self._links.open(self._receivers(members))
+        for peer, incarnation in now.joined.items():
+            self._runner.feed(NodeJoined(peer, incarnation))
         self._changed.set()
 
     def start(self) -> None:
@@ -263,10 +261,10 @@ class NodeDriver:
             runner.beat()
             await asyncio.sleep(BEAT_S)
 
-    def _receivers(self) -> dict[int, str]:
+    def _receivers(self, members: Members) -> dict[int, str]:
         """Addresses of the members that this node sends to."""
         receivers = self._plan.links_from(self._node)
-        return {peer: address for peer, address in self._members.addresses.items() if peer in receivers}
+        return {peer: address for peer, address in members.addresses.items() if peer in receivers}
 
     def _lost(self, peer: int, reason: str) -> None:
         name = self._plan.nodes[peer].name

@@ -73,6 +73,7 @@ def statistics_to_wire(statistics: NodeStatistics) -> pb.NodeStatistics:
             )
             for peer, link in statistics.links.items()
         },
+        incarnation=statistics.incarnation,
     )
 
 
@@ -99,6 +100,7 @@ def statistics_from_wire(message: pb.NodeStatistics) -> NodeStatistics:
             peer: LinkStatistics(link.nbytes, link.messages, link.busy_s, link.delay_s)
             for peer, link in sorted(message.links.items())
         },
+        incarnation=message.incarnation,
     )
 
 

@@ -14,6 +14,9 @@ from dataflow.quantities import bytes_per_second
 LONGEST_S = 1e9
 """No fault begins later or takes longer: virtual seconds are floating-point numbers, exact to 0.1 us up to there."""
 
+PATIENCE_S = 2.0
+"""Seconds after which a link that is down counts as broken."""
+
 Moment = Annotated[float, Field(ge=0, le=LONGEST_S)]
 Duration = Annotated[float, Field(gt=0, le=LONGEST_S)]
 Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
@@ -34,7 +37,9 @@ class _Fault(BaseModel):
 
 
 class NodeFails(_Fault):
-    """A node does nothing more and is never heard of again."""
+    """A node does nothing more; its agent is never heard of again, or is back after a while."""
+
+    for_s: Duration | None = None
 
 
 class NodePauses(_Fault):
@@ -51,7 +56,10 @@ class NodeSlows(_Fault):
 
 
 class LinkFails(_Fault):
-    """Nothing passes between two nodes for a while, or ever again; what is sent meanwhile waits."""
+    """Nothing passes between two nodes for a while, or ever again; what is sent meanwhile waits.
+
+    Of two nodes that are cut off each other for more than `PATIENCE_S` seconds, one is buried.
+    """
 
     other: NonNegativeInt
     for_s: Duration | None = None
@@ -72,7 +80,7 @@ Fault = NodeFails | NodePauses | NodeSlows | LinkFails | LinkChanges
 
 _NODE, _AT, _FOR = r"(?P<node>\d+)", r"@(?P<at_s>[\d.]+)", r"\+(?P<for_s>[\d.]+)"
 _FORMS: dict[str, tuple[type[Fault], str, str]] = {
-    "fail": (NodeFails, f"{_NODE}{_AT}", "fail:2@10"),
+    "fail": (NodeFails, rf"{_NODE}{_AT}(?:{_FOR})?", "fail:2@10"),
     "pause": (NodePauses, f"{_NODE}{_AT}{_FOR}", "pause:2@10+1.5"),
     "slow": (NodeSlows, rf"{_NODE}{_AT}{_FOR}x(?P<factor>[\d.]+)", "slow:2@10+5x4"),
     "cut": (LinkFails, rf"{_NODE}-(?P<other>\d+){_AT}(?:{_FOR})?", "cut:0-2@10+3"),
@@ -83,9 +91,9 @@ _FORMS: dict[str, tuple[type[Fault], str, str]] = {
 def parse_fault(text: str) -> Fault:
     """A fault from its short form.
 
-    That is ``fail:2@10`` (node 2, at second 10), ``pause:2@10+1.5`` (for 1.5 s), ``slow:2@10+5x4`` (for 5 s everything
-    takes 4 times as long), ``cut:0-2@10+3`` (between nodes 0 and 2, for 3 s), ``cut:0-2@10`` (for ever) or
-    ``rate:2@10=10mbit`` (what node 2's link carries from then on).
+    That is ``fail:2@10`` (node 2, at second 10), ``fail:2@10+5`` (its agent is back 5 s later), ``pause:2@10+1.5`` (for
+    1.5 s), ``slow:2@10+5x4`` (for 5 s everything takes 4 times as long), ``cut:0-2@10+3`` (between nodes 0 and 2, for
+    3 s), ``cut:0-2@10`` (for ever) or ``rate:2@10=10mbit`` (what node 2's link carries from then on).
 
     Raises:
         ConfigError: it is not written like one of these.

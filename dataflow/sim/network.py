@@ -15,7 +15,7 @@ import math
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dataflow.sim.clock import VirtualClock
 
@@ -49,13 +49,15 @@ class SimNetwork:
         self._down = [_Link(node, rate) for node, rate in enumerate(rates)]
         self._flows: dict[tuple[int, int], _Flow] = {}
         self._gone: set[int] = set()
+        self._lives: dict[int, int] = {}
 
     def send(self, source: int, target: int, item: Any, nbytes: int) -> None:
         """Have an item of `nbytes` bytes, perhaps none, delivered behind all sent from `source` to `target` before."""
         if self._lost(source, target):
             return
+        item = self._tagged(source, target, item)
         if source == target or (not nbytes and (source, target) not in self._flows):
-            self.signal(source, target, item)
+            self._signal(source, target, item)
             return
         flow = self._flow(source, target)
         flow.queue.append((nbytes, item))
@@ -63,8 +65,10 @@ class SimNetwork:
 
     def signal(self, source: int, target: int, item: Any) -> None:
         """Have an item delivered that is too small to take time on a link, such as a grant of credit."""
-        if self._lost(source, target):
-            return
+        if not self._lost(source, target):
+            self._signal(source, target, self._tagged(source, target, item))
+
+    def _signal(self, source: int, target: int, item: Any) -> None:
         flow = self._flows.get((source, target))
         if flow is not None and flow.cuts:
             flow.signals.append(item)
@@ -84,7 +88,7 @@ class SimNetwork:
             if not flow.cuts:
                 signals, flow.signals = flow.signals, []
                 for item in signals:
-                    self.signal(flow.source, flow.target, item)
+                    self._signal(flow.source, flow.target, item)
                 self._offer(flow)
                 self._forget_if_idle(flow)
 
@@ -101,6 +105,18 @@ class SimNetwork:
         for (source, target), flow in self._flows.items():
             if node in (source, target):
                 flow.queue.clear()
+                flow.signals.clear()
+
+    def join(self, node: int) -> None:
+        """Deliver again what is sent from or to a node that was dropped, and nothing of what was sent before."""
+        self._gone.discard(node)
+        self._lives[node] = self._lives.get(node, 0) + 1
+
+    def _tagged(self, source: int, target: int, item: Any) -> Any:
+        """An item with the lives of the two nodes, if either has had more than one."""
+        if not self._lives or not (source in self._lives or target in self._lives):
+            return item
+        return _Tagged(item, self._lives.get(source, 0), self._lives.get(target, 0))
 
     def _lost(self, source: int, target: int) -> bool:
         """Whether nothing passes any more between two nodes, as one of them is gone."""
@@ -216,8 +232,22 @@ class SimNetwork:
         self._hand_over(*arrival)
 
     def _hand_over(self, source: int, target: int, item: Any) -> None:
-        if not self._lost(source, target):
-            self._deliver(source, target, item)
+        if self._lost(source, target):
+            return
+        if self._lives:
+            lives = (item.source, item.target) if isinstance(item, _Tagged) else (0, 0)
+            if lives != (self._lives.get(source, 0), self._lives.get(target, 0)):
+                return
+            item = item.item if isinstance(item, _Tagged) else item
+        self._deliver(source, target, item)
+
+
+class _Tagged(NamedTuple):
+    """An item, and how often the two nodes had joined again when it was sent."""
+
+    item: Any
+    source: int
+    target: int
 
 
 class _Link:

@@ -27,6 +27,7 @@ from dataflow.engine.events import (
     GrantCredit,
     Measured,
     MessageArrived,
+    NodeJoined,
     NodeLeft,
     Offer,
     Outcome,
@@ -49,6 +50,9 @@ from dataflow.graph.routes import reached
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import OperatorReport, Rates
+
+_GAP = 4
+"""So many incarnations of a node in a row may have left no record: they died before they had begun."""
 
 PROGRESS_EVENTS = 1000
 """Events between two calls of `on_progress`."""
@@ -80,13 +84,13 @@ class Replayed:
 
     Args:
         plan: what was run.
-        nodes: the loaded nodes, with their live state.
-        events: by node, how many events it was given again.
+        nodes: the loaded nodes, with their live state; of one that was started again, its last incarnation.
+        events: by node, how many events its incarnations were given again.
         artifacts: files of the job's results by name.
         reports: (node, report) in the order they came.
         failures: errors with which engines ended, by node.
-        broken: nodes whose record breaks off: they were killed, or their last events never left them.
-        waiting: by node that could not be given all of its record, the node that it waits for.
+        broken: nodes of which a record breaks off: they were killed, or their last events never left them.
+        waiting: by node that could not be given all of its records, the node that it waits for.
         difference: the first difference from the record; None if there is none.
     """
 
@@ -189,90 +193,143 @@ class _DiffersError(Exception):
     """An event cannot be what the record says."""
 
 
+@dataclass(eq=False)
+class _Life:
+    """An incarnation of a node.
+
+    Args:
+        node: number of the node.
+        incarnation: which.
+        engine: its engine.
+        peers: incarnations of the other nodes as it knows them; 0 where it has heard of no other.
+        tasks: those under way, by number.
+        commanded: how many there were.
+        rates: what was measured.
+        done: events that it was given.
+    """
+
+    node: int
+    incarnation: int
+    engine: NodeEngine
+    peers: dict[int, int] = field(default_factory=dict)
+    tasks: dict[int, Task] = field(default_factory=dict)
+    commanded: int = 0
+    rates: deque[Rates] = field(default_factory=deque)
+    done: int = 0
+
+
+_Stream = tuple[StreamId, int, int]
+"""A stream and the incarnations of its two ends."""
+
+
 class _Replay:
     """A replay under way."""
 
     def __init__(self, plan: PhysicalPlan, digest: str, read: Read, on_progress: Callable[[int], None]) -> None:
         self._plan, self._digest, self._read, self._on_progress = plan, digest, read, on_progress
-        nodes = [load_node(plan, node.index) for node in plan.nodes]
-        for loaded in nodes:
-            loaded.open()
-        self._run = Replayed(plan, nodes, [0] * len(nodes))
-        self._engines = [NodeEngine(plan, node, loaded) for node, loaded in enumerate(nodes)]
-        self._rates: list[deque[Rates]] = [deque() for _ in nodes]
-        self._records = [self._events(node) for node in range(len(nodes))]
+        self._run = Replayed(plan, [], [0] * len(plan.nodes))
+        self._lives = [self._life(*each) for each in self._recorded()]
+        self._records = [self._events(life) for life in self._lives]
         self._next = [next(record, None) for record in self._records]
-        self._tasks: list[dict[int, Task]] = [{} for _ in nodes]
-        self._commanded = [0] * len(nodes)
+        self._number = {(life.node, life.incarnation): number for number, life in enumerate(self._lives)}
         self._offered: dict[Task, Task] = {}
-        self._sent: defaultdict[StreamId, deque[MessageArrived | StreamEnded]] = defaultdict(deque)
-        self._granted: Counter[StreamId] = Counter()
+        self._sent: defaultdict[_Stream, deque[MessageArrived | StreamEnded]] = defaultdict(deque)
+        self._granted: Counter[_Stream] = Counter()
+        self._reports: list[tuple[_Life, OperatorReport]] = []
+        self._artifacts: list[tuple[_Life, Artifact]] = []
         members, role = plan.members(), {operator.id: operator.role for operator in plan.graph.operators}
         self._ends = {
             number: (frozenset(members[role[edge.source]]), frozenset(reached(edge.route, members[role[edge.target]])))
             for number, edge in plan.stream_edges().items()
         }
-        self._ready = dict.fromkeys(range(len(nodes)))
+        self._ready = dict.fromkeys(range(len(self._lives)))
         self._done = 0
 
     def run(self) -> Replayed:
         """Give every engine its events, each as soon as what it follows from has happened."""
         run = self._run
         while self._ready:
-            node = next(iter(self._ready))
-            del self._ready[node]
+            number = next(iter(self._ready))
+            del self._ready[number]
             try:
-                self._advance(node)
+                self._advance(number)
             except _DiffersError as error:
-                run.difference = Difference(str(error), node, run.events[node])
-                return run
-        stuck = {node: noted for node, noted in enumerate(self._next) if noted is not None}
-        run.waiting = {node: noted.node for node, noted in stuck.items()}
+                life = self._lives[number]
+                run.difference = Difference(str(error), life.node, life.done)
+                return self._whole()
+        stuck = {self._lives[number]: noted for number, noted in enumerate(self._next) if noted is not None}
+        run.waiting = {life.node: noted.node for life, noted in stuck.items()}
         if stuck and not run.broken:
-            node, noted = next(iter(stuck.items()))
+            life, noted = next(iter(stuck.items()))
             name = self._plan.nodes[noted.node].name
             what = f"{name} never does what this event ({Kind(noted.kind).name}) follows from"
-            run.difference = Difference(what, node, run.events[node])
+            run.difference = Difference(what, life.node, life.done)
         self._on_progress(self._done)
-        return run
+        return self._whole()
 
-    def _advance(self, node: int) -> None:
+    def _whole(self) -> Replayed:
+        """What has come of the lives, each node's in their order."""
+        in_order = sorted(self._reports, key=lambda said: said[0].incarnation)
+        self._run.reports = [(life.node, report) for life, report in in_order]
+        for _, artifact in sorted(self._artifacts, key=lambda made: made[0].incarnation):
+            self._run.artifacts[artifact.name] = artifact.data
+        return self._run
+
+    def _recorded(self) -> Iterator[tuple[int, int]]:
+        """Nodes and incarnations of which there is a record, first incarnations first."""
+        yield from ((node.index, 0) for node in self._plan.nodes)
+        for node in self._plan.nodes:
+            incarnation = last = 0
+            while incarnation < last + _GAP:
+                incarnation += 1
+                if self._read(chunk_name(node.index, 0, incarnation)) is not None:
+                    last = incarnation
+                    yield node.index, incarnation
+
+    def _life(self, node: int, incarnation: int) -> _Life:
+        loaded = load_node(self._plan, node, incarnation=incarnation)
+        loaded.open()
+        self._run.nodes[node : node + 1] = [loaded]
+        return _Life(node, incarnation, NodeEngine(self._plan, node, loaded))
+
+    def _advance(self, number: int) -> None:
         """Give an engine its events up to the first whose cause has not happened."""
-        engine, run = self._engines[node], self._run
-        while (noted := self._next[node]) is not None:
-            event = self._event(node, noted)
+        life = self._lives[number]
+        while (noted := self._next[number]) is not None:
+            event = self._event(life, noted)
             if event is None:
                 return
-            for command in engine.handle(event, noted.now_s):
-                self._obey(node, command)
-            run.events[node] += 1
-            self._next[node] = next(self._records[node], None)
+            for command in life.engine.handle(event, noted.now_s):
+                self._obey(life, command)
+            life.done += 1
+            self._run.events[life.node] += 1
+            self._next[number] = next(self._records[number], None)
             self._done += 1
             if self._done % PROGRESS_EVENTS == 0:
                 self._on_progress(self._done)
 
-    def _events(self, node: int) -> Iterator[Noted]:
-        """The events of a node's record."""
+    def _events(self, life: _Life) -> Iterator[Noted]:
+        """The events of an incarnation's record."""
         count = 0
         for number in itertools.count():
-            name = chunk_name(node, number)
+            name = chunk_name(life.node, number, life.incarnation)
             data = self._read(name)
             if data is None:
-                self._run.broken.add(node)
+                self._run.broken.add(life.node)
                 return
             chunk = Chunk.decode(data, name)
             if chunk.plan != self._digest:
                 raise DataError(what="the record is of another plan than the one beside it", where=name)
-            if (chunk.node, chunk.first) != (node, count):
-                what = f"the chunk is not that of node {node} from event {count} on"
+            if (chunk.node, chunk.incarnation, chunk.first) != (life.node, life.incarnation, count):
+                what = f"the chunk is not that of node {life.node} from event {count} on"
                 raise DataError(what, got=f"node {chunk.node}, event {chunk.first}", where=name)
             count += len(chunk)
-            self._rates[node] += chunk.measured()
+            life.rates += chunk.measured()
             yield from chunk.events()
             if chunk.last:
                 return
 
-    def _event(self, node: int, noted: Noted) -> Event | None:
+    def _event(self, life: _Life, noted: Noted) -> Event | None:
         """The event that was noted; None if its cause has not happened yet.
 
         Raises:
@@ -281,15 +338,18 @@ class _Replay:
         """
         match noted.kind:
             case Kind.MESSAGE_ARRIVED | Kind.STREAM_ENDED:
-                return self._arrival(self._stream(noted, noted.node, node), noted)
+                return self._arrival(self._stream(noted, life, sends=False), noted)
             case Kind.CREDIT_GRANTED:
-                return self._credit(self._stream(noted, node, noted.node), noted.amount)
+                return self._credit(self._stream(noted, life, sends=True), noted.amount)
             case Kind.TASK_FINISHED:
-                return self._finished(node, noted)
-            case Kind.NODE_LEFT if noted.node < len(self._engines):
+                return self._finished(life, noted)
+            case Kind.NODE_LEFT if noted.node < len(self._plan.nodes):
                 return NodeLeft(noted.node)
-            case Kind.MEASURED if self._rates[node]:
-                return Measured(self._rates[node].popleft())
+            case Kind.NODE_JOINED if noted.node < len(self._plan.nodes):
+                life.peers[noted.node] = noted.amount
+                return NodeJoined(noted.node, noted.amount)
+            case Kind.MEASURED if life.rates:
+                return Measured(life.rates.popleft())
             case Kind.STARTED:
                 return Started()
             case Kind.STOP_ASKED:
@@ -299,14 +359,21 @@ class _Replay:
             case _:
                 raise DataError(what="the record has an event that no engine of its plan can be given", got=noted)
 
-    def _stream(self, noted: Noted, source: int, target: int) -> StreamId:
+    def _stream(self, noted: Noted, life: _Life, *, sends: bool) -> _Stream:
+        source, target = (life.node, noted.node) if sends else (noted.node, life.node)
         stream = StreamId(noted.edge, source, target)
         sources, targets = self._ends.get(noted.edge, _NOBODY)
         if source not in sources or target not in targets or source == target:
             raise DataError(what="the record has an event of a stream that its plan does not have", got=stream)
-        return stream
+        return self._between(stream, life)
 
-    def _arrival(self, stream: StreamId, noted: Noted) -> Event | None:
+    def _between(self, stream: StreamId, life: _Life) -> _Stream:
+        """A stream with the incarnations of its ends, one of which is `life`."""
+        if stream.source == life.node:
+            return stream, life.incarnation, life.peers.get(stream.target, 0)
+        return stream, life.peers.get(stream.source, 0), life.incarnation
+
+    def _arrival(self, stream: _Stream, noted: Noted) -> Event | None:
         """The next message of a stream, or its end, if it is what arrived in the run."""
         sent = self._sent[stream]
         if not sent:
@@ -314,19 +381,19 @@ class _Replay:
         event = sent.popleft()
         unlike = _unlike(event, noted)
         if unlike:
-            what = f"what {self._plan.nodes[stream.source].name} sends on edge {stream.edge} {unlike}"
+            what = f"what {self._plan.nodes[stream[0].source].name} sends on edge {stream[0].edge} {unlike}"
             raise _DiffersError(what)
         return event
 
-    def _credit(self, stream: StreamId, nbytes: int) -> Event | None:
+    def _credit(self, stream: _Stream, nbytes: int) -> Event | None:
         # A link may tell of several grants at once, so only their sum is known.
         if self._granted[stream] < nbytes:
             return None
         self._granted[stream] -= nbytes
-        return CreditGranted(stream, nbytes)
+        return CreditGranted(stream[0], nbytes)
 
-    def _finished(self, node: int, noted: Noted) -> Event:
-        task = self._tasks[node].pop(noted.amount, None)
+    def _finished(self, life: _Life, noted: Noted) -> Event:
+        task = life.tasks.pop(noted.amount, None)
         if task is None:
             what = f"task {noted.amount} had finished, and is not under way in the replay"
             raise _DiffersError(what)
@@ -335,7 +402,7 @@ class _Replay:
             if offered is None:
                 what = f"a task of {task.chain!r} was followed at once by another, which is not offered in the replay"
                 raise _DiffersError(what)
-            self._start(node, offered)
+            self._start(life, offered)
         outcome, error = Outcome(), None
         try:
             outcome = task.run()
@@ -346,32 +413,37 @@ class _Replay:
             raise _DiffersError(what)
         return TaskFinished(task, outcome, noted.busy_s, error, followed=bool(noted.followed))
 
-    def _start(self, node: int, task: Task) -> None:
-        self._tasks[node][self._commanded[node]] = task
-        self._commanded[node] += 1
+    def _start(self, life: _Life, task: Task) -> None:
+        life.tasks[life.commanded] = task
+        life.commanded += 1
 
-    def _obey(self, node: int, command: Command) -> None:
-        run = self._run
+    def _obey(self, life: _Life, command: Command) -> None:
         match command:
             case RunTask(task):
-                self._start(node, task)
+                self._start(life, task)
             case Offer(behind, task):
                 self._offered[behind] = task
             case SendMessage(stream, message, nbytes):
-                self._sent[stream].append(MessageArrived(stream, message, nbytes))
-                self._ready[stream.target] = None
+                self._sent[self._between(stream, life)].append(MessageArrived(stream, message, nbytes))
+                self._wake(stream.target, life)
             case SendEnd(stream):
-                self._sent[stream].append(StreamEnded(stream))
-                self._ready[stream.target] = None
+                self._sent[self._between(stream, life)].append(StreamEnded(stream))
+                self._wake(stream.target, life)
             case GrantCredit(stream, nbytes):
-                self._granted[stream] += nbytes
-                self._ready[stream.source] = None
+                self._granted[self._between(stream, life)] += nbytes
+                self._wake(stream.source, life)
             case Report(Artifact() as artifact):
-                run.artifacts[artifact.name] = artifact.data
+                self._artifacts.append((life, artifact))
             case Report(OperatorReport() as report):
-                run.reports.append((node, report))
+                self._reports.append((life, report))
             case Failed(error):
-                run.failures[node] = error
+                self._run.failures[life.node] = error
+
+    def _wake(self, peer: int, life: _Life) -> None:
+        """Have a node look again for what it waits for, as the incarnation that `life` knows."""
+        number = self._number.get((peer, life.peers.get(peer, 0)))
+        if number is not None:
+            self._ready[number] = None
 
 
 def _unlike(event: MessageArrived | StreamEnded, noted: Noted) -> str:

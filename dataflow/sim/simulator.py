@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 import math
+import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,6 +24,8 @@ from dataflow.engine.events import (
     GrantCredit,
     Measured,
     MessageArrived,
+    NodeJoined,
+    NodeLeft,
     Offer,
     Outcome,
     Report,
@@ -34,20 +38,21 @@ from dataflow.engine.events import (
     Task,
     TaskFinished,
 )
-from dataflow.engine.loading import LoadedNode, load_nodes
+from dataflow.engine.loading import LoadedNode, load_node, load_nodes
+from dataflow.engine.membership import Members, changes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError
-from dataflow.observe.events import JobEvent
+from dataflow.observe.events import JobEvent, NodeChange
 from dataflow.operators_api import Artifact
 from dataflow.plan.compile import compile_graph
-from dataflow.plan.job import JobSpec
+from dataflow.plan.job import JobSpec, needed_nodes
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import NodeStatistics
 from dataflow.sim.clock import VirtualClock
 from dataflow.sim.cores import Cores
 from dataflow.sim.costs import SPREADS, Pace, Spread, TaskKind, TaskTimes
-from dataflow.sim.faults import LinkChanges, LinkFails, NodeFails
+from dataflow.sim.faults import PATIENCE_S, LinkChanges, LinkFails, NodeFails
 from dataflow.sim.meter import Meter
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.network import SimNetwork
@@ -63,7 +68,7 @@ class SimRun:
 
     Args:
         plan: what was run.
-        nodes: the loaded nodes, with their live state.
+        nodes: the loaded nodes, with their live state; of one that was started again, its last incarnation.
         state: how the job ended; RUNNING before it has.
         reason: why, if it failed.
         stopped_by: what made it stop.
@@ -108,7 +113,13 @@ class Simulator:
         self.run_so_far = SimRun(plan)
         self._model, self._on_event, self._perform, self._record = model, on_event, perform, spec.record
         self._clock = VirtualClock()
-        self._coordinator = co.JobCoordinator(spec.nodes, spec.stop)
+        self._coordinator = co.JobCoordinator(
+            spec.nodes,
+            spec.stop,
+            min_nodes=spec.min_nodes,
+            needed=needed_nodes(spec),
+            rng=random.Random(spec.seed),
+        )
         self._network = SimNetwork(self._clock, model.rates_of(spec.nodes), model.latency_s, self._arrived)
         self._times = TaskTimes(
             means,
@@ -128,6 +139,10 @@ class Simulator:
         self._statistics_at_s, self._rates_at_s = model.statistics_s, model.rates_s
         self._ended: set[int] = set()
         self._dead: set[int] = set()
+        self._incarnations = [0] * spec.nodes
+        self._members: list[Members | None] = [None] * spec.nodes
+        self._absent: list[set[int]] = [set() for _ in range(spec.nodes)]
+        self._cuts: Counter[tuple[int, int]] = Counter()
         self._events = 0
         self._happened_s = 0.0
         self._timer_at_s: float | None = None
@@ -165,8 +180,7 @@ class Simulator:
             gc.unfreeze()
         run.statistics = [engine.statistics() for engine in self._engines]
         for engine in self._engines:
-            if isinstance(engine, RecordedEngine) and (rest := engine.rest()):
-                run.artifacts[rest.name] = rest.data
+            self._keep_rest(engine)
         return run
 
     def cancel(self) -> None:
@@ -175,11 +189,14 @@ class Simulator:
         self._clock.stop()
 
     def _make_engines(self) -> list[NodeEngine]:
-        plan, nodes = self.run_so_far.plan, enumerate(self.run_so_far.nodes)
+        digest = self.run_so_far.plan.digest() if self._record else ""
+        return [self._make_engine(node, digest) for node in range(len(self.run_so_far.nodes))]
+
+    def _make_engine(self, node: int, digest: str) -> NodeEngine:
+        plan, loaded, incarnation = self.run_so_far.plan, self.run_so_far.nodes[node], self._incarnations[node]
         if not self._record:
-            return [NodeEngine(plan, node, loaded) for node, loaded in nodes]
-        digest = plan.digest()
-        return [RecordedEngine(plan, node, loaded, digest=digest, chunk_s=math.inf) for node, loaded in nodes]
+            return NodeEngine(plan, node, loaded)
+        return RecordedEngine(plan, node, loaded, digest=digest, chunk_s=math.inf, incarnation=incarnation)
 
     def _what_stopped_it(self) -> co.Event:
         """Why the clock has stopped before the job's end."""
@@ -201,17 +218,31 @@ class Simulator:
     def _obey(self, command: co.Command, now: float) -> None:
         run, at = self.run_so_far, self._clock.at
         match command:
-            case co.Deploy(node):
-                at(now, self._coordinate, co.NodePrepared(node, ""))
-            case co.Connect(node):
-                at(now, self._coordinate, co.NodeReady(node))
+            case co.Deploy(node, incarnation):
+                if incarnation:
+                    self._revive(node, incarnation)
+                at(now, self._coordinate, co.NodePrepared(node, run.plan.nodes[node].name))
+            case co.Connect(node, members):
+                self._meet(node, members)
             case co.Start(node):
-                at(now, self._feed, (node, Started()))
+                self._feed_at(now, node, Started())
+                for other in sorted(self._absent[node]):
+                    self._feed_at(now, node, NodeLeft(other))
             case co.StopNodes(nodes):
                 for node in nodes:
-                    at(now + self._model.latency_s, self._feed, (node, StopAsked()))
+                    self._feed_at(now + self._model.latency_s, node, StopAsked())
             case co.KillNodes(nodes):
-                self._dead.update(nodes)
+                for node in sorted(set(nodes) - self._dead):
+                    self._die(node)
+                    at(now, self._coordinate, co.NodeExited(node, "by SIGKILL"))
+            case _:
+                self._obey_about_job(command, now)
+
+    def _obey_about_job(self, command: co.Command, now: float) -> None:
+        run, at = self.run_so_far, self._clock.at
+        match command:
+            case co.ChangeNode(node, life, incarnation, _, reason):
+                self._tell(now, node=node, change=NodeChange(node, life, incarnation, reason, now))
             case co.SetTimer() if run.state is co.JobState.DEPLOYING:
                 pass  # deploying takes no time
             case co.SetTimer(at_s):
@@ -259,7 +290,53 @@ class Simulator:
     def _measure(self, now: float) -> None:
         """Have every node hear how fast it has been."""
         for node, (meter, engine) in enumerate(zip(self._meters, self._engines, strict=True)):
-            self._feed((node, Measured(meter.read(engine.statistics(now), now))))
+            self._feed((node, Measured(meter.read(engine.statistics(now), now)), self._incarnations[node]))
+
+    # The membership
+
+    def _meet(self, node: int, members: Members) -> None:
+        """Have a node hear of a membership."""
+        if node in self._dead:
+            return
+        at_s, before = self._clock.now() + self._model.latency_s, self._members[node]
+        now = changes(before, members, node)
+        if before is None:
+            self._absent[node] = set(range(len(self._engines))) - {node}
+            self._clock.at(self._clock.now(), self._coordinate, co.NodeReady(node))
+        self._absent[node].difference_update(members.addresses)
+        self._members[node] = members
+        for other in now.left:
+            self._feed_at(at_s, node, NodeLeft(other))
+        for other, incarnation in now.joined.items():
+            self._feed_at(at_s, node, NodeJoined(other, incarnation))
+        for link in self._cuts:
+            if node in link and sum(link) - node in members.addresses and self._cuts[link]:
+                self._clock.at(self._clock.now() + PATIENCE_S, self._lose_patience, link)
+
+    def _revive(self, node: int, incarnation: int) -> None:
+        """Start a node again, which has forgotten everything."""
+        run = self.run_so_far
+        self._keep_rest(self._engines[node])
+        self._incarnations[node], self._members[node] = incarnation, None
+        self._dead.discard(node)
+        self._ended.discard(node)
+        run.nodes[node] = load_node(run.plan, node, incarnation=incarnation)
+        run.nodes[node].open()
+        self._engines[node] = self._make_engine(node, run.plan.digest() if self._record else "")
+        self._cores[node] = Cores(self._model.tasks)
+        if self._meters:
+            self._meters[node] = Meter(run.plan)
+        self._network.join(node)
+
+    def _keep_rest(self, engine: NodeEngine) -> None:
+        if isinstance(engine, RecordedEngine) and (rest := engine.rest()):
+            self.run_so_far.artifacts[rest.name] = rest.data
+
+    def _lose_patience(self, link: tuple[int, int]) -> None:
+        """Have both ends of a link that has been down for long say so."""
+        if self._cuts[link] and not self._dead.intersection(link):
+            for node, peer in (link, link[::-1]):
+                self._coordinate(co.LinkBroken(node, peer, f"no connection for {PATIENCE_S:g} s"))
 
     # Faults
 
@@ -267,14 +344,16 @@ class Simulator:
         at = self._clock.at
         for fault in self._model.faults:
             match fault:
-                case NodeFails(at_s=at_s, node=node):
+                case NodeFails(at_s=at_s, node=node, for_s=for_s):
                     at(at_s, self._die, node)
-                    reason = f"it failed at second {at_s:g}, as declared"
-                    at(at_s + self._model.detection_s, self._coordinate, co.NodeLost(node, reason))
-                case LinkFails(at_s=at_s, node=node, other=other, for_s=for_s):
-                    at(at_s, self._cut, (node, other))
+                    reason, known_s = f"it failed at second {at_s:g}, as declared", at_s + self._model.detection_s
+                    at(known_s, self._coordinate, co.NodeLost(node, reason))
                     if for_s is not None:
-                        at(at_s + for_s, self._mend, (node, other))
+                        at(max(known_s, at_s + for_s), self._coordinate, co.NodeBack(node))
+                case LinkFails(at_s=at_s, node=node, other=other, for_s=for_s):
+                    at(at_s, self._cut, (min(node, other), max(node, other)))
+                    if for_s is not None:
+                        at(at_s + for_s, self._mend, (min(node, other), max(node, other)))
                 case LinkChanges(at_s=at_s, node=node, rate=rate):
                     at(at_s, self._change_rate, (node, rate))
 
@@ -284,9 +363,12 @@ class Simulator:
 
     def _cut(self, nodes: tuple[int, int]) -> None:
         self._network.cut(*nodes)
+        self._cuts[nodes] += 1
+        self._clock.at(self._clock.now() + PATIENCE_S, self._lose_patience, nodes)
 
     def _mend(self, nodes: tuple[int, int]) -> None:
         self._network.mend(*nodes)
+        self._cuts[nodes] -= 1
 
     def _change_rate(self, change: tuple[int, float]) -> None:
         self._network.change(*change)
@@ -299,14 +381,18 @@ class Simulator:
             self._meters[source].arrived(target, nbytes, self._clock.now())
             self._meters[target].exchanged(self._times.message_s(target, nbytes))
         if self._messages_cost and source != target:
-            self._clock.at(self._handled_s(target, nbytes), self._feed, (target, event))
+            self._feed_at(self._handled_s(target, nbytes), target, event)
         else:
-            self._feed((target, event))
+            self._feed((target, event, self._incarnations[target]))
 
-    def _feed(self, happened: tuple[int, Event]) -> None:
+    def _feed_at(self, at_s: float, node: int, event: Event) -> None:
+        """Give an engine an event at a certain time."""
+        self._clock.at(at_s, self._feed, (node, event, self._incarnations[node]))
+
+    def _feed(self, happened: tuple[int, Event, int]) -> None:
         """Give an engine an event, once its node is awake, and do what it says."""
-        node, event = happened
-        if node in self._dead:
+        node, event, incarnation = happened
+        if node in self._dead or incarnation != self._incarnations[node]:
             return
         now, pace = self._clock.now(), self._paces[node]
         if not pace.even and (awake_s := pace.awake(now)) > now:
@@ -324,21 +410,26 @@ class Simulator:
             self._meters[node].exchanged(self._times.message_s(node, nbytes))
         arrival = MessageArrived(stream, command.message, nbytes)
         if self._messages_cost and node != stream.target:
-            self._clock.at(self._handled_s(node, nbytes), self._hand_over, (stream, arrival, nbytes))
+            self._hand_over_at(self._handled_s(node, nbytes), stream, arrival, nbytes)
         else:
             self._network.send(node, stream.target, arrival, nbytes)
 
     def _send_end(self, node: int, command: SendEnd) -> None:
         stream = command.stream
         if self._messages_cost and node != stream.target:
-            self._clock.at(self._handled_s(node, None), self._hand_over, (stream, StreamEnded(stream), 0))
+            self._hand_over_at(self._handled_s(node, None), stream, StreamEnded(stream), 0)
         else:
             self._network.send(node, stream.target, StreamEnded(stream), 0)
 
-    def _hand_over(self, packed: tuple[StreamId, Event, int]) -> None:
-        """Give the network what a node has packed, unless the node has failed since."""
-        stream, event, nbytes = packed
-        if stream.source not in self._dead:
+    def _hand_over_at(self, at_s: float, stream: StreamId, event: Event, nbytes: int) -> None:
+        lives = self._incarnations[stream.source], self._incarnations[stream.target]
+        self._clock.at(at_s, self._hand_over, (stream, event, nbytes, lives))
+
+    def _hand_over(self, packed: tuple[StreamId, Event, int, tuple[int, int]]) -> None:
+        """Give the network what a node has packed, unless one of the two has failed since."""
+        stream, event, nbytes, lives = packed
+        now = self._incarnations[stream.source], self._incarnations[stream.target]
+        if stream.source not in self._dead and lives == now:
             self._network.send(stream.source, stream.target, event, nbytes)
 
     def _handled_s(self, node: int, nbytes: int | None) -> float:
@@ -355,7 +446,7 @@ class Simulator:
         self._network.signal(node, command.stream.source, CreditGranted(command.stream, command.nbytes))
 
     def _go_on(self, node: int, command: GoOn) -> None:
-        self._clock.at(self._clock.now(), self._feed, (node, command))
+        self._feed_at(self._clock.now(), node, command)
 
     def _leave_alone(self, node: int, command: Offer) -> None:
         """Engines start the task when the one before it ends, which takes no time here."""
@@ -394,22 +485,24 @@ class Simulator:
         if self._meters:
             self._meters[node].ran(task.chain, task.pool, finished.busy_s)
         if task.pool == "compute":
-            self._clock.at(done_s, self._computed, (node, finished, cores.begin(now)))
+            self._clock.at(done_s, self._computed, (node, finished, cores.begin(now), self._incarnations[node]))
         else:
             cores.take(now, done_s)
-            self._clock.at(done_s, self._feed, (node, finished))
+            self._feed_at(done_s, node, finished)
 
-    def _computed(self, happened: tuple[int, TaskFinished, float]) -> None:
+    def _computed(self, happened: tuple[int, TaskFinished, float, int]) -> None:
         """End a compute task, once it has made up for what others took of its core."""
-        node, finished, mark = happened
+        node, finished, mark, incarnation = happened
+        if incarnation != self._incarnations[node]:
+            return
         cores = self._cores[node]
         now = self._clock.now()
         owed_s, mark = cores.owed(now, mark)
         if owed_s > 0:
-            self._clock.at(self._paces[node].done(now, owed_s), self._computed, (node, finished, mark))
+            self._clock.at(self._paces[node].done(now, owed_s), self._computed, (node, finished, mark, incarnation))
         else:
             cores.end(now)
-            self._feed((node, finished))
+            self._feed((node, finished, incarnation))
 
 
 _CARRY_OUT: Final[Mapping[type, Callable[[Simulator, int, Any], None]]] = {

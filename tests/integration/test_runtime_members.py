@@ -98,7 +98,6 @@ def test_job_process_that_stands_still_for_a_second_is_left_alone(cluster: Local
     SystemClock().sleep(1.0)
     os.kill(paused, signal.SIGCONT)
     assert client.wait(job).state is JobState.FINISHED
-    print([event.change for event in client.watch(job) if event.change], [e.elapsed_s for e in client.watch(job) if e.state])
     assert lives(client, job) == []
 
 

@@ -168,7 +168,7 @@ class OperatorReport(_message.Message):
     def __init__(self, port: _Optional[str] = ..., fields_json: _Optional[bytes] = ...) -> None: ...
 
 class NodeStatistics(_message.Message):
-    __slots__ = ("node", "steps", "tasks", "busy_s", "waiting_s", "sent_nbytes", "received_nbytes", "samples", "running_s", "compute_tasks", "processor", "links_busy_s", "links")
+    __slots__ = ("node", "steps", "tasks", "busy_s", "waiting_s", "sent_nbytes", "received_nbytes", "samples", "running_s", "compute_tasks", "processor", "links_busy_s", "links", "incarnation")
     class BusySEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +217,7 @@ class NodeStatistics(_message.Message):
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     LINKS_BUSY_S_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     node: int
     steps: int
     tasks: int
@@ -230,7 +231,8 @@ class NodeStatistics(_message.Message):
     processor: ProcessorTimes
     links_busy_s: float
     links: _containers.MessageMap[int, LinkStatistics]
-    def __init__(self, node: _Optional[int] = ..., steps: _Optional[int] = ..., tasks: _Optional[int] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., waiting_s: _Optional[float] = ..., sent_nbytes: _Optional[_Mapping[int, int]] = ..., received_nbytes: _Optional[_Mapping[int, int]] = ..., samples: _Optional[_Mapping[str, SampleStatistics]] = ..., running_s: _Optional[float] = ..., compute_tasks: _Optional[int] = ..., processor: _Optional[_Union[ProcessorTimes, _Mapping]] = ..., links_busy_s: _Optional[float] = ..., links: _Optional[_Mapping[int, LinkStatistics]] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, node: _Optional[int] = ..., steps: _Optional[int] = ..., tasks: _Optional[int] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., waiting_s: _Optional[float] = ..., sent_nbytes: _Optional[_Mapping[int, int]] = ..., received_nbytes: _Optional[_Mapping[int, int]] = ..., samples: _Optional[_Mapping[str, SampleStatistics]] = ..., running_s: _Optional[float] = ..., compute_tasks: _Optional[int] = ..., processor: _Optional[_Union[ProcessorTimes, _Mapping]] = ..., links_busy_s: _Optional[float] = ..., links: _Optional[_Mapping[int, LinkStatistics]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class ProcessorTimes(_message.Message):
     __slots__ = ("process", "compute", "exchange")

@@ -22,6 +22,7 @@ from dataflow.sim.faults import (
     [
         ("fail:2@10", NodeFails(node=2, at_s=10)),
         ("fail:0@0", NodeFails(node=0, at_s=0)),
+        ("fail:2@10+5", NodeFails(node=2, at_s=10, for_s=5)),
         ("pause:12@0.25+1.5", NodePauses(node=12, at_s=0.25, for_s=1.5)),
         ("slow:2@10+5x4", NodeSlows(node=2, at_s=10, for_s=5, factor=4)),
         ("slow:2@10+5x0.5", NodeSlows(node=2, at_s=10, for_s=5, factor=0.5)),
@@ -48,7 +49,8 @@ def test_parse_fault_reads_the_short_form(text: str, fault: Fault) -> None:
         ("fail:2@", "write it like fail:2@10"),
         ("fail:2@-1", "write it like fail:2@10"),
         ("fail:-2@1", "write it like fail:2@10"),
-        ("fail:2@10+3", "write it like fail:2@10"),
+        ("fail:2@10+", "write it like fail:2@10"),
+        ("fail:2@10+0", "for_s: Input should be greater than 0"),
         ("fail:2@nan", "write it like fail:2@10"),
         ("fail:2@1.2.3", "at_s: Input should be a valid number"),
         ("fail:2@1000000001", "at_s: Input should be less than or equal to 1000000000"),

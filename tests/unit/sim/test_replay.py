@@ -136,12 +136,22 @@ def test_recording_a_simulated_run_changes_nothing(ako: SimRun) -> None:
     assert plain.elapsed_s == ako.elapsed_s
 
 
-def test_replay_of_a_node_that_failed_as_declared_gives_every_event_again() -> None:
-    run = simulated("ako", "fail:2@0.05", p=3)
-    assert run.state is JobState.FAILED
+@pytest.mark.parametrize(
+    ("job", "settings"),
+    [("ako", {"p": 3}), ("all_to_all", {"consistency": "async"})],
+)
+@pytest.mark.parametrize("fault", ["fail:2@0.05", "fail:2@0.05+0.01", "cut:1-2@0.05"])
+def test_replay_of_a_node_that_dies_or_comes_back_gives_every_event_again(
+    job: str, settings: dict[str, Any], fault: str
+) -> None:
+    run = simulated(job, fault, **settings)
+    assert run.state is JobState.FINISHED
+    assert (recording.chunk_name(2, 0, 1) in run.artifacts) == (fault == "fail:2@0.05+0.01")
     replayed = replay(run.plan, run.artifacts.get)
+    assert replayed.difference is None
     assert replayed.complete
     assert weights(replayed.nodes) == weights(run.nodes)
+    assert replayed.artifacts == files(run)
 
 
 def test_replay_of_an_operator_that_raised_fails_in_the_same_words() -> None:
