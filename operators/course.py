@@ -11,7 +11,6 @@ import numpy as np
 from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
 
-
 _ROUNDING = 1e-6
 """Of a mini-batch: what passes over the data may lack for being a fraction."""
 
@@ -39,7 +38,7 @@ class CourseState(State):
     def start(self, number: int, epoch: float = math.nan) -> None:
         """Go on behind gradient `number`, from where somebody was who had made so many passes over the data.
 
-        Who shares the data is asked again. Where nobody knows of any passes, those who share have shared from the start.
+        Who shares the data is asked again. Where nobody knows of passes, it is as if these had shared from the start.
         """
         self.base = self.number = number
         self.sharing, self._passes = (), epoch

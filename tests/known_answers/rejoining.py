@@ -83,7 +83,9 @@ class RejoiningCompute(Operator):
         yield self.gradients(Gradient(clocks.made, update))
 
 
-def rejoining_job(p: int, *, slack: int | None = None, every: int = 1, restless: bool = False) -> LogicalGraph:
+def rejoining_job(
+    p: int, *, slack: int | None = None, every: int = 1, restless: bool = False, rounds: int = ROUNDS
+) -> LogicalGraph:
     """Partial gradient exchange; p=0: every gradient whole to everybody; p=-1: the mean of all of them."""
     bsp = p < 0
     graph = (
@@ -95,7 +97,7 @@ def rejoining_job(p: int, *, slack: int | None = None, every: int = 1, restless:
         .with_state("course", Course(), role="worker")
         .with_state("clocks", Clocks(cells=CELLS, origins="worker", span=max(0, p * every), own=bsp), role="worker")
         .with_operator(
-            "compute", RejoiningCompute(rounds=ROUNDS, slack=0 if bsp else slack, local=not bsp), role="worker"
+            "compute", RejoiningCompute(rounds=rounds, slack=0 if bsp else slack, local=not bsp), role="worker"
         )
     )
     if p <= 0:
@@ -157,31 +159,46 @@ class Dying(MemoryDriver):
 
 def assert_every_replica_is_accounted_for(driver: Dying) -> None:
     """What a live replica holds is all that live nodes have made, and of each that died some prefix, cell by cell."""
-    run = driver.run
-    live = [node for node in range(len(run.nodes)) if node not in run.buried and settled(run.nodes[node])]
-    if not live or any(driver.incarnations[node] and not borrowed(run.nodes[node]) for node in live):
+    nodes = driver.run.nodes
+    live = [node for node in range(len(nodes)) if node not in driver.run.buried and settled(nodes[node])]
+    if any(driver.incarnations[node] and not borrowed(nodes[node]) for node in live):
         return  # nobody was there to go on from: two trainings that have nothing to do with each other
-    made = [
-        gradient(node, driver.incarnations[node], number)
-        for node in live
-        for number in range(first(run.nodes[node]) + 1, clocks_of(run.nodes[node]).made + 1)
-    ]
-    for node in live:
-        assert clocks_of(run.nodes[node]).rejected == 0
-        rest = -values(run.nodes[node]) - np.sum(made, axis=0) if made else -values(run.nodes[node])
+    assert_accounted_for({node: (driver.incarnations[node], nodes[node]) for node in live}, driver.deaths)
+
+
+def assert_accounted_for(
+    live: Mapping[int, tuple[int, LoadedNode]], deaths: Sequence[tuple[int, int, range]]
+) -> None:
+    """As `assert_every_replica_is_accounted_for`.
+
+    Args:
+        live: by node, its incarnation and itself.
+        deaths: node, incarnation and gradients made of those that died.
+    """
+    made = np.zeros(WEIGHTS, np.float32)
+    for node, (incarnation, loaded) in live.items():
+        for number in range(first(loaded) + 1, clocks_of(loaded).made + 1):
+            made += gradient(node, incarnation, number)
+    for node, (_, loaded) in live.items():
+        assert clocks_of(loaded).rejected == 0
+        rest = -values(loaded) - made
         for cell in range(CELLS):
             where = LAYOUT.weights(cell, cell + 1)
-            assert _is_sum_of_prefixes(rest[where], where, driver.deaths), (node, cell)
+            assert _is_sum_of_prefixes(rest[where], where, deaths), (node, cell)
 
 
 def _is_sum_of_prefixes(rest: np.ndarray, where: slice, deaths: Sequence[tuple[int, int, range]]) -> bool:
+    if not deaths:
+        return not rest.any()
     prefixes = []
     for node, incarnation, numbers in deaths:
-        parts = [np.zeros(where.stop - where.start, np.float32)]
+        parts = [np.zeros(where.stop - where.start, np.int64)]
         for number in numbers:
-            parts.append(parts[-1] + gradient(node, incarnation, number)[where])
+            parts.append(parts[-1] + gradient(node, incarnation, number)[where].astype(np.int64))
         prefixes.append(parts)
-    return any(np.array_equal(sum(choice, np.zeros_like(rest)), rest) for choice in product(*prefixes))
+    last = {part.tobytes() for part in prefixes[-1]}
+    left = rest.astype(np.int64)
+    return any((left - sum(choice, np.zeros_like(left))).tobytes() in last for choice in product(*prefixes[:-1]))
 
 
 def first(node: LoadedNode) -> int:

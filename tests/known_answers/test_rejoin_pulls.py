@@ -1,4 +1,4 @@
-"""Workers and servers of parameter servers that die and come back: nobody waits for ever, and all end with one model."""
+"""Workers and servers of parameter servers that die and come back: nobody waits for ever, all end with one model."""
 
 from __future__ import annotations
 

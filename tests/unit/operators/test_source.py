@@ -200,7 +200,7 @@ def test_source_of_a_node_whose_peer_died_reads_its_own_share_to_the_end_of_the_
     before, after = went_on(12, live=(1, 2), steps_before=1)
     assert sorted(before[0] + after[0]) == [1, 4, 7, 10]
     # Ranks 0 and 1 of two, which are nodes 1 and 2: samples 0, 2, ... are node 1's.
-    assert sorted(sum(after[1:], [])) == [0, 2, 4, 6, 8, 10]
+    assert sorted(number for batch in after[1:] for number in batch) == [0, 2, 4, 6, 8, 10]
 
 
 def test_source_that_redivides_now_goes_on_as_far_in_its_new_share_as_it_was():
@@ -208,7 +208,7 @@ def test_source_that_redivides_now_goes_on_as_far_in_its_new_share_as_it_was():
     # One mini-batch of two was read: half of the epoch, so three of six are left; then all twelve.
     assert len(before) == 1
     assert [len(batch) for batch in after] == [2] * 9
-    assert sorted(sum(after[3:], [])) == list(range(12))
+    assert sorted(number for batch in after[3:] for number in batch) == list(range(12))
 
 
 def test_source_of_a_node_that_has_come_back_waits_until_it_has_caught_up_and_goes_on_there():
