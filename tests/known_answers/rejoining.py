@@ -166,9 +166,7 @@ def assert_every_replica_is_accounted_for(driver: Dying) -> None:
     assert_accounted_for({node: (driver.incarnations[node], nodes[node]) for node in live}, driver.deaths)
 
 
-def assert_accounted_for(
-    live: Mapping[int, tuple[int, LoadedNode]], deaths: Sequence[tuple[int, int, range]]
-) -> None:
+def assert_accounted_for(live: Mapping[int, tuple[int, LoadedNode]], deaths: Sequence[tuple[int, int, range]]) -> None:
     """As `assert_every_replica_is_accounted_for`.
 
     Args:

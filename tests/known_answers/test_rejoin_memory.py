@@ -66,7 +66,7 @@ def test_bulk_synchronous_deaths_and_returns_at_any_moment_leave_nobody_waiting(
     assert [clocks_of(node).rejected for node in live] == [0] * len(live)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     p=st.integers(0, 4),
     nodes=st.integers(1, 4),

@@ -7,7 +7,7 @@ import pytest
 from tests.known_answers.rejoining import assert_accounted_for, borrowed, clocks_of, first, rejoining_job, settled
 from tests.known_answers.simulated import simulate
 
-LONG = 150
+LONG = 90
 """Gradients of a worker: virtual seconds pass before one is started again."""
 
 
