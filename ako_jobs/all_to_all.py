@@ -50,8 +50,9 @@ def build(config: Config) -> LogicalGraph:
             ApplyMean(layout=layout, schedule=setting.schedule) if bsp else Apply(layout=layout),
             role="worker",
         )
-        .connect("compute.gradients", "send")
-        .connect("send", "receive", route=Route.BY_DESTINATION, loopback=bsp)
-        .connect("receive", "apply")
+        .connect("compute.gradients", "send.gradients")
+        .connect("send", "receive.arriving", route=Route.BY_DESTINATION, loopback=bsp)
+        .connect("receive", "apply.fragments")
     )
-    return finish_after(add_joining(graph), "apply")
+    graph = add_joining(graph)
+    return finish_after(graph.connect("listen.settled", "apply.begun") if bsp else graph, "apply")

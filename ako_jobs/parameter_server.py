@@ -21,6 +21,7 @@ from operators.coded_window import CodedWindow
 from operators.compression import Codec, parse_codec
 from operators.layout import Layout
 from operators.partition import PartitionByOwner
+from operators.pulling import Attend, Pull
 from operators.receive import ReceiveFragments, ReceiveWeights
 from operators.schedule import Schedule
 from operators.send import SendChanges, SendIntervals, SendWeights
@@ -134,6 +135,12 @@ def build(config: Config) -> LogicalGraph:
         shadows=shadows,
         copy=copy,
         colocated=colocated,
+    )
+    graph = (
+        graph.with_operator("pulling", Pull(sharding=sharding), role="worker")
+        .with_operator("attend", Attend(), role="worker")
+        .connect("pulling", "receive", route=Route.BY_DESTINATION, loopback=colocated)
+        .connect("load.finished", "attend")
     )
     return finish_after(graph, "load")
 

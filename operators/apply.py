@@ -15,7 +15,7 @@ from operators.clocks import ClocksState
 from operators.compression import Codec, Residual, add
 from operators.fragments import decoded, subtract
 from operators.layout import Layout
-from operators.messages import Code, Fragment, Progress, Weights
+from operators.messages import Code, Fragment, Progress, Weights, Word
 from operators.quarantine import refused, zeros
 from operators.schedule import Schedule
 from operators.staleness import Staleness
@@ -76,6 +76,7 @@ class ApplyMean(Operator):
     layout: Layout
     schedule: Schedule
     fragments = In(Fragment)
+    begun = In(Word)
     finished = Out(Progress)
     replica = Writes()
     clocks = Writes()
@@ -83,28 +84,38 @@ class ApplyMean(Operator):
 
     def process(
         self,
-        fragment: Fragment,
+        message: Fragment | Word,
         replica: VectorState,
         clocks: ClocksState,
         barrier: BarrierState,
         node: NodeContext,
     ) -> Emissions:
-        """Take in a contribution and apply the mean if it was the last."""
-        where = self.layout.weights(fragment.start, fragment.stop)
-        if refused(fragment):
-            fragment = zeros(fragment)
+        """Take in a contribution and apply the mean if it was the last; or where a node that has joined begins."""
+        if isinstance(message, Word):
+            clocks.begin(message.origin, message.number)
+            for mean in barrier.release(clocks.since):
+                self._apply(mean, replica, clocks, node)
+            return
+        where = self.layout.weights(message.start, message.stop)
+        if refused(message):
+            message = zeros(message)
             yield Sample("poisoned_fragments", 1.0)
-        mean = barrier.add(decoded(fragment, where.stop - where.start))
-        if mean is not None:
-            self._apply(mean, replica, clocks, node)
+        mean_now = barrier.add(decoded(message, where.stop - where.start), clocks.since)
+        if mean_now is not None:
+            self._apply(mean_now, replica, clocks, node)
 
     def on_left(
         self, origin: int, replica: VectorState, clocks: ClocksState, barrier: BarrierState, node: NodeContext
     ) -> Emissions:
         """Go on without a node that has ended."""
-        for mean in barrier.leave(origin):
-            self._apply(mean, replica, clocks, node)
         clocks.leave(origin)
+        for mean in barrier.leave(origin, clocks.since):
+            self._apply(mean, replica, clocks, node)
+        yield from ()
+
+    def on_joined(self, origin: int, clocks: ClocksState) -> Emissions:
+        """Expect another node's gradients in the place of one that has died, from where it says on."""
+        clocks.join(origin)
         yield from ()
 
     def _apply(self, mean: Mean, replica: VectorState, clocks: ClocksState, node: NodeContext) -> None:
@@ -124,11 +135,13 @@ class Load(Operator):
     Args:
         layout: the model's cells.
         codec: what made codes of changes, to be compiled before any comes; None: weights come as they are.
+        servers: role of the servers.
     """
 
     pool = "network"
     layout: Layout
     codec: Codec | None = None
+    servers: str = "server"
     weights = In(Weights)
     finished = Out(Progress)
     replica = Writes()
@@ -153,3 +166,10 @@ class Load(Operator):
             replica.values[where] = pulled.current[where]
         clocks.reach(weights.origin, slice(weights.start, weights.stop), weights.clock)
         yield from Staleness(weights.lag, weights.gap, weights.normalised_gap).samples()
+
+    def on_joined(self, member: int, clocks: ClocksState, node: NodeContext) -> Emissions:
+        """Wait for no answer of a server that has died to what it was pushed: that is lost with it."""
+        if member in clocks.origins and member in node.members[self.servers]:
+            lost = clocks.made - int(clocks.applied(member).min())
+            clocks.reach(member, slice(None), clocks.made)
+            yield Sample("lost_gradients", float(lost))

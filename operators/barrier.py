@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar, cast
 
 import numpy as np
@@ -11,6 +12,9 @@ import numpy as np
 from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
 from operators.messages import Fragment, Vector
+
+EVERYBODY: Mapping[int, int] = MappingProxyType({})
+"""All that are expected contribute to every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +39,34 @@ class Mean:
 class BarrierState(State):
     """Contributions that wait for the others'.
 
+    Methods are told `since`: the nodes that contribute only to steps behind the number given there.
+
     Args:
-        expected: nodes that contribute to every step.
+        expected: nodes that contribute to every step, if `since` does not say otherwise.
         last: by run of cells, the number of the last complete step and who contributed to it.
+        since: nodes that have joined, with the number behind which they contribute, where nothing else knows.
     """
 
     expected: set[int]
+    since: dict[int, int] = field(default_factory=dict)
     last: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     _waiting: dict[tuple[int, int, int], dict[int, Vector]] = field(default_factory=dict)
 
-    def add(self, fragment: Fragment) -> Mean | None:
+    def add(self, fragment: Fragment, since: Mapping[int, int] = EVERYBODY) -> Mean | None:
         """Take in a contribution, as float32; the mean, if it was the last one missing."""
         key = (fragment.start, fragment.stop, fragment.high)
         self._waiting.setdefault(key, {})[fragment.origin] = cast("Vector", fragment.values)
-        return self._complete(key)
+        return self._complete(key, since)
 
-    def leave(self, node: int) -> Iterator[Mean]:
+    def leave(self, node: int, since: Mapping[int, int] = EVERYBODY) -> Iterator[Mean]:
         """Wait for `node` no more; the means that only it was missing from, oldest first."""
         self.expected.discard(node)
+        yield from self.release(since)
+
+    def release(self, since: Mapping[int, int]) -> Iterator[Mean]:
+        """The means that nobody is missing from, oldest first."""
         for key in sorted(self._waiting, key=lambda key: (key[2], key[0])):
-            mean = self._complete(key)
+            mean = self._complete(key, since)
             if mean is not None:
                 yield mean
 
@@ -75,12 +87,12 @@ class BarrierState(State):
         self.expected = {int(node) for node in tensors["expected"]}
         self._waiting.clear()
 
-    def _complete(self, key: tuple[int, int, int]) -> Mean | None:
+    def _complete(self, key: tuple[int, int, int], since: Mapping[int, int]) -> Mean | None:
         parts = self._waiting[key]
-        if not self.expected <= parts.keys():
+        start, stop, number = key
+        if any(number > since.get(node, -1) for node in self.expected | since.keys() if node not in parts):
             return None
         del self._waiting[key]
-        start, stop, number = key
         origins = tuple(sorted(parts))
         self.last[start, stop] = (number, origins)
         return Mean(start, stop, number, mean([parts[origin] for origin in origins]), origins)

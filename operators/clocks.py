@@ -50,6 +50,7 @@ class ClocksState(State):
         self._first_span = span
         self._fresh: dict[int, int] = {}
         self._last: dict[int, int] = {}
+        self._since: dict[int, int] = {}
         self._slowest: float | None = None
 
     @property
@@ -67,6 +68,14 @@ class ClocksState(State):
         """Those of them that make no more gradients, with the number of the last."""
         return dict(self._last)
 
+    @property
+    def since(self) -> Mapping[int, int]:
+        """Nodes that have joined, with the number of the gradient behind which each begins, or -1 if it may anywhere.
+
+        While a node has not said where it begins: where it may at the earliest.
+        """
+        return self._since
+
     def slowest(self) -> float:
         """The least gradient number applied of any origin, each with its span added; infinite for nobody."""
         if self._slowest is None:
@@ -77,6 +86,10 @@ class ClocksState(State):
     def lag(self) -> int:
         """Gradients made here beyond those applied of the slowest origin; 0 with nobody else."""
         return max(0, self.made - min(self._waited_for().values(), default=self.made))
+
+    def furthest(self) -> int:
+        """The largest gradient number applied of any cell that an origin answers for."""
+        return max((int(applied[applied < FAR].max(initial=0)) for applied in self._applied.values()), default=0)
 
     def lacks(self, origin: int, number: int) -> bool:
         """Whether some gradient of `origin` up to `number` may not be applied to some cell."""
@@ -120,7 +133,7 @@ class ClocksState(State):
         """
         applied = self._applied.get(origin)
         known = applied[applied < FAR] if applied is not None else np.zeros(0, np.int64)
-        for table in (self._applied, self._lowest, self._span, self._fresh, self._last):
+        for table in (self._applied, self._lowest, self._span, self._fresh, self._last, self._since):
             table.pop(origin, None)
         self._slowest = None
         return int(known.max() - known.min()) if known.size else 0
@@ -134,10 +147,21 @@ class ClocksState(State):
         self._applied[origin] = np.zeros(self.cells, np.int64)
         self._lowest[origin] = self._span[origin] = self._fresh[origin] = 0
 
+    def start(self, node: int, number: int) -> None:
+        """Go on behind gradient `number`, as a node that has joined and caught up: `node`."""
+        self.made = self._since[node] = number
+        self.take_over(node, np.full(self.cells, number, np.int64))
+
+    def expect(self, origin: int) -> None:
+        """Note that the gradients of a new origin may begin behind this node's newest, and not before."""
+        if origin in self._fresh:
+            self._since[origin] = self.made
+
     def begin(self, origin: int, number: int) -> None:
         """Note that the first gradient of a new origin has number `number` + 1; from now on it is waited for."""
         said = self._fresh.pop(origin, None)
         if said is not None:
+            self._since[origin] = number
             self.reach(origin, slice(None), number)
             self._note(origin, max(self._first_span, said))
             self._slowest = None
@@ -162,7 +186,7 @@ class ClocksState(State):
         copy.poisoned = self.poisoned
         copy._applied = {origin: applied.copy() for origin, applied in self._applied.items()}
         copy._lowest, copy._span = dict(self._lowest), dict(self._span)
-        copy._fresh, copy._last = dict(self._fresh), dict(self._last)
+        copy._fresh, copy._last, copy._since = dict(self._fresh), dict(self._last), dict(self._since)
         return copy
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -186,7 +210,7 @@ class ClocksState(State):
         self._applied = {origin: np.array(row) for origin, row in zip(origins, tensors["applied"], strict=True)}
         self._lowest = {origin: int(row.min()) for origin, row in self._applied.items()}
         self._span = {origin: int(span) for origin, span in zip(origins, tensors["span"], strict=True)}
-        self._fresh, self._last, self._slowest = {}, {}, None
+        self._fresh, self._last, self._since, self._slowest = {}, {}, {}, None
 
     def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
         """Go on from clocks that were kept, with this node's own origins.
@@ -247,14 +271,18 @@ class Clocks(StateElement):
     own: bool = False
 
     def create(self, node: NodeContext) -> ClocksState:
-        """The clocks at 0."""
+        """The clocks at 0; of origins that answer, at -1 on a node that joins late: it has no answer yet."""
         members = node.members[self.origins]
         if self.sharding:
             owned = self.sharding.owned(members)
         else:
             owned = everything(members, self.cells, without=None if self.own else node.index)
         owned = {origin: mask for origin, mask in owned.items() if mask.any()}
-        return ClocksState(self.cells, owned, span=self.span, own=node.index if self.own else None)
+        clocks = ClocksState(self.cells, owned, span=self.span, own=node.index if self.own else None)
+        if self.sharding and node.incarnation:
+            for origin, mask in owned.items():
+                clocks.take_over(origin, np.where(mask, np.int64(-1), np.int64(FAR)))
+        return clocks
 
 
 def everything(members: Sequence[int], cells: int, *, without: int | None) -> dict[int, npt.NDArray[np.bool_]]:

@@ -11,6 +11,9 @@ import numpy as np
 from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
 
+_ROUNDING = 1e-6
+"""Of a mini-batch: what passes over the data may lack for being a fraction."""
+
 
 class CourseState(State):
     """Live course of one node.
@@ -26,37 +29,34 @@ class CourseState(State):
         self.sharing: tuple[int, ...] = ()
         self.number = 0
         self.closed = False
+        self._passes = math.nan
 
     def reached(self, number: int) -> float:
         """Passes over the data that were made by gradient `number`, with fraction."""
         return self.epoch + (number - self.first) / self.per_epoch
 
-    def start(self, number: int, epoch: float) -> None:
+    def start(self, number: int, epoch: float = math.nan) -> None:
         """Go on behind gradient `number`, from where somebody was who had made so many passes over the data.
 
-        Who shares the data is asked again.
+        Who shares the data is asked again. Where nobody knows of passes, it is as if these had shared from the start.
         """
         self.base = self.number = number
-        self.epoch, self.sharing = max(0, math.floor(epoch)), ()
-        self._fraction = max(0.0, epoch - self.epoch)
+        self.sharing, self._passes = (), epoch
 
-    def share(self, sharing: Sequence[int], per_epoch: int, position: int) -> None:
-        """Divide the data of this epoch among other nodes.
+    def share(self, sharing: Sequence[int], per_epoch: int) -> None:
+        """Divide the data of this epoch among other nodes, and go on as far in it as before.
 
         Args:
             sharing: the nodes.
             per_epoch: mini-batches of each of them.
-            position: of the next mini-batch among these.
         """
-        self.sharing, self.per_epoch = tuple(sharing), per_epoch
-        self.first = self.number - position
-
-    _fraction = 0.0
-
-    @property
-    def fraction(self) -> float:
-        """The part of the epoch that lies behind the next mini-batch, before it was known how many it has."""
-        return (self.number - self.first) / self.per_epoch if self.sharing else self._fraction
+        if self.sharing:
+            passes = self.reached(self.number)
+        else:
+            passes = self.number / per_epoch if math.isnan(self._passes) else max(0.0, self._passes)
+        self.epoch = math.floor(passes)
+        position = min(math.floor((passes - self.epoch) * per_epoch + _ROUNDING), per_epoch - 1)
+        self.sharing, self.per_epoch, self.first = tuple(sharing), per_epoch, self.number - position
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """The course as arrays."""

@@ -6,8 +6,6 @@ in the model that it is lent, or in what is sent to it from the number on that i
 
 from __future__ import annotations
 
-import numpy as np
-
 from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator, Sample
@@ -92,6 +90,7 @@ class Talk(Operator):
             case "through":
                 clocks.end(member, word.number)
             case "begin" if roll.is_current(word):
+                clocks.expect(member)
                 epoch = course.reached(clocks.made)
                 answer = Word("begun", roll.node, member, word.turn, clocks.made, clocks.images, epoch)
                 yield self.words(answer, to=member)
@@ -100,24 +99,25 @@ class Talk(Operator):
                 clocks.begin(member, word.number)
 
     def _settle(self, roll: RollState, course: CourseState, window: Outgoing, clocks: ClocksState) -> Emissions:
-        turns, slowest = roll.turns(), roll.settle()
-        if slowest is None:
+        turns, fastest = roll.turns(), roll.settle()
+        if fastest is None:
             # Whoever could have lent anything is gone: go on from what this node has.
             yield Sample("joined_alone", 1.0)
-            course.start(clocks.made, course.reached(clocks.made))
+            number, epoch = clocks.made, course.reached(clocks.made)
         else:
-            clocks.made, clocks.images = slowest.number, slowest.images
-            course.start(slowest.number, slowest.epoch)
-        window.start(clocks.made)
-        clocks.take_over(roll.node, np.full(clocks.cells, clocks.made, np.int64))
-        for member, turn in turns.items():
-            yield self.words(Word("settled", roll.node, member, turn, clocks.made), to=member)
+            number, epoch, clocks.images = fastest.number, fastest.epoch, fastest.images
+        clocks.start(roll.node, number)
+        course.start(number, epoch)
+        window.start(number)
+        for member, turn in (*turns.items(), (roll.node, roll.turn)):
+            yield self.words(Word("settled", roll.node, member, turn, number), to=member)
 
 
 class Listen(Operator):
     """Hears what others say, and passes on what others than `Talk` have to do.
 
-    `begins` are for whoever sends gradients, `loans` for whoever lends the model.
+    `begins` are for whoever sends gradients, `loans` for whoever lends the model, `settled`, of this node as well, for
+    whoever waits for all before it goes on.
     """
 
     pool = "network"
@@ -125,6 +125,7 @@ class Listen(Operator):
     words = In(Word)
     begins = Out(Word)
     loans = Out(Word)
+    settled = Out(Word)
     roll = Writes()
 
     def process(self, word: Word, roll: RollState) -> Emissions:
@@ -133,7 +134,10 @@ class Listen(Operator):
             roll.asked[word.origin] = word
             yield self.loans(word)
             return
-        roll.inbox.append(word)
+        if word.kind == "settled" and (word.origin == roll.node or roll.is_current(word)):
+            yield self.settled(word)
+        if word.origin != roll.node:
+            roll.inbox.append(word)
         if word.kind == "begin" and roll.is_current(word):
             yield self.begins(word)
 

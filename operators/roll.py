@@ -8,7 +8,7 @@ J has joined          every node O that has caught up begins to keep gradients f
 all have welcomed J   J asks one of them for its model, with at least these numbers of everybody applied: ``lend``
 J has the model       J tells every O what of it is applied, cell by cell: ``begin``; O sends what follows, and tells J
                       how far it is: ``begun``
-all have              J begins where the slowest of them is, and tells all: ``settled``; they wait for J as for others
+all have              J begins where the fastest of them is, and tells all: ``settled``; they wait for J as for others
 ====================  ==============================================================================================
 
 Invariant: J computes only once it has settled, and nobody waits for it before.
@@ -186,10 +186,10 @@ class RollState(State):
             self._begun[word.origin] = word
 
     def settle(self) -> Word | None:
-        """The word of the slowest of those that send, from whose place this node goes on; None with nobody else."""
+        """The word of the fastest of those that send, from whose place this node goes on; None with nobody else."""
         self.settled = True
         self.late.discard(self.node)
-        return min(self._begun.values(), key=lambda word: (word.number, word.origin), default=None)
+        return max(self._begun.values(), key=lambda word: (word.number, word.origin), default=None)
 
     def turns(self) -> Mapping[int, int]:
         """Those that this node has begun with, with the numbers of their welcomes."""

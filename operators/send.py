@@ -59,7 +59,7 @@ class SendToPeers(SendIntervals):
 
     begun = In(Word, key="origin")
 
-    def process(self, message: Offer | Word, window: WindowState, node: NodeContext) -> Emissions:  # type: ignore[override]
+    def process(self, message: Offer | Word, window: WindowState, node: NodeContext) -> Emissions:
         """The fragments of an offer, or all that a new peer lacks."""
         if isinstance(message, Word):
             window.begin(message.origin, message.turn, message.applied)
@@ -197,6 +197,11 @@ class SendChanges(Operator):
         workers = len(node.members[self.workers])
         rate = self.schedule.at(weights.clock, workers) / (workers if self.mean else 1)
         yield self.sent(shadows.answer(weights, rate), to=weights.to)
+
+    def on_left(self, worker: int, shadows: ShadowsState) -> Emissions:
+        """Know nothing of a worker that has died."""
+        shadows.leave(worker)
+        yield from ()
 
     def on_end(self, shadows: ShadowsState) -> Emissions:
         """The last weights as they are to every worker whose replica differs, so that all end with the same."""

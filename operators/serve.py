@@ -63,6 +63,13 @@ class PullsState(State):
         self.waiting[cells] = [worker for worker in waiting if self.pushed[cells][worker] > limit]
         yield from (worker for worker in waiting if self.pushed[cells][worker] <= limit)
 
+    def join(self, cells: Cells, worker: int) -> int:
+        """Take a worker that has come back for as far as the one that is furthest; how far that is."""
+        self.workers.add(worker)
+        pushed = self.pushed.setdefault(cells, {})
+        pushed[worker] = max(pushed.values(), default=0)
+        return pushed[worker]
+
     def snapshot(self) -> dict[str, np.ndarray]:
         """What was pushed, as arrays."""
         return self.tensors()
@@ -133,10 +140,14 @@ class Serve(Operator):
     def process(
         self, fragment: Fragment, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
     ) -> Emissions:
-        """Apply a gradient fragment; answer everybody who need not wait."""
+        """Apply a gradient fragment; answer everybody who need not wait, and one that has come back at once."""
         cells = (fragment.start, fragment.stop)
-        rate = self.schedule.at(fragment.high, len(node.members[self.workers])) if self.schedule else 1.0
         weights, before = shard.values[self.layout.weights(*cells)], pulls.applied()
+        if fragment.low == fragment.high:
+            known = {fragment.origin: pulls.join(cells, fragment.origin)}
+            yield from map(self.weights, answers(self.layout, cells, known, shard, node, served.at(cells, weights)))
+            return
+        rate = self.schedule.at(fragment.high, len(node.members[self.workers])) if self.schedule else 1.0
         if refused(fragment):
             yield Sample("poisoned_fragments", 1.0)
         else:
@@ -201,19 +212,31 @@ class ServeMean(Operator):
             Residual.compile(self.codec)
 
     def process(self, fragment: Fragment, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
-        """Take in a contribution; apply the mean and answer if it was the last."""
-        where, before = self.layout.weights(fragment.start, fragment.stop), barrier.passed()
+        """Take in a contribution; apply the mean and answer if it was the last. One that has come back is answered."""
+        cells, worker = (fragment.start, fragment.stop), fragment.origin
+        if fragment.low == fragment.high:
+            # The next step waits for it: only its first contribution says behind which step it begins.
+            barrier.expected.add(worker)
+            barrier.since.pop(worker, None)
+            yield from self._answer(cells, [worker], barrier.last.get(cells, (0, ()))[0], shard, node)
+            return
+        where, before = self.layout.weights(*cells), barrier.passed()
         if refused(fragment):
             fragment = zeros(fragment)
             yield Sample("poisoned_fragments", 1.0)
-        mean = barrier.add(decoded(fragment, where.stop - where.start))
+        mean = barrier.add(decoded(fragment, where.stop - where.start), barrier.since)
+        if (node.incarnation or barrier.last) and worker not in barrier.since:
+            barrier.since[worker] = fragment.low
+            for late in barrier.release(barrier.since):
+                yield from self._apply(late, shard, node)
         if mean is not None:
             yield from self._apply(mean, shard, node)
             yield from due(self.checkpoints, before, barrier.passed(), node, self.workers)
 
     def on_left(self, worker: int, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
         """Go on without a worker that has ended."""
-        for mean in barrier.leave(worker):
+        barrier.since.pop(worker, None)
+        for mean in barrier.leave(worker, barrier.since):
             yield from self._apply(mean, shard, node)
 
     def on_end(self, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:

@@ -111,6 +111,11 @@ class ShadowsState(State):
         """
         return self._runs[start, stop].shadows[worker]
 
+    def leave(self, worker: int) -> None:
+        """Know nothing of a worker that has died: if it comes back, it is first sent weights as they are."""
+        for run in self._runs.values():
+            run.shadows.pop(worker, None)
+
     def rest(self) -> Iterator[Weights]:
         """The newest weights, whole, for every worker whose replica is not that."""
         for run in self._runs.values():

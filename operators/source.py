@@ -25,9 +25,6 @@ from operators.sampling import epoch_order, node_indices, split_validation
 
 Rows = npt.NDArray[np.int64]
 
-_ROUNDING = 1e-6
-"""Of a mini-batch: a fraction of an epoch that was made of whole ones is that many again."""
-
 
 @dataclass(slots=True)
 class _Share:
@@ -190,28 +187,19 @@ class Source(Operator):
 
     def _go_on(self, number: int, roll: Present, course: CourseState, node: NodeContext) -> None:
         """Take the course to mini-batch `number`."""
-        ahead, course.number = number - course.number, number
-        members, per_epoch = node.members[node.role], self._share.per_epoch
-        if not course.sharing:  # a job that goes on with another number of nodes begins ahead
-            course.epoch += ahead // per_epoch
-            self._divide(roll.of(members), course.fraction + ahead % per_epoch / per_epoch, course, node)
-        elif number - course.first >= course.per_epoch:
-            course.epoch += 1
-            self._divide(roll.of(members), 0.0, course, node)
-        elif self.redivide == "now" and roll.of(members) != course.sharing:
-            self._divide(roll.of(members), course.fraction, course, node)
+        course.number = number
+        members = node.members[node.role]
+        ended = course.sharing and number - course.first >= course.per_epoch
+        if ended or not course.sharing or (self.redivide == "now" and roll.of(members) != course.sharing):
+            sharing = roll.of(members)
+            if sharing != self._share.sharing:
+                self._share = self._cut(sharing, node)
+            course.share(sharing, self._share.per_epoch)
         elif self._share.sharing != course.sharing:
             self._share = self._cut(course.sharing, node)
         if self.epochs is not None:
             steps = max(1, math.floor(self.epochs * course.per_epoch + 0.5))
             course.closed = course.epoch * course.per_epoch + number - course.first >= steps
-
-    def _divide(self, sharing: tuple[int, ...], fraction: float, course: CourseState, node: NodeContext) -> None:
-        if sharing != self._share.sharing:
-            self._share = self._cut(sharing, node)
-        per_epoch = self._share.per_epoch
-        position = math.floor(fraction * per_epoch + _ROUNDING)
-        course.share(sharing, per_epoch, min(position, per_epoch - 1))
 
     def _cut(self, sharing: tuple[int, ...], node: NodeContext) -> _Share:
         """This node's share of the data among those that share it."""

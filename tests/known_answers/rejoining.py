@@ -20,7 +20,8 @@ from dataflow.operators_api import Emissions, EndOfData, Operator
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.ports import Out
 from dataflow.state import Writes
-from operators.apply import Apply
+from operators.apply import Apply, ApplyMean
+from operators.barrier import Barrier
 from operators.clocks import Clocks, ClocksState
 from operators.cost_model import CostModel
 from operators.course import Course, CourseState
@@ -30,6 +31,7 @@ from operators.messages import Gradient
 from operators.partition import Rotation
 from operators.receive import ReceiveFromPeers
 from operators.roll import Roll, RollState
+from operators.schedule import Schedule
 from operators.send import SendGradients, SendToPeers
 from operators.vector_state import VectorState
 from operators.window import Window
@@ -40,8 +42,8 @@ LAYOUT = Layout.of(WEIGHTS, cells=CELLS)
 
 
 def gradient(node: int, incarnation: int, number: int) -> np.ndarray:
-    """The integer gradient of an incarnation of a node."""
-    return integer_gradient(node + 1000 * incarnation, number, WEIGHTS)
+    """The integer gradient of an incarnation of a node: multiples of 12, so that the mean of up to 4 is exact."""
+    return 12 * integer_gradient(node + 1000 * incarnation, number, WEIGHTS)
 
 
 class RejoiningCompute(Operator):
@@ -50,6 +52,7 @@ class RejoiningCompute(Operator):
     source = True
     rounds: int
     slack: int | None = None
+    local: bool = True
     gradients = Out(Gradient)
     replica = Writes()
     clocks = Writes()
@@ -75,12 +78,16 @@ class RejoiningCompute(Operator):
             return
         clocks.made += 1
         update = gradient(node.index, node.incarnation, clocks.made)
-        replica.values -= update
+        if self.local:
+            replica.values -= update
         yield self.gradients(Gradient(clocks.made, update))
 
 
-def rejoining_job(p: int, *, slack: int | None = None, every: int = 1, restless: bool = False) -> LogicalGraph:
-    """Partial gradient exchange; p=0: every gradient whole to everybody."""
+def rejoining_job(
+    p: int, *, slack: int | None = None, every: int = 1, restless: bool = False, rounds: int = ROUNDS
+) -> LogicalGraph:
+    """Partial gradient exchange; p=0: every gradient whole to everybody; p=-1: the mean of all of them."""
+    bsp = p < 0
     graph = (
         LogicalGraph(name="rejoining")
         .with_role("worker")
@@ -88,20 +95,26 @@ def rejoining_job(p: int, *, slack: int | None = None, every: int = 1, restless:
         .with_state("statistics", Zeros(n_weights=3), role="worker")
         .with_state("roll", Roll(), role="worker")
         .with_state("course", Course(), role="worker")
-        .with_state("clocks", Clocks(cells=CELLS, origins="worker", span=p * every), role="worker")
-        .with_operator("compute", RejoiningCompute(rounds=ROUNDS, slack=slack), role="worker")
+        .with_state("clocks", Clocks(cells=CELLS, origins="worker", span=max(0, p * every), own=bsp), role="worker")
+        .with_operator(
+            "compute", RejoiningCompute(rounds=rounds, slack=0 if bsp else slack, local=not bsp), role="worker"
+        )
     )
-    if not p:
+    if p <= 0:
+        apply = ApplyMean(layout=LAYOUT, schedule=Schedule(lr=1)) if bsp else Apply(layout=LAYOUT)
+        if bsp:
+            graph = graph.with_state("barrier", Barrier(contributors="worker"), role="worker")
         graph = (
-            graph.with_state("window", Kept(receivers="worker"), role="worker")
+            graph.with_state("window", Kept(receivers="worker", own=bsp), role="worker")
             .with_operator("send", SendGradients(layout=LAYOUT), role="worker")
             .with_operator("receive", ReceiveFromPeers(), role="worker")
-            .with_operator("apply", Apply(layout=LAYOUT), role="worker")
+            .with_operator("apply", apply, role="worker")
             .connect("compute.gradients", "send.gradients")
-            .connect("send", "receive.arriving", route=Route.BY_DESTINATION)
-            .connect("receive", "apply")
+            .connect("send", "receive.arriving", route=Route.BY_DESTINATION, loopback=bsp)
+            .connect("receive", "apply.fragments")
         )
-        return add_joining(graph)
+        graph = add_joining(graph)
+        return graph.connect("listen.settled", "apply.begun") if bsp else graph
     cost = CostModel(model_nbytes=4 * WEIGHTS, cells=CELLS, partitions=p, every=every)
     window = Window(layout=LAYOUT, receivers="worker")
     graph = add_exchange(graph, LAYOUT, Rotation(receivers="worker", cost=cost), window)
@@ -111,7 +124,7 @@ def rejoining_job(p: int, *, slack: int | None = None, every: int = 1, restless:
 
 
 class Dying(MemoryDriver):
-    """Buries nodes and has them join again once so many events have been handled.
+    """Buries nodes and has them join again once so many events have been handled; without an order, when none waits.
 
     Args:
         plan: see `MemoryDriver`.
@@ -126,7 +139,7 @@ class Dying(MemoryDriver):
         """(node, incarnation, numbers of the gradients made) of those that died."""
 
     def _step(self) -> bool:
-        while self._turns and self._turns[0][0] <= self.run.deliveries:
+        while self._turns and self._turns[0][0] <= self.run.deliveries and (self._order or not self._events):
             _, node = self._turns.pop(0)
             if node in self.run.ended:
                 continue
@@ -134,39 +147,56 @@ class Dying(MemoryDriver):
                 self.join(node)
             else:
                 dying = self.run.nodes[node]
-                numbers = range(first(dying) + 1, clocks_of(dying).made + 1)
-                self.deaths.append((node, self.incarnations[node], numbers))
+                if "course" in dying.states:  # a worker
+                    numbers = range(first(dying) + 1, clocks_of(dying).made + 1)
+                    self.deaths.append((node, self.incarnations[node], numbers))
                 self.bury(node)
-        return super()._step()
+        if super()._step():
+            return True
+        self._turns = [(0, node) for _, node in self._turns]  # nothing more happens before the next
+        return bool(self._turns) and bool(self.run.buried)
 
 
 def assert_every_replica_is_accounted_for(driver: Dying) -> None:
     """What a live replica holds is all that live nodes have made, and of each that died some prefix, cell by cell."""
-    run = driver.run
-    live = [node for node in range(len(run.nodes)) if node not in run.buried and settled(run.nodes[node])]
-    if not live or any(driver.incarnations[node] and not borrowed(run.nodes[node]) for node in live):
+    nodes = driver.run.nodes
+    live = [node for node in range(len(nodes)) if node not in driver.run.buried and settled(nodes[node])]
+    if any(driver.incarnations[node] and not borrowed(nodes[node]) for node in live):
         return  # nobody was there to go on from: two trainings that have nothing to do with each other
-    made = [
-        gradient(node, driver.incarnations[node], number)
-        for node in live
-        for number in range(first(run.nodes[node]) + 1, clocks_of(run.nodes[node]).made + 1)
-    ]
-    for node in live:
-        assert clocks_of(run.nodes[node]).rejected == 0
-        rest = -values(run.nodes[node]) - np.sum(made, axis=0) if made else -values(run.nodes[node])
+    assert_accounted_for({node: (driver.incarnations[node], nodes[node]) for node in live}, driver.deaths)
+
+
+def assert_accounted_for(live: Mapping[int, tuple[int, LoadedNode]], deaths: Sequence[tuple[int, int, range]]) -> None:
+    """As `assert_every_replica_is_accounted_for`.
+
+    Args:
+        live: by node, its incarnation and itself.
+        deaths: node, incarnation and gradients made of those that died.
+    """
+    made = np.zeros(WEIGHTS, np.float32)
+    for node, (incarnation, loaded) in live.items():
+        for number in range(first(loaded) + 1, clocks_of(loaded).made + 1):
+            made += gradient(node, incarnation, number)
+    for node, (_, loaded) in live.items():
+        assert clocks_of(loaded).rejected == 0
+        rest = -values(loaded) - made
         for cell in range(CELLS):
             where = LAYOUT.weights(cell, cell + 1)
-            assert _is_sum_of_prefixes(rest[where], where, driver.deaths), (node, cell)
+            assert _is_sum_of_prefixes(rest[where], where, deaths), (node, cell)
 
 
 def _is_sum_of_prefixes(rest: np.ndarray, where: slice, deaths: Sequence[tuple[int, int, range]]) -> bool:
+    if not deaths:
+        return not rest.any()
     prefixes = []
     for node, incarnation, numbers in deaths:
-        parts = [np.zeros(where.stop - where.start, np.float32)]
+        parts = [np.zeros(where.stop - where.start, np.int64)]
         for number in numbers:
-            parts.append(parts[-1] + gradient(node, incarnation, number)[where])
+            parts.append(parts[-1] + gradient(node, incarnation, number)[where].astype(np.int64))
         prefixes.append(parts)
-    return any(np.array_equal(sum(choice, np.zeros_like(rest)), rest) for choice in product(*prefixes))
+    last = {part.tobytes() for part in prefixes[-1]}
+    left = rest.astype(np.int64)
+    return any((left - sum(choice, np.zeros_like(left))).tobytes() in last for choice in product(*prefixes[:-1]))
 
 
 def first(node: LoadedNode) -> int:

@@ -1,4 +1,4 @@
-"""Decision 0025: whoever dies and comes back, at whatever moment, live replicas hold everything that live nodes made."""
+"""Decision 0025: whoever dies and comes back, and whenever, live replicas hold all that live nodes made."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from tests.known_answers.rejoining import (
     ROUNDS,
     Dying,
     assert_every_replica_is_accounted_for,
+    borrowed,
     clocks_of,
     rejoining_job,
     settled,
+    values,
 )
 
 
@@ -36,14 +38,42 @@ def test_worker_that_comes_back_makes_gradients_again_and_has_all_of_the_others(
     assert_every_replica_is_accounted_for(driver)
 
 
-@settings(max_examples=80, deadline=None)
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_bulk_synchronous_worker_that_comes_back_ends_with_what_the_others_have(nodes: int) -> None:
+    driver = Dying(compile_graph(rejoining_job(-1), nodes), [(60 * nodes, 1), (80 * nodes, 1)])
+    first, *others = driver.execute().nodes
+    assert driver.incarnations == [0, 1, 0, 0][:nodes]
+    assert borrowed(others[0])
+    assert [clocks_of(node).made for node in (first, *others)] == [ROUNDS] * nodes
+    for other in others:
+        np.testing.assert_array_equal(values(other), values(first))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    nodes=st.integers(1, 4),
+    seed=st.integers(0, 2**32 - 1),
+    turns=st.lists(st.tuples(st.integers(0, 450), st.integers(0, 3)), max_size=4),
+)
+def test_bulk_synchronous_deaths_and_returns_at_any_moment_leave_nobody_waiting(
+    nodes: int, seed: int, turns: list[tuple[int, int]]
+) -> None:
+    plan = compile_graph(rejoining_job(-1), nodes, seed=seed % 1000)
+    driver = Dying(plan, [(when, node % nodes) for when, node in turns], order=np.random.default_rng(seed))
+    run = driver.execute()
+    live = [run.nodes[node] for node in range(nodes) if node not in run.buried and settled(run.nodes[node])]
+    assert [clocks_of(node).made for node in live] == [ROUNDS] * len(live)
+    assert [clocks_of(node).rejected for node in live] == [0] * len(live)
+
+
+@settings(max_examples=40, deadline=None)
 @given(
     p=st.integers(0, 4),
     nodes=st.integers(1, 4),
     seed=st.integers(0, 2**32 - 1),
     restless=st.booleans(),
     slack=st.sampled_from([None, 0, 3]),
-    turns=st.lists(st.tuples(st.integers(0, 1500), st.integers(0, 3)), max_size=4),
+    turns=st.lists(st.tuples(st.integers(0, 450), st.integers(0, 3)), max_size=4),
 )
 def test_deaths_and_returns_at_any_moment_in_any_order_are_accounted_for(
     p: int, nodes: int, seed: int, restless: bool, slack: int | None, turns: list[tuple[int, int]]

@@ -26,7 +26,20 @@ WORKER_EDGES = {
     "due_checkpoint.due -> checkpoint.progress",
 }
 WORKER_CROSSING = {"sample.samples -> divergence.samples": ("all-to-one", True)}
-WORKER_STATE = {"replica", "statistics", "velocity", "clocks", "newest", "newest_kept", "samples"}
+WORKER_STATE = {"replica", "statistics", "velocity", "clocks", "newest", "newest_kept", "samples", "roll", "course"}
+JOINING_EDGES = {
+    "talk.words -> listen.words",
+    "talk.presence -> receive.words",
+    "listen.begins -> send.begun",
+    "listen.loans -> lend.loans",
+    "lend.pieces -> borrow.pieces",
+}
+JOINING_CROSSING = {
+    "talk.words -> listen.words": ("by-destination", True),
+    "talk.presence -> receive.words": ("by-destination", True),
+    "lend.pieces -> borrow.pieces": ("by-destination", False),
+}
+PULLING_EDGES = {"pulling.asks -> receive.arriving", "load.finished -> attend.finished"}
 
 
 def graph(job, **settings):
@@ -65,7 +78,7 @@ def made(run):
 
 def test_ako_graph_accumulates_partitions_and_sends_to_named_nodes():
     built = graph(ako)
-    assert edges(built) == WORKER_EDGES | {
+    assert edges(built) == WORKER_EDGES | JOINING_EDGES | {
         "compute.gradients -> accumulate.gradients",
         "accumulate.accumulated -> partition.accumulated",
         "partition.offers -> send.offers",
@@ -74,8 +87,10 @@ def test_ako_graph_accumulates_partitions_and_sends_to_named_nodes():
         "apply.finished -> due.progress",
         "apply.finished -> due_checkpoint.progress",
     }
-    assert crossing(built) == WORKER_CROSSING | {"send.fragments -> receive.arriving": ("by-destination", False)}
-    assert state(built) == WORKER_STATE | {"window", "rotation"}
+    assert crossing(built) == WORKER_CROSSING | JOINING_CROSSING | {
+        "send.fragments -> receive.arriving": ("by-destination", False)
+    }
+    assert state(built) == WORKER_STATE | {"window", "rotation", "loan"}
 
 
 def test_ako_every_gradient_and_p_reach_clocks_and_rotation():
@@ -96,15 +111,18 @@ def test_ako_chooses_while_it_runs_whatever_is_not_set(settings):
 @pytest.mark.parametrize(("consistency", "slack"), [("bsp", "0"), ("ssp", "4"), ("async", "null")])
 def test_all_to_all_graph_is_akos_without_accumulate_and_partition(consistency, slack):
     built, bsp = graph(all_to_all, consistency=consistency), consistency == "bsp"
-    assert edges(built) == WORKER_EDGES | {
+    settled = {"listen.settled -> apply.begun"} if bsp else set()
+    assert edges(built) == WORKER_EDGES | JOINING_EDGES | settled | {
         "compute.gradients -> send.gradients",
         "send.fragments -> receive.arriving",
         "receive.fragments -> apply.fragments",
         "apply.finished -> due.progress",
         "apply.finished -> due_checkpoint.progress",
     }
-    assert crossing(built) == WORKER_CROSSING | {"send.fragments -> receive.arriving": ("one-to-all", bsp)}
-    assert state(built) == WORKER_STATE | ({"barrier"} if bsp else set())
+    assert crossing(built) == WORKER_CROSSING | JOINING_CROSSING | {
+        "send.fragments -> receive.arriving": ("by-destination", bsp)
+    }
+    assert state(built) == WORKER_STATE | {"window", "loan"} | ({"barrier"} if bsp else set())
     assert built.operator("apply").kind == f"operators.apply:{'ApplyMean' if bsp else 'Apply'}"
     compute = built.operator("compute").params
     assert f'"slack":{slack}' in compute
@@ -116,8 +134,10 @@ def test_all_to_all_graph_is_akos_without_accumulate_and_partition(consistency, 
 def test_sparse_graph_sends_codes_to_all_and_to_the_worker_itself(settings, span):
     built = graph(sparse, **settings)
     assert edges(built) == edges(graph(all_to_all))
-    assert crossing(built) == WORKER_CROSSING | {"send.fragments -> receive.arriving": ("one-to-all", True)}
-    assert state(built) == WORKER_STATE | {"residual"}
+    assert crossing(built) == WORKER_CROSSING | JOINING_CROSSING | {
+        "send.fragments -> receive.arriving": ("by-destination", True)
+    }
+    assert state(built) == WORKER_STATE | {"residual", "window", "loan"}
     compute = built.operator("compute").params
     assert all(part in compute for part in ('"local":false', '"emits":"gradient"', '"slack":0'))
     assert f'"span":{span}' in built.operator("send").params
@@ -142,7 +162,7 @@ def test_coded_jobs_keep_what_is_owed_in_checkpoints(job, element):
 )
 def test_parameter_server_graph_pushes_and_pulls(consistency, operator, element):
     built = graph(parameter_server, consistency=consistency, tau=3)
-    assert edges(built) == WORKER_EDGES | {
+    assert edges(built) == WORKER_EDGES | PULLING_EDGES | {
         "compute.gradients -> accumulate.gradients",
         "accumulate.accumulated -> partition.accumulated",
         "partition.offers -> send.offers",
@@ -157,6 +177,7 @@ def test_parameter_server_graph_pushes_and_pulls(consistency, operator, element)
     assert crossing(built) == WORKER_CROSSING | {
         "send.fragments -> receive.arriving": ("by-destination", False),
         "answer.sent -> pull.arriving": ("by-destination", False),
+        "pulling.asks -> receive.arriving": ("by-destination", False),
     }
     assert built.operator("serve").kind == f"operators.serve:{operator}"
     assert state(built, "server") == {"shard", element} | ({"served"} if operator == "Serve" else set())
@@ -174,6 +195,7 @@ def test_parameter_server_all_puts_both_on_every_node_and_loops_back():
     assert crossing(built) == WORKER_CROSSING | {
         "send.fragments -> receive.arriving": ("by-destination", True),
         "answer.sent -> pull.arriving": ("by-destination", True),
+        "pulling.asks -> receive.arriving": ("by-destination", True),
     }
 
 

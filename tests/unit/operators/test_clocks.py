@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -204,3 +205,66 @@ def test_slowest_is_the_same_whether_it_was_asked_for_before_or_not(actions):
         elif action == "leave":
             clocks.leave(origin)
         assert clocks.slowest() == clocks.snapshot().slowest()  # a snapshot was never asked
+
+
+def follows(*origins, span=0):
+    clocks = ClocksState(2, everything(origins, 2, without=None), span=span)
+    for origin in origins:
+        assert clocks.advance(origin, slice(0, 2), 0, 5, span=span)
+    return clocks
+
+
+def test_join_of_an_origin_forgets_what_was_applied_and_waits_for_it_once_it_has_said_where_it_begins():
+    clocks = follows(1, 2)
+    clocks.join(1)
+    assert (clocks.slowest(), clocks.fresh) == (5, {1})
+    assert clocks.applied(1).tolist() == [0, 0]
+    # A new origin may begin anywhere, and what comes of it may be ahead of its word.
+    assert clocks.advance(1, slice(0, 1), 3, 4)
+    clocks.begin(1, 3)
+    assert (clocks.slowest(), clocks.fresh) == (3, set())
+    assert clocks.applied(1).tolist() == [4, 3]
+    assert not clocks.advance(1, slice(0, 1), 5, 6)
+
+
+def test_end_of_an_origin_is_waited_for_until_its_last_gradient_is_applied():
+    clocks = follows(1, 2)
+    clocks.end(1, 6)
+    assert clocks.slowest() == 5
+    clocks.advance(2, slice(0, 2), 5, 9)
+    assert clocks.slowest() == 5
+    assert clocks.advance(1, slice(0, 2), 5, 6)
+    assert (clocks.slowest(), clocks.last) == (9, {1: 6})
+
+
+def test_leave_tells_how_many_gradients_some_cells_have_got_and_others_have_not():
+    clocks = follows(1)
+    clocks.advance(1, slice(0, 1), 5, 8)
+    assert clocks.leave(1) == 3
+    assert clocks.leave(1) == 0
+
+
+def test_lacks_is_about_the_cell_that_is_furthest_behind_and_no_later_than_the_last_gradient():
+    clocks = follows(1)
+    clocks.advance(1, slice(0, 1), 5, 8)
+    assert [clocks.lacks(1, number) for number in (5, 6)] == [False, True]
+    clocks.end(1, 5)
+    assert not clocks.lacks(1, 6)
+    assert not clocks.lacks(7, 6)
+
+
+def test_take_over_of_an_origin_that_has_left_does_not_bring_it_back():
+    clocks = follows(1)
+    clocks.leave(1)
+    clocks.take_over(1, np.array([3, 4]))
+    assert clocks.origins == ()
+
+
+def test_create_with_sharding_on_a_node_that_comes_back_has_no_answer_yet():
+    layout = Layout(bounds=(0, 1, 2))
+    node = NodeContext(index=0, members={"worker": (0,), "server": (1, 2)}, incarnation=1)
+    clocks = Clocks(cells=2, origins="server", sharding=Sharding(layout=layout)).create(node)
+    assert clocks.slowest() == -1
+    clocks.reach(1, slice(0, 1), 4)
+    clocks.reach(2, slice(1, 2), 3)
+    assert (clocks.slowest(), clocks.furthest()) == (3, 4)

@@ -7,10 +7,11 @@ from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
 from operators.due import Due, Newest, NewestState
 from operators.messages import Progress
+from operators.roll import Roll
 
 
 def due(*, node=None, **fields):
-    return Harness(Due(**fields), node=node or NodeContext(), states={"newest": Newest()})
+    return Harness(Due(**fields), node=node or NodeContext(), states={"newest": Newest(), "roll": Roll()})
 
 
 def progress(step, *, images=16, per_epoch=100):
@@ -111,3 +112,19 @@ def test_newest_restores_its_message():
     other.restore(state.tensors())
     assert other.snapshot() == progress(5)
     assert isinstance(other.progress.step, int)
+
+
+def test_due_turn_and_final_of_nodes_that_have_died_or_not_caught_up_pass_to_the_others():
+    members = {"worker": (4, 5, 6, 7)}
+    nodes = {index: due(node=NodeContext(index=index, members=members), every=1) for index in (5, 7)}
+    for harness in nodes.values():
+        roll = harness.states["roll"]
+        roll.leave(4)
+        roll.leave(6)
+        roll.join(6)
+    turns = []
+    for images in (1, 2, 3):
+        progress = Progress(images, images, 0.0, 0.0)
+        turns += [index for index, node in nodes.items() if any(e.port == "in_turn" for e in node.send(progress))]
+    assert turns == [5, 7, 5]
+    assert [any(effect.port == "in_turn" for effect in node.end()) for node in nodes.values()] == [True, False]

@@ -4,20 +4,21 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from operators.checkpoint import Checkpoint, model_file
 from tiny_data import IDENTITY, TWO
 
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
-from operators.checkpoint import Checkpoint, model_file
 from operators.clocks import ClocksState, everything
 from operators.dnn import ModelSpec
 from operators.messages import Progress
+from operators.roll import RollState
 from operators.vector_state import VectorState
 
 NONE = np.zeros(0, np.float32)
 
 
-def checkpoint(index=0, **fields):
+def checkpoint(index=0, gone=()):
     node = NodeContext(index=index, name=f"node-{index}", members={"worker": (0, 1)})
     clocks = ClocksState(2, everything((0, 1), 2, without=index))
     states = {
@@ -25,8 +26,11 @@ def checkpoint(index=0, **fields):
         "statistics": VectorState(NONE),
         "velocity": VectorState(IDENTITY / np.float32(4)),
         "clocks": clocks,
+        "roll": RollState(index, (0, 1), 0),
     }
-    return Harness(Checkpoint(model=TWO, **fields), node=node, states=states)
+    for member in gone:
+        states["roll"].leave(member)
+    return Harness(Checkpoint(model=TWO), node=node, states=states)
 
 
 def progress(step, *, final=False):
@@ -53,9 +57,9 @@ def test_model_file_header_holds_the_specification(tmp_path):
         assert ModelSpec.model_validate(json.loads(file.metadata()["model"])) == TWO
 
 
-def test_checkpoint_other_rank_keeps_no_final_model():
+def test_checkpoint_final_model_is_that_of_the_first_node_that_is_there():
     assert checkpoint(index=1).send(FINAL) == []
-    assert [artifact.name for artifact in checkpoint(index=1, rank=1).send(FINAL)] == ["model.safetensors"]
+    assert [artifact.name for artifact in checkpoint(index=1, gone=(0,)).send(FINAL)] == ["model.safetensors"]
 
 
 def test_checkpoint_end_itself_keeps_nothing():

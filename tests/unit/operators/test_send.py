@@ -7,8 +7,9 @@ from dataflow.testing.operator_harness import Harness
 from operators.accumulate import Accumulate
 from operators.coded_window import CodedWindow
 from operators.compression import Half, Threshold, TopK, add
+from operators.kept import Kept, KeptState
 from operators.layout import MAX_CELL, Layout
-from operators.messages import Accumulated, Fragment, Gradient, Offer, Weights
+from operators.messages import Accumulated, Fragment, Gradient, Offer, Weights, Word
 from operators.owed import Owed
 from operators.receive import ReceiveFragments, ReceiveWeights
 from operators.schedule import Cosine, Schedule, Step
@@ -122,16 +123,17 @@ def test_send_intervals_large_offer_is_cut_into_frames():
 
 
 def test_send_gradients_sends_each_gradient_whole_without_copying():
-    send = Harness(SendGradients(layout=LAYOUT), node=NODE)
+    send = Harness(SendGradients(layout=LAYOUT), node=NODE, states={"window": Kept(receivers="worker", own=True)})
     message = gradient(3, 1, 2, 3, 4)
-    ((effect),) = send.send(message)
-    assert brief([effect]) == [(None, 0, 3, 2, 3, [1, 2, 3, 4])]
+    effects = send.send(message)
+    effect = effects[0]
+    assert brief(effects) == [(to, 0, 3, 2, 3, [1, 2, 3, 4]) for to in NODE.members["worker"]]
     assert (effect.message.origin, effect.message.span, effect.message.skips) == (1, 0, False)
     assert np.shares_memory(effect.message.values, message.values)
 
 
 def coded(codec, *, schedule=None, span=0):
-    states = {"residual": Owed(codec=codec, n_weights=4)}
+    states = {"residual": Owed(codec=codec, n_weights=4), "window": KeptState([0])}
     return Harness(SendCoded(layout=LAYOUT, schedule=schedule, span=span), node=NODE, states=states)
 
 
@@ -245,3 +247,18 @@ def test_send_changes_once_the_rate_is_zero_goes_on_with_the_last_one():
 def test_receive_fragments_passes_them_on():
     fragment = Fragment(0, 0, 1, 0, 1, 0, skips=False, values=np.zeros(1, np.float32))
     assert Harness(ReceiveFragments(), node=NODE).send(fragment)[0].message is fragment
+
+
+def test_send_gradients_keeps_what_comes_for_a_peer_that_joins_and_sends_what_its_model_lacks():
+    window = KeptState([0])
+    send = Harness(SendGradients(layout=LAYOUT), node=NODE, states={"window": window})
+    send.send(gradient(1, 1, 1, 1, 1))
+    assert window.join(2, 7) == 1
+    for number in (2, 3):
+        assert {effect.to for effect in send.send(gradient(number, number, 0, 0, 0))} == {0}
+    # Of another welcome than the newest: of somebody who has died.
+    assert send.send(Word("begin", 2, 1, 6, applied=np.array([2, 2, 2]))) == []
+    assert brief(send.send(Word("begin", 2, 1, 7, applied=np.array([2, 2, 2])))) == [(2, 0, 3, 2, 3, [3, 0, 0, 0])]
+    assert {effect.to for effect in send.send(gradient(4, 4, 0, 0, 0))} == {0, 2}
+    send.left(2)
+    assert {effect.to for effect in send.send(gradient(5, 4, 0, 0, 0))} == {0}

@@ -9,7 +9,7 @@ from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import EndOfData
 from dataflow.testing.operator_harness import Harness
-from operators.course import Course
+from operators.course import Course, CourseState
 from operators.data import DataRef, open_data, pixels
 from operators.roll import RollState
 from operators.source import Source, WarmUp, steps_per_epoch, training_rows
@@ -111,14 +111,6 @@ def test_source_order_depends_on_seed_epoch_and_rank_only():
     assert places[0] != places[1]
 
 
-def test_source_asked_out_of_order_gives_the_same_batches():
-    harness, forward = source(6, batch=2), steps(source(6, batch=2, epochs=2))
-    for step in (4, 0, 5, 2, 3, 1):
-        harness.effects.clear()
-        harness.send(Tick(step, 0, 1))
-        assert numbers(harness.emitted("batches")[0]) == numbers(forward[step][0])
-
-
 @pytest.mark.parametrize(("keep_last", "sizes"), [(True, [4, 4, 2]), (False, [4, 4])])
 def test_source_last_partial_batch_is_kept_or_dropped(keep_last, sizes):
     batches = steps(source(10, batch=4, epochs=1, keep_last=keep_last))
@@ -187,3 +179,56 @@ def test_pixels_are_float32_between_zero_and_one():
     assert scaled.dtype == np.float32
     assert scaled.tolist() == [0.0, 0.5, 1.0]
     assert math.isclose(float(pixels(np.array([255], np.uint8), 255.0)[0]), 1.0)
+
+
+def went_on(count, *, live, steps_before, rank=1, size=3, redivide="epoch", batch=2):
+    """What a node reads once others have died after its first mini-batches."""
+    harness = source(count, rank=rank, size=size, batch=batch, epochs=2, redivide=redivide)
+    before = [numbers(harness.send(Tick(step, 0, 1))[0].message) for step in range(steps_before)]
+    for member in set(range(size)) - set(live):
+        harness.states["roll"].leave(member)
+    after = []
+    for step in range(steps_before, 100):
+        (effect,) = harness.send(Tick(step, 0, 1))
+        if isinstance(effect, EndOfData):
+            return before, after
+        after.append(numbers(effect.message))
+    raise AssertionError
+
+
+def test_source_of_a_node_whose_peer_died_reads_its_own_share_to_the_end_of_the_epoch_and_half_of_all_after():
+    before, after = went_on(12, live=(1, 2), steps_before=1)
+    assert sorted(before[0] + after[0]) == [1, 4, 7, 10]
+    # Ranks 0 and 1 of two, which are nodes 1 and 2: samples 0, 2, ... are node 1's.
+    assert sorted(number for batch in after[1:] for number in batch) == [0, 2, 4, 6, 8, 10]
+
+
+def test_source_that_redivides_now_goes_on_as_far_in_its_new_share_as_it_was():
+    before, after = went_on(12, live=(1,), steps_before=1, redivide="now")
+    # One mini-batch of two was read: half of the epoch, so three of six are left; then all twelve.
+    assert len(before) == 1
+    assert [len(batch) for batch in after] == [2] * 9
+    assert sorted(number for batch in after[3:] for number in batch) == list(range(12))
+
+
+def test_source_of_a_node_that_has_come_back_waits_until_it_has_caught_up_and_goes_on_there():
+    roll, course = RollState(1, range(3), 1), CourseState()
+    node = NodeContext(index=1, members={"worker": (0, 1, 2)}, incarnation=1)
+    harness = Harness(Source(data=data(12), batch=2, epochs=2), node=node, states={"roll": roll, "course": course})
+    assert not harness.ready()
+    roll.settle()
+    assert harness.ready()
+    course.start(3, 1.5)
+    batches = steps(harness)
+    assert [(batch.step, batch.epoch) for (batch,) in batches] == [(0, 2.0)]
+    assert (course.number, course.closed) == (4, True)
+
+
+def test_source_of_a_node_with_nobody_to_catch_up_with_ends():
+    roll, course = RollState(1, range(3), 1), CourseState()
+    node = NodeContext(index=1, members={"worker": (0, 1, 2)}, incarnation=1)
+    harness = Harness(Source(data=data(12)), node=node, states={"roll": roll, "course": course})
+    roll.idle = True
+    assert harness.ready()
+    assert harness.send(Tick(0, 0, 1)) == [EndOfData()]
+    assert course.closed

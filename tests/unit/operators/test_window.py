@@ -234,6 +234,50 @@ def test_create_with_sharding_sends_every_cell_to_its_owner():
     assert tensors["sent_to"].tolist() == [[0, 0, FAR, FAR], [FAR, FAR, 0, 0]]
 
 
+def test_join_keeps_every_number_apart_for_a_receiver_until_it_begins_where_its_cells_are():
+    window = make(receivers=(1, 2), cap=2)
+    window.span = 9  # so that nobody is late
+    window.append(1, constant(1))
+    window.leave(2)
+    window.take(1, 0, 4)
+    assert window.join(2, 7) == 1
+    for number in (2, 3, 4):
+        window.append(number, constant(2.0**number))
+    assert window.nbytes == 3 * 16
+    assert window.holds(2)
+    assert window.take(2, 0, 4) == []
+    window.begin(2, 6, np.array([4, 4, 4, 4]))  # another's, who had the number before
+    assert window.holds(2)
+    window.begin(2, 7, np.array([1, 2, 3, 4]))
+    assert brief(window.take(2, 0, 4)) == [(0, 1, 1, 4, [28]), (1, 2, 2, 4, [24]), (2, 3, 3, 4, [16])]
+
+
+def test_begin_behind_gradients_that_were_not_made_yet_gives_what_comes_after_them():
+    window = make(receivers=(1,))
+    window.leave(1)
+    assert window.join(1, 1) == 0
+    window.begin(1, 1, np.full(4, 2))
+    for number in (1, 2, 3):
+        window.append(number, constant(number))
+    assert brief(window.take(1, 0, 4)) == [(0, 4, 2, 3, [3] * 4)]
+
+
+def test_leave_of_a_receiver_that_is_kept_for_frees_what_was_kept():
+    window = make(receivers=(1,))
+    window.leave(1)
+    window.join(1, 1)
+    window.append(1, constant(1))
+    window.leave(1)
+    assert (window.nbytes, window.holds(1)) == (0, False)
+
+
+def test_start_behind_a_number_takes_the_next_one_and_sends_only_what_comes():
+    window = make(receivers=(1,))
+    window.start(5)
+    window.append(6, constant(3))
+    assert brief(window.take(1, 0, 4)) == [(0, 4, 5, 6, [3] * 4)]
+
+
 CELLS, RECEIVERS = 6, 3
 RUN = st.tuples(st.integers(0, CELLS - 1), st.integers(1, CELLS)).map(lambda r: (r[0], min(CELLS, r[0] + r[1])))
 STEP = st.one_of(st.none(), st.tuples(st.integers(1, RECEIVERS), RUN))

@@ -1,0 +1,103 @@
+"""Pulling: how a worker of parameter servers that comes back gets the model, and where it goes on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dataflow.message import Tick
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, EndOfData, Operator
+from dataflow.ports import In, Out
+from dataflow.state import Writes
+from operators.clocks import ClocksState
+from operators.course import CourseState
+from operators.layout import Sharding, runs
+from operators.messages import Fragment, Progress
+from operators.roll import RollState
+from operators.window import WindowState
+
+
+class Pull(Operator):
+    """Asks every server for its weights, if the node has come back, and goes on once it has them all.
+
+    It asks with a fragment of no gradients. Its gradients go on behind those of the worker that is furthest.
+
+    Args:
+        sharding: the model's division over the servers.
+        servers: their role.
+    """
+
+    pool = "network"
+    source = True
+    sends = True
+    sharding: Sharding
+    servers: str = "server"
+    asks = Out(Fragment)
+    roll = Writes()
+    course = Writes()
+    window = Writes()
+    clocks = Writes()
+
+    def ready(self, roll: RollState, clocks: ClocksState) -> bool:
+        """Whether there is nothing to wait for, or no longer."""
+        return roll.settled or not roll.lent or clocks.slowest() >= 0
+
+    def process(
+        self,
+        _tick: Tick,
+        roll: RollState,
+        course: CourseState,
+        window: WindowState,
+        clocks: ClocksState,
+        node: NodeContext,
+    ) -> Emissions:
+        """Ask, the first time; then go on."""
+        if roll.settled:
+            yield EndOfData()
+        elif not roll.lent:
+            roll.lent = True
+            for server in node.members[self.servers]:
+                yield from self._ask(server, node)
+        else:
+            number = clocks.furthest()
+            roll.settle()
+            clocks.made = number
+            for server in clocks.origins:
+                clocks.reach(server, slice(None), number)
+            course.start(number)
+            window.start(number)
+
+    def on_joined(self, member: int, roll: RollState, node: NodeContext) -> Emissions:
+        """Ask a server again that has come back, and has not heard of it."""
+        if roll.lent and not roll.settled and member in node.members[self.servers]:
+            yield from self._ask(member, node)
+
+    def _ask(self, server: int, node: NodeContext) -> Emissions:
+        members, layout = node.members[self.servers], self.sharding.layout
+        for first, last, rank in runs(self.sharding.owners(len(members))):
+            for start, stop in layout.frames(first, last) if members[rank] == server else ():
+                nothing = np.zeros(0, np.float32)
+                yield self.asks(Fragment(node.index, start, stop, 0, 0, 0, skips=True, values=nothing), to=server)
+
+
+class Attend(Operator):
+    """Keeps the roll of workers that say nothing to each other: one that comes back has its turns at once."""
+
+    pool = "network"
+    finished = In(Progress)
+    roll = Writes()
+
+    def process(self, _progress: Progress) -> Emissions:
+        """Nothing ever comes: the port keeps this operator there for as long as what it is joined to."""
+        yield from ()
+
+    def on_left(self, member: int, roll: RollState) -> Emissions:
+        """Note that a member has died."""
+        roll.leave(member)
+        yield from ()
+
+    def on_joined(self, member: int, roll: RollState) -> Emissions:
+        """Note that a member has come back."""
+        roll.join(member)
+        roll.late.discard(member)
+        yield from ()

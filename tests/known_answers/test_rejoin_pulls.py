@@ -1,0 +1,56 @@
+"""Workers and servers of parameter servers that die and come back: nobody waits for ever, all end with one model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ako_jobs import parameter_server
+from dataflow.engine.loading import LoadedNode
+from dataflow.plan.compile import compile_graph
+from tests.known_answers.coded import SETTINGS
+from tests.known_answers.rejoining import Dying, clocks_of, settled, values
+
+SERVER, WORKER = 3, 1
+"""Nodes, of which the last two of five are servers."""
+
+
+def run(death: int, returns: int, node: int, **settings: object) -> Dying:
+    config = parameter_server.Config.parse({**SETTINGS, "servers": 2, "lr": 0.01, **settings})
+    plan = compile_graph(parameter_server.build(config), 5)
+    driver = Dying(plan, [(death, node), (returns, node)])
+    driver.execute()
+    assert driver.incarnations[node] == (returns < 9999)
+    return driver
+
+
+def workers(driver: Dying) -> list[LoadedNode]:
+    return [loaded for node, loaded in enumerate(driver.run.nodes) if node < 3 and node not in driver.run.buried]
+
+
+@pytest.mark.parametrize("codec", ["none", "topk:density=0.1"])
+@pytest.mark.parametrize("consistency", ["bsp", "ssp", "async"])
+def test_worker_that_comes_back_pulls_the_model_and_ends_with_what_the_others_have(
+    consistency: str, codec: str
+) -> None:
+    driver = run(150, 300, WORKER, consistency=consistency, codec=codec)
+    loaded = workers(driver)
+    assert all(settled(node) for node in loaded)
+    assert [clocks_of(node).made > 0 for node in loaded] == [True] * 3
+    for other in loaded[1:]:
+        np.testing.assert_array_equal(values(other), values(loaded[0]))
+
+
+@pytest.mark.parametrize("consistency", ["bsp", "ssp", "async"])
+def test_workers_go_on_when_one_of_them_dies(consistency: str) -> None:
+    driver = run(150, 9999, WORKER, consistency=consistency)
+    loaded = workers(driver)
+    assert len(loaded) == 2
+    np.testing.assert_array_equal(values(loaded[0]), values(loaded[1]))
+
+
+@pytest.mark.parametrize("consistency", ["bsp", "ssp", "async"])
+def test_server_that_comes_back_is_waited_for_and_all_end_with_one_model(consistency: str) -> None:
+    loaded = workers(run(150, 300, SERVER, consistency=consistency))
+    for other in loaded[1:]:
+        np.testing.assert_array_equal(values(other), values(loaded[0]))

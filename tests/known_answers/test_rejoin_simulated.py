@@ -1,0 +1,32 @@
+"""Workers that fail and come back in the simulator: all that live ones have made is in every replica."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.known_answers.rejoining import assert_accounted_for, borrowed, clocks_of, first, rejoining_job, settled
+from tests.known_answers.simulated import simulate
+
+LONG = 90
+"""Gradients of a worker: virtual seconds pass before one is started again."""
+
+
+@pytest.mark.parametrize("faults", [("fail:1@0.2+0.3",), ("fail:0@0.2+0.3", "fail:2@0.3+0.3")])
+@pytest.mark.parametrize("p", [0, 1, 3])
+def test_workers_that_fail_and_come_back_are_accounted_for(p: int, faults: tuple[str, ...]) -> None:
+    graph = rejoining_job(p, slack=2, rounds=LONG)
+    nodes = simulate(graph, 4, seed=p, faults=faults, rate=1e6, latency_s=0.0005).nodes
+    back = {int(fault[5]) for fault in faults}
+    assert {index for index, node in enumerate(nodes) if borrowed(node)} == back
+    assert all(settled(node) for node in nodes)
+    assert [clocks_of(node).made for node in nodes] == [LONG] * 4
+    assert all(first(nodes[index]) > 0 for index in back)
+    deaths = [(index, 0, range(1, LONG + 1)) for index in back]
+    assert_accounted_for({index: (int(index in back), node) for index, node in enumerate(nodes)}, deaths)
+
+
+def test_bulk_synchronous_worker_that_fails_and_comes_back_makes_every_later_step() -> None:
+    graph = rejoining_job(-1, rounds=LONG)
+    nodes = simulate(graph, 4, seed=3, faults=("fail:1@0.2+0.3",), rate=1e6, latency_s=0.0005).nodes
+    assert [clocks_of(node).made for node in nodes] == [LONG] * 4
+    assert 0 < first(nodes[1]) < LONG
