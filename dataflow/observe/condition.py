@@ -50,6 +50,9 @@ class Condition:
         every: gradients of a round, likewise.
         predicted_nbytes_s: bytes per second that this choice is to send, likewise.
         compression: how many times as large as codes what they stand for is, as their sender samples it.
+        lag: updates between a gradient's weights and those that it was applied to, likewise.
+        gap: how far these were apart, likewise.
+        normalised_gap: the gap over the gradient's norm, likewise.
     """
 
     name: str
@@ -65,6 +68,9 @@ class Condition:
     every: float | None = None
     predicted_nbytes_s: float | None = None
     compression: float | None = None
+    lag: float | None = None
+    gap: float | None = None
+    normalised_gap: float | None = None
 
 
 def group(statistics: Iterable[NodeStatistics]) -> dict[int, list[NodeStatistics]]:
@@ -105,6 +111,9 @@ def condition(name: str, before: NodeStatistics, after: NodeStatistics) -> Condi
         every=_newest(after, "every"),
         predicted_nbytes_s=_newest(after, "predicted_nbytes_s"),
         compression=_newest(after, "compression_ratio"),
+        lag=_newest(after, "lag"),
+        gap=_newest(after, "gap"),
+        normalised_gap=_newest(after, "normalised_gap"),
     )
 
 
