@@ -1,4 +1,4 @@
-"""Tables 2 and 6 of dana.txt in shape, and figure 2(b): accuracy and gap of update rules over workers, simulated on MNIST.
+"""Tables 2 and 6 of dana.txt in shape, and figure 2(b): accuracy and gap of update rules over workers, simulated.
 
     python benchmarks/reproductions/dana_runs.py --data /path/to/mnist --out dana.jsonl
 
