@@ -70,6 +70,28 @@ def test_one_worker_of_dana_is_nesterov_whether_the_server_or_the_worker_has_the
     assert np.abs(replica(zero.nodes[0]) - plain_sgd()).max() > 1e-2
 
 
+@pytest.mark.parametrize(
+    ("settings", "nodes"),
+    [
+        ({"rule": "dana-slim", "momentum": 0.9, "codec": "topk:density=0.05"}, 4),
+        ({"rule": "dana-slim", "momentum": 0.9, "servers": "all"}, 3),
+        ({"rule": "dana-zero", "momentum": 0.9, "consistency": "ssp", "servers": 2, "shard": "layer"}, 5),
+        ({"rule": "dana-dc", "momentum": 0.9, "codec": "int8", "pull_codec": "none"}, 4),
+        ({"rule": "easgd", "codec": "int8", "lr": 0.1, "momentum": 0.5}, 4),
+        ({"rule": "lwp", "momentum": 0.5, "codec": "int8", "lr": 0.03}, 4),
+        ({"rule": "yellowfin", "lr": 0.1, "epochs": 2}, 4),
+    ],
+)
+def test_rules_with_codecs_several_servers_and_bounds_end_with_equal_replicas_that_learnt(
+    settings: dict[str, Any], nodes: int
+) -> None:
+    result = run(job("parameter_server", **{"lr": 0.005, "epochs": 1, **settings}), nodes)
+    workers = [node for node in result.nodes if "replica" in node.states]
+    for node in workers:
+        np.testing.assert_allclose(replica(node), replica(workers[0]), rtol=0, atol=1e-6)
+    assert result.reports[-1][1].fields["loss"] < 2.2  # of ten classes, none of which is told from others: log(10)
+
+
 def test_workers_tell_how_stale_their_gradients_were() -> None:
     plan = compile_graph(job("parameter_server", rule="dana-zero", momentum=0.5, epochs=1), 4, seed=BASE["seed"])
     driver = MemoryDriver(plan)
