@@ -82,6 +82,8 @@ class RuleConfig(CodecConfig):
         n_fetch: mini-batches between two pulls; above 1 the worker also updates its own replica.
         dc_lambda: with rule=dc-asgd, dc-asgd-a and dana-dc, strength of the delay compensation.
         alpha: with rule=easgd, strength of the pull between a worker and the centre.
+        momentum: share of its velocity that a worker keeps from gradient to gradient, or a server, as the rule says.
+        nesterov: whether a worker's momentum looks ahead; rules that say so themselves refuse it.
     """
 
     rule: RuleName = "asgd"

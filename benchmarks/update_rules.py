@@ -2,9 +2,9 @@
 
     python benchmarks/update_rules.py [--weights N] [--rounds N]
 
-One thread, processor time; each round times a copy (`np.copyto`), the plain update (one pass: it reads g and w and writes
-w) and the rule's, one after the other, and what is told are least times over the rounds, and the median over the rounds
-of rule / plain. GB/s count what a rule must move: 4 bytes for each weight of each vector that it reads or writes.
+One thread, processor time. Each round times a copy (`np.copyto`), the plain update (one pass, which reads g and w and
+writes w) and the rule's, one after the other. Told are the least times over the rounds, and the median over the rounds
+of rule / plain. GB/s count what must be moved: 4 bytes for each weight of each vector that is read or written.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ class Served:
         self.staleness[worker] = Staleness(lag)
         known = sent.weights
         if sent.looked_at and known is not None:
-            master = self.rule.master(weights, self.memory)
+            with np.errstate(over="ignore"):  # of a training that diverges
+                master = self.rule.master(weights, self.memory)
             self.staleness[worker] = measured(_gradient(fragment, weights), known, master, lag)
         if fragment.values.dtype == np.uint8 and isinstance(self.rule, Asgd):
             subtract(fragment, weights, rate)  # a code's few elements, without making a gradient of it

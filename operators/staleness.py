@@ -32,7 +32,7 @@ class Staleness(NamedTuple):
 
 
 def measured(gradient: Vector, computed_on: Vector, applied_to: Vector, lag: int | None = None) -> Staleness:
-    """The staleness of a gradient with its gaps.
+    """The staleness of a gradient with its gaps, but those that are no numbers in float32: of a training that diverges.
 
     Args:
         gradient: (weights,) float32.
@@ -40,7 +40,10 @@ def measured(gradient: Vector, computed_on: Vector, applied_to: Vector, lag: int
         applied_to: (weights,) float32.
         lag: updates in between, if they are counted.
     """
-    apart = applied_to - computed_on
-    gap = math.sqrt(float(np.dot(apart, apart)) / apart.size)
-    norm = math.sqrt(float(np.dot(gradient, gradient)))
-    return Staleness(lag, gap, gap / norm if norm else None)
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart = applied_to - computed_on
+        gap = math.sqrt(float(np.dot(apart, apart)) / apart.size)
+        norm = math.sqrt(float(np.dot(gradient, gradient)))
+    if not math.isfinite(gap):
+        return Staleness(lag)
+    return Staleness(lag, gap, gap / norm if norm and math.isfinite(norm) else None)

@@ -35,6 +35,7 @@ class Rates:
         utilisation: share of the compute tasks of all nodes that were busy.
         staleness: of the gradients of the stretch; NaN where there were none.
         gap: how far the replicas were apart, root mean square; NaN where it was not measured.
+        gradient_gap: how far weights moved until a gradient was applied, likewise.
     """
 
     time_s: Floats
@@ -42,6 +43,7 @@ class Rates:
     utilisation: Floats
     staleness: Floats
     gap: Floats
+    gradient_gap: Floats
 
 
 def accuracies(record: Record) -> Accuracies:
@@ -72,13 +74,14 @@ def rates(record: Record) -> Rates:
 
     if not points or times[-1] <= 0:
         nothing = np.empty(0)
-        return Rates(nothing, nothing, nothing, nothing, nothing)
+        return Rates(nothing, nothing, nothing, nothing, nothing, nothing)
     return Rates(
         time_s=(edges[:-1] + edges[1:]) / 2,
         sending=gained("sent_nbytes") / length_s / nodes,
         utilisation=gained("computing_s") / length_s / (nodes * tasks_per_node(record)),
         staleness=mean("staleness", "stale_gradients"),
         gap=mean("gap", "gaps"),
+        gradient_gap=mean("gradient_gap", "gapped_gradients"),
     )
 
 

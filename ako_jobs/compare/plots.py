@@ -113,6 +113,13 @@ def _pictures(pictured: Pictured) -> Iterator[tuple[str, Any]]:
     yield "utilisation_over_time", _over_time(pictured, rates, _utilisation, "time, s", "busy compute tasks, %")
     yield "staleness_over_time", _over_time(pictured, rates, _staleness, "time, s", "staleness, gradients")
     yield "gap_over_time", _over_time(pictured, rates, _gap, "time, s", "gap of the replicas, rms of weights")
+    if any(
+        point.get("gapped_gradients")
+        for found in pictured.records.values()
+        for each in found
+        for point in each["series"]
+    ):
+        yield "gradient_gap_over_time", _over_time(pictured, rates, _gradient_gap, "time, s", "gap of gradients")
     for key in pictured.comparison.sweep:
         yield f"sweep_{key}", _sweep(pictured, key)
 
@@ -141,6 +148,11 @@ def _gap(found: Rates) -> tuple[Any, Any]:
     """A line from measurement to measurement: there is one now and then only."""
     known = ~np.isnan(found.gap)
     return found.time_s[known], found.gap[known]
+
+
+def _gradient_gap(found: Rates) -> tuple[Any, Any]:
+    known = ~np.isnan(found.gradient_gap)
+    return found.time_s[known], found.gradient_gap[known]
 
 
 def _panels(count: int, *, width: float = 4.2, height: float = 3.0, **shared: Any) -> tuple[Any, list[Any]]:

@@ -51,6 +51,9 @@ class Condition:
         predicted_nbytes_s: bytes per second that this choice is to send, likewise.
         compression: how many times as large as codes what they stand for is, as their sender samples it.
         poisoned: gradients and fragments since the start that were not finite, and counted as zeros; None if none was.
+        lag: updates between a gradient's weights and those that it was applied to, likewise.
+        gap: how far these were apart, likewise.
+        normalised_gap: the gap over the gradient's norm, likewise.
     """
 
     name: str
@@ -67,6 +70,9 @@ class Condition:
     predicted_nbytes_s: float | None = None
     compression: float | None = None
     poisoned: int | None = None
+    lag: float | None = None
+    gap: float | None = None
+    normalised_gap: float | None = None
 
 
 def group(statistics: Iterable[NodeStatistics]) -> dict[int, list[NodeStatistics]]:
@@ -107,6 +113,9 @@ def condition(name: str, before: NodeStatistics, after: NodeStatistics) -> Condi
         every=_newest(after, "every"),
         predicted_nbytes_s=_newest(after, "predicted_nbytes_s"),
         compression=_newest(after, "compression_ratio"),
+        lag=_newest(after, "lag"),
+        gap=_newest(after, "gap"),
+        normalised_gap=_newest(after, "normalised_gap"),
         poisoned=poisoned([after]) or None,
     )
 

@@ -113,6 +113,7 @@ def installed_versions() -> dict[str, str]:
 
 def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str, JsonValue]]) -> JsonValue:
     staleness = _merged(statistics, "staleness")
+    stale = {name: _merged(statistics, f".{name}") for name in ("lag", "gap", "normalised_gap")}
     ratios = [
         each.last for told in statistics for name, each in told.samples.items() if name.endswith(".compression_ratio")
     ]
@@ -127,6 +128,7 @@ def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str,
         "staleness_mean": _number(staleness.total / staleness.count) if staleness else None,
         "compression_ratio": _number(fmean(ratios)) if ratios else None,
         "poisoned": poisoned(statistics),
+        **{f"{name}_mean": _number(found.total / found.count) if found else None for name, found in stale.items()},
     }
 
 

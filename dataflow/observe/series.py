@@ -25,6 +25,8 @@ class Point:
         staleness: the sum of these.
         gaps: how many times it has been measured how far the replicas are apart.
         gap: the sum of what was found: root mean squares of weights' distances from the mean of all replicas.
+        gapped_gradients: of how many gradients a gap is known.
+        gradient_gap: the sum of these: root mean squares of how far weights moved until a gradient was applied.
     """
 
     time_s: float
@@ -36,6 +38,8 @@ class Point:
     staleness: float
     gaps: int
     gap: float
+    gapped_gradients: int = 0
+    gradient_gap: float = 0.0
 
 
 @dataclass
@@ -72,7 +76,7 @@ class Series:
         self._made += 1
         self._told.clear()
         nodes = self._newest.values()
-        stale, apart = _samples(nodes, ".staleness"), _samples(nodes, ".rms")
+        stale, apart, gapped = (_samples(nodes, name) for name in (".staleness", ".rms", ".gap"))
         self.points.append(
             Point(
                 time_s=self._time_s,
@@ -84,6 +88,8 @@ class Series:
                 staleness=sum(sample.total for sample in stale),
                 gaps=sum(sample.count for sample in apart),
                 gap=sum(sample.total for sample in apart),
+                gapped_gradients=sum(sample.count for sample in gapped),
+                gradient_gap=sum(sample.total for sample in gapped),
             )
         )
 

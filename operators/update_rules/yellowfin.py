@@ -14,6 +14,7 @@ from operators.update_rules.rule import Memory, Push, Rule
 
 _VELOCITY, _MEAN, _SQUARES = "velocity", "mean", "squares"
 _TINY = 1e-30
+_HALVINGS = 50
 
 
 @final
@@ -124,10 +125,10 @@ class YellowFin(Rule):
 
 
 def single_step(low: float, high: float, variance: float, distance: float) -> tuple[float, float]:
-    """Momentum and rate that minimise momentum D^2 + rate^2 C (equation 15, by Cardano's formula).
+    """Momentum and rate that minimise momentum D^2 + rate^2 C (equation 15).
 
-    Without the bound, x = sqrt(mu) is the root in [0, 1) of D^2 x = 2 C (1 - x)^3 / h_min^2, that is of y^3 + p y + p
-    for y = x - 1 and p = (D h_min)^2 / (2 C).
+    Without the bound x = sqrt(mu) solves p x = (1 - x)^3 for p = (D h_min)^2 / (2 C). The left side rises from 0, the
+    right one falls to 0, so x is found by halving [0, 1]; Cardano's formula loses all digits where p is large.
 
     Args:
         low: least curvature, h_min.
@@ -135,9 +136,14 @@ def single_step(low: float, high: float, variance: float, distance: float) -> tu
         variance: of the gradient, C.
         distance: to the optimum, D.
     """
-    p = (distance * low) ** 2 / (2 * variance)
-    root = math.cbrt((-math.sqrt(p * p + 4 / 27 * p**3) - p) / 2)
-    x = root - p / (3 * root) + 1 if root else 1.0
+    p = distance * low * distance * low / (2 * variance)
+    left, right = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        x = (left + right) / 2
+        if p * x < (1 - x) ** 3:
+            left = x
+        else:
+            right = x
     ratio = math.sqrt(high / low)
-    momentum = max(min(max(x, 0.0), 1.0) ** 2, ((ratio - 1) / (ratio + 1)) ** 2)
+    momentum = max(left * left, ((ratio - 1) / (ratio + 1)) ** 2)
     return momentum, (1 - math.sqrt(momentum)) ** 2 / low

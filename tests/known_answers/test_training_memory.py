@@ -62,6 +62,47 @@ def test_one_worker_in_memory_equals_plain_sgd_bit_for_bit(topology: str, settin
     np.testing.assert_array_equal(replica(result.nodes[0]), plain_sgd())
 
 
+def test_one_worker_of_dana_is_nesterov_whether_the_server_or_the_worker_has_the_momentum() -> None:
+    """Bit for bit; but for rounding it is what the form gives whose rate is applied to the velocity."""
+    zero, slim = (run(job("parameter_server", rule=rule, momentum=0.9), 2) for rule in ("dana-zero", "dana-slim"))
+    np.testing.assert_array_equal(replica(zero.nodes[0]), replica(slim.nodes[0]))
+    np.testing.assert_allclose(replica(zero.nodes[0]), plain_sgd(momentum=0.9, nesterov=True), rtol=0, atol=1e-5)
+    assert np.abs(replica(zero.nodes[0]) - plain_sgd()).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("settings", "nodes"),
+    [
+        ({"rule": "dana-slim", "momentum": 0.9, "codec": "topk:density=0.05"}, 4),
+        ({"rule": "dana-slim", "momentum": 0.9, "servers": "all"}, 3),
+        ({"rule": "dana-zero", "momentum": 0.9, "consistency": "ssp", "servers": 2, "shard": "layer"}, 5),
+        ({"rule": "dana-dc", "momentum": 0.9, "codec": "int8", "pull_codec": "none"}, 4),
+        ({"rule": "easgd", "codec": "int8", "lr": 0.1, "momentum": 0.5}, 4),
+        ({"rule": "lwp", "momentum": 0.5, "codec": "int8", "lr": 0.03}, 4),
+        ({"rule": "yellowfin", "lr": 0.1, "epochs": 2}, 4),
+    ],
+)
+def test_rules_with_codecs_several_servers_and_bounds_end_with_equal_replicas_that_learnt(
+    settings: dict[str, Any], nodes: int
+) -> None:
+    result = run(job("parameter_server", **{"lr": 0.005, "epochs": 1, **settings}), nodes)
+    workers = [node for node in result.nodes if "replica" in node.states]
+    for node in workers:
+        np.testing.assert_allclose(replica(node), replica(workers[0]), rtol=0, atol=1e-6)
+    assert result.reports[-1][1].fields["loss"] < 2.2  # of ten classes, none of which is told from others: log(10)
+
+
+def test_workers_tell_how_stale_their_gradients_were() -> None:
+    plan = compile_graph(job("parameter_server", rule="dana-zero", momentum=0.5, epochs=1), 4, seed=BASE["seed"])
+    driver = MemoryDriver(plan)
+    driver.execute()
+    for engine in driver.engines[:3]:
+        samples = engine.statistics().samples
+        assert 1.5 < samples["load.lag"].total / samples["load.lag"].count <= 2
+        assert 0 < samples["load.gap"].maximum < 0.1
+        assert samples["load.normalised_gap"].count == samples["load.gap"].count == samples["load.lag"].count // 8
+
+
 @pytest.mark.parametrize("consistency", ["ssp", "async"])
 def test_one_sparse_worker_is_sgd_with_error_feedback_bit_for_bit(consistency: str) -> None:
     result = run(job("sparse", codec="threshold:tau=0.03", consistency=consistency), 1)

@@ -27,6 +27,13 @@ def test_rates_are_what_counters_grow_by_in_stretches_of_equal_length() -> None:
     np.testing.assert_allclose(found.gap, [0.5, 0.125, 0.125])
 
 
+def test_rates_gap_of_gradients_is_the_mean_of_those_measured_in_a_stretch() -> None:
+    told = record()
+    for point, (count, total) in zip(told["series"], ((2, 1.0), (2, 1.0), (4, 4.0)), strict=True):
+        point.update(gapped_gradients=count, gradient_gap=total)
+    np.testing.assert_allclose(rates(told).gradient_gap, [0.5, 1.5, 1.5])
+
+
 def test_rates_staleness_where_no_gradient_was_made_is_unknown() -> None:
     still = record()
     still["series"][2].update(stale_gradients=4, staleness=8.0)

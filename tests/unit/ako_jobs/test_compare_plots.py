@@ -45,6 +45,12 @@ def test_draw_writes_every_picture_that_there_is_something_to_draw_of(tmp_path: 
     assert drawn(plain, tmp_path / "b", record(), "it failed", None, None) == ALWAYS
 
 
+def test_draw_gaps_of_gradients_where_there_are_any(tmp_path: Path) -> None:
+    told = record()
+    told["series"][-1].update(gapped_gradients=2, gradient_gap=1.0)
+    assert drawn(comparison(seeds=1, target=None), tmp_path, told, record()) == {*ALWAYS, "gradient_gap_over_time"}
+
+
 def test_draw_runs_without_series_leave_pictures_empty(tmp_path: Path) -> None:
     silent = {**record(), "series": [], "links": []}
     assert drawn(comparison(seeds=1), tmp_path, silent, silent) == {*ALWAYS, "time_to_target"}

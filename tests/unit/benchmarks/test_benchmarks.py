@@ -86,3 +86,50 @@ def test_ready_messages_take_turns(stream_ends: ModuleType) -> None:
     assert messages[0] is messages[16]
     assert len({id(message) for message in messages}) == 16
     assert {len(message) for message in messages} == {3}
+
+
+@pytest.fixture
+def dana_runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "reproductions"))
+    return importlib.import_module("dana_runs")
+
+
+@pytest.fixture
+def dana_speedup(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "reproductions"))
+    return importlib.import_module("dana_speedup")
+
+
+def test_asynchronous_workers_are_as_much_faster_as_the_papers_figure_says(dana_speedup: ModuleType) -> None:
+    spreads = dana_speedup.SPREADS
+    assert dana_speedup.ratio(spreads["gamma"], 32, draws=50)[0] == pytest.approx(1.219, abs=0.01)
+    assert dana_speedup.ratio(spreads["gamma-heterogeneous"], 1000, draws=50)[0] == pytest.approx(6.7, abs=0.5)
+    assert dana_speedup.ratio(spreads["constant"], 7, draws=1)[0] == 1.0
+
+
+def test_tables_of_rules_have_mean_and_deviation_and_say_where_seeds_are_missing(dana_runs: ModuleType) -> None:
+    runs = [
+        {
+            "compute": "gamma",
+            "workers": workers,
+            "lr": 0.006,
+            "rule": rule,
+            "accuracy": accuracy,
+            "staleness": {"gap": 2e-6},
+        }
+        for workers, rule, accuracy in ((8, "asgd", 90.0), (8, "asgd", 92.0), (8, "asgd", 94.0), (16, "easgd", 50.0))
+    ]
+    lines = list(dana_runs.tables(runs))
+    assert lines[1:5] == [
+        "| workers | asgd | easgd |",
+        "| --- | --- | --- |",
+        "| 8 | 92.00 ± 2.00 |  |",
+        "| 16 |  | 50.00 (1) |",
+    ]
+    assert lines[8] == "| 8 | 2e-06 ± 0 |  |"
+
+
+def test_staleness_of_a_run_is_the_mean_over_all_workers_samples(dana_runs: ModuleType) -> None:
+    lag = [{"mean": 3.0, "count": 1}, {"mean": 6.0, "count": 2}]
+    record = {"nodes": [{"samples": {"load.lag": lag[0]}}, {"samples": {"load.lag": lag[1]}}, {"samples": {}}]}
+    assert dana_runs.staleness(record) == {"lag": 5.0}

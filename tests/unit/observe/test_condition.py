@@ -27,6 +27,9 @@ def test_conditions_are_of_the_time_between_the_oldest_and_the_newest_statistics
             "partition.predicted_nbytes_s": SampleStatistics(3, 9.0, 4.0, 125.0),
             "compute.loss_p": SampleStatistics(1, 7.0, 7.0, 7.0),
             "send.compression_ratio": SampleStatistics(2, 500.0, 300.0, 200.0),
+            "load.normalised_gap": SampleStatistics(1, 0.125, 0.125, 0.125),
+            "load.gap": SampleStatistics(1, 0.5, 0.5, 0.5),
+            "load.lag": SampleStatistics(2, 7.0, 4.0, 3.0),
         },
         running_s=14.0,
         compute_tasks=2,
@@ -49,6 +52,9 @@ def test_conditions_are_of_the_time_between_the_oldest_and_the_newest_statistics
             every=4.0,
             predicted_nbytes_s=125.0,
             compression=200.0,
+            lag=3.0,
+            gap=0.5,
+            normalised_gap=0.125,
         )
     ]
 

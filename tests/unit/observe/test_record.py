@@ -50,6 +50,8 @@ STATISTICS = [
         sent_nbytes={1: 60},
         samples={
             "compute.staleness": SampleStatistics(6, 6.0, 2.0, 1.0),
+            "load.lag": SampleStatistics(4, 8.0, 3.0, 1.0),
+            "load.gap": SampleStatistics(2, 1.0, 0.75, 0.25),
         },
         running_s=4.0,
     ),
@@ -97,6 +99,9 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
             "staleness_mean": 1.5,
             "compression_ratio": None,
             "poisoned": 0,
+            "lag_mean": 2.0,
+            "gap_mean": 0.5,
+            "normalised_gap_mean": None,
         },
         "nodes": [
             {
@@ -120,6 +125,8 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
                 "received_nbytes": 0,
                 "samples": {
                     "compute.staleness": {"count": 6, "mean": 1.0, "maximum": 2.0, "last": 1.0},
+                    "load.gap": {"count": 2, "mean": 0.5, "maximum": 0.75, "last": 0.25},
+                    "load.lag": {"count": 4, "mean": 2.0, "maximum": 3.0, "last": 1.0},
                 },
             },
             {

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 
 from dataflow.node_context import NodeContext
@@ -118,6 +120,18 @@ def test_load_weights_replaces_the_cells_and_ticks_their_server():
     assert replica(load) == [10, 7, 8, 40]
     assert load.states["clocks"].applied(2).tolist() == [0, 5, 0]
     assert load.states["clocks"].applied(1).tolist() == [0, 0, 0]
+
+
+def test_load_tells_what_the_server_says_of_staleness():
+    node = NodeContext(index=0, members={"worker": (0,), "server": (1, 2)})
+    own = states()
+    stated = own | {"clocks": Clocks(cells=3, origins="server"), "pulled": own["replica"]}
+    load = Harness(Load(layout=LAYOUT), node=node, states=stated)
+    answer = Weights(to=0, origin=2, start=1, stop=2, clock=5, values=read_only(7, 8))
+    assert load.send(answer) == []
+    assert load.send(replace(answer, lag=0)) == [Sample("lag", 0.0)]
+    told = load.send(replace(answer, lag=3, gap=0.5, normalised_gap=0.25))
+    assert told == [Sample("lag", 3.0), Sample("gap", 0.5), Sample("normalised_gap", 0.25)]
 
 
 def coded():

@@ -17,6 +17,7 @@ from operators.messages import Batch, Progress
 from operators.optimizer import Sgd
 from operators.quarantine import poison
 from operators.schedule import Schedule
+from operators.staleness import GAP_EVERY
 from operators.vector_state import VectorState
 
 MODEL = Model(TWO)
@@ -283,6 +284,47 @@ def test_staleness_is_what_the_weights_lacked_when_the_gradient_was_computed():
     clocks.advance(2, slice(0, 2), 1, 3)  # comes while the gradient is computed
     effects = compute.merge([part])
     assert Sample("staleness", 2.0) in effects
+
+
+def test_compute_tells_every_eighth_gradient_how_far_others_moved_the_replica_meanwhile():
+    compute = make(local=True)
+    told = []
+    for step in range(2 * GAP_EVERY):
+        part = compute.part(*shards(1, step=step))
+        compute.states["replica"].values[:] += np.float32(0.25)
+        norm = float(np.linalg.norm(part.gradient))
+        told.append([effect for effect in compute.merge([part]) if isinstance(effect, Sample)][1:])
+        if step % GAP_EVERY == GAP_EVERY - 1:
+            gap, normalised = told[-1]
+            assert (gap.name, gap.value) == ("gap", pytest.approx(0.25, rel=1e-5))
+            assert (normalised.name, normalised.value) == ("normalised_gap", pytest.approx(0.25 / norm, rel=1e-5))
+    assert [len(each) for each in told] == 2 * [*[0] * (GAP_EVERY - 1), 2]
+
+
+def test_compute_that_does_not_update_its_replica_measures_no_gap():
+    compute = make(local=False, emits="gradient")
+    told = [effect for step in range(GAP_EVERY) for effect in compute.send(*shards(1, step=step))]
+    assert [effect.name for effect in told if isinstance(effect, Sample)] == ["staleness"] * GAP_EVERY
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_compute_scaled_momentum_keeps_earlier_updates_when_the_rate_changes(local):
+    # Rates 0.1, 0.2 and 0.3 in turn: v <- v / 2 + rate g, and the update is rate g + v / 2.
+    schedule = Schedule(lr=0.3, warmup_steps=6)
+    optimizer = Sgd(momentum=0.5, nesterov=True, scaled=True)
+    compute = make(local=local, schedule=schedule, optimizer=optimizer)
+    start, velocity = IDENTITY.copy(), np.zeros_like(IDENTITY)
+    for number in (1, 2, 3):
+        compute.send(*shards(1, step=number))
+        out = np.empty_like(start)
+        MODEL.gradient(start, IMAGES, LABELS, out, MODEL.workspace(4), 0.25, statistics=NONE, seed=0)
+        step = np.float32(schedule.at(number, 3)) * out
+        velocity = np.float32(0.5) * velocity + step
+        update = step + np.float32(0.5) * velocity
+        assert np.array_equal(compute.emitted("gradients")[-1].values, update)
+        start -= update if local else 0
+    assert [schedule.at(number, 3) for number in (1, 3)] == pytest.approx([0.1, 0.3])
+    assert np.array_equal(weights(compute), start)
 
 
 def test_compute_empty_mini_batch_is_no_gradient_whatever_the_optimizer():

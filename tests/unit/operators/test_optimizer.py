@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from operators.optimizer import Sgd
+from operators.optimizer import Sgd, travel
 
 SETTINGS = [
     {},
@@ -53,6 +53,38 @@ def test_direct_momentum_sums_decayed_gradients():
     # 1 + 4/2 = 3, then 3/2 + 3
     sgd = Sgd(momentum=0.5, weight_decay=0.5)
     assert directions(sgd, [vector(1)] * 2, vector(4)) == ([[3], [4.5]], [4.5])
+
+
+def test_direct_scaled_has_the_rate_in_the_velocity():
+    # v = 2 * 1, then 2 / 2 + 4 * 1; the direction is rate + v / 2
+    sgd = Sgd(momentum=0.5, nesterov=True, scaled=True)
+    velocity, found = sgd.velocity(1), []
+    for rate in (2.0, 4.0):
+        direction = vector(1)
+        sgd.direct(direction, vector(9), velocity, rate)
+        found.append((direction.tolist(), velocity.tolist()))
+    assert found == [([3], [2]), ([6.5], [5])]
+
+
+def test_direct_scaled_without_momentum_is_the_update():
+    direction, sgd = vector(1, -2), Sgd(scaled=True, weight_decay=0.5)
+    sgd.direct(direction, vector(4, 8), sgd.velocity(2), 0.5)
+    assert direction.tolist() == [1.5, 1]
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_travel_equals_direct_and_a_subtraction_bit_for_bit(nesterov):
+    rng = np.random.default_rng(4)
+    sgd = Sgd(momentum=0.9, nesterov=nesterov, weight_decay=0.01, scaled=True)
+    one, other = (rng.standard_normal(50, np.float32) for _ in range(2))
+    other[:] = one
+    velocities = sgd.velocity(50), sgd.velocity(50)
+    for rate in (0.1, 0.2, 0.05):
+        gradient = rng.standard_normal(50, np.float32)
+        travel(one, velocities[0], gradient, momentum=0.9, rate=rate, weight_decay=0.01, nesterov=nesterov)
+        sgd.direct(gradient, other, velocities[1], rate)
+        other -= gradient
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

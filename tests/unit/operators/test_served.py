@@ -69,6 +69,15 @@ def test_served_gap_of_a_gradient_of_zeros_has_no_normalised_one():
     assert (message.gap, message.normalised_gap) == (0.0, None)
 
 
+def test_served_gap_that_is_no_number_is_not_told():
+    harness = server(Asgd())
+    for number in range(1, GAP_EVERY + 1):
+        answer(harness, 0, number)
+    answer(harness, 1, 1, 3e38)
+    message = answer(harness, 0, GAP_EVERY + 1)
+    assert (message.lag, message.gap, message.normalised_gap) == (1, None, None)
+
+
 def test_serve_without_schedule_subtracts_updates():
     assert answer(server(Asgd(), schedule=None), 0, 1).values.tolist() == [8, 18]
 

@@ -111,6 +111,15 @@ def test_single_step_without_bound_solves_the_cubic():
     assert single_step(1, 1, 2, 1) == pytest.approx((0.25, 0.25))
 
 
+def test_single_step_of_nearly_no_noise_has_next_to_no_momentum():
+    # p = 1e30 / 2, so x is 2e-30
+    assert single_step(1, 1, 1e-30, 1) == pytest.approx((0, 1), abs=1e-12)
+
+
+def test_single_step_of_nothing_but_noise_has_all_momentum():
+    assert single_step(1, 1, 1e30, 1)[0] == pytest.approx(1, abs=1e-9)
+
+
 def test_single_step_of_a_wide_range_of_curvature_is_bound():
     # (3 - 1) / (3 + 1) = 1/2; without noise there would be no momentum
     assert single_step(1, 9, 1e-9, 1) == pytest.approx((0.25, 0.25))

@@ -1,0 +1,122 @@
+import json
+from typing import get_args
+
+import pytest
+
+from ako_jobs import ako, all_to_all, parameter_server, sparse
+from ako_jobs.jobs import load_job, prepare
+from ako_jobs.parameter_server import Config, build
+from ako_jobs.update_rules import RuleName
+from dataflow.errors import ConfigError
+from operators.optimizer import Sgd
+from operators.update_rules import Asgd, DanaDc, DanaZero, DcAsgd, Easgd, GapAware, Lwp, MultiAsgd, NagAsgd, YellowFin
+
+KEPT = {"momentum": 0.9, "weight_decay": 0.01}
+
+
+def graph(**settings):
+    return build(Config.parse(settings))
+
+
+def params(built, name):
+    texts = {each.id: each.params for each in built.operators} | {each.name: each.params for each in built.elements}
+    return json.loads(texts[name])
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule", "optimizer"),
+    [
+        ({}, Asgd(), Sgd()),
+        ({"momentum": 0.9, "nesterov": True}, Asgd(), Sgd(momentum=0.9, nesterov=True)),
+        ({"rule": "dana-slim", **KEPT}, Asgd(), Sgd(**KEPT, nesterov=True, scaled=True)),
+        ({"rule": "nag-asgd", **KEPT}, NagAsgd(**KEPT), Sgd()),
+        ({"rule": "multi-asgd", **KEPT}, MultiAsgd(**KEPT), Sgd()),
+        ({"rule": "lwp", **KEPT}, Lwp(**KEPT), Sgd()),
+        ({"rule": "dana-zero", **KEPT}, DanaZero(**KEPT), Sgd()),
+        ({"rule": "dana-dc", **KEPT, "dc_lambda": 1}, DanaDc(**KEPT, strength=1), Sgd()),
+        ({"rule": "dc-asgd"}, DcAsgd(momentum=0, strength=2), Sgd()),
+        ({"rule": "dc-asgd-a", **KEPT}, DcAsgd(**KEPT, strength=2, smoothing=0.95), Sgd()),
+        ({"rule": "yellowfin", "lr": 0.5}, YellowFin(lr=0.5), Sgd()),
+        ({"rule": "gap-aware", **KEPT}, GapAware(), Sgd(**KEPT)),
+        ({"rule": "easgd", "alpha": 0.3}, Easgd(alpha=0.3), Sgd()),
+    ],
+)
+def test_rule_says_what_servers_and_workers_do(settings, rule, optimizer):
+    config = Config.parse(settings)
+    assert (config.server_rule, config.worker_optimizer) == (rule, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule", "consistency"),
+    [
+        ({}, "asgd", "async"),
+        ({"consistency": "bsp"}, "ssgd", "bsp"),
+        ({"rule": "ssgd"}, "ssgd", "bsp"),
+        ({"n_push": "2", "n_fetch": "4"}, "downpour", "async"),
+        ({"n_push": "1"}, "asgd", "async"),
+        ({"rule": "dana-zero", "momentum": 0.9, "consistency": "ssp"}, "dana-zero", "ssp"),
+    ],
+)
+def test_rule_and_consistency_follow_from_each_other_where_one_is_left_out(settings, rule, consistency):
+    config = Config.parse(settings)
+    assert (config.rule, config.consistency) == (rule, consistency)
+
+
+@pytest.mark.parametrize("rule", get_args(RuleName))
+def test_every_rule_builds_a_sound_job(rule):
+    needs = {"downpour": {"n_push": 2, "n_fetch": 2}}.get(rule, {"momentum": 0.9})
+    prepared = prepare(load_job("parameter_server"), {"rule": rule, **needs}, 3)
+    assert prepared.spec.config["rule"] == rule
+
+
+def test_dana_slim_sends_updates_that_servers_subtract():
+    built = graph(rule="dana-slim", momentum=0.9)
+    assert params(built, "compute")["emits"] == "update"
+    assert params(built, "serve")["schedule"] is None
+    assert params(graph(), "serve")["schedule"]["lr"] == 0.02
+
+
+def test_rule_is_what_the_server_keeps_for():
+    assert params(graph(rule="dana-zero", momentum=0.9), "served")["rule"]["kind"] == "dana-zero"
+
+
+def test_velocity_is_where_the_momentum_is():
+    assert params(graph(rule="dana-slim", momentum=0.9), "velocity")["optimizer"]["momentum"] == 0.9
+    assert params(graph(rule="dana-zero", momentum=0.9), "velocity")["optimizer"]["momentum"] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rule": "dana-slm"}, r"rule: must be asgd, .* \(got dana-slm\); did you mean 'dana-slim'\?"),
+        ({"rule": "dana-slim"}, "rule=dana-slim needs momentum; add momentum=0.9"),
+        ({"rule": "ssgd", "consistency": "ssp"}, "rule=ssgd is consistency=bsp, not ssp; leave out consistency"),
+        ({"rule": "lwp", "momentum": 0.9, "consistency": "bsp"}, "rule=lwp is asynchronous, .* leave out consistency"),
+        ({"rule": "easgd", "n_fetch": 2}, "rule=easgd needs a push and a pull per mini-batch; use n_push=1 n_fetch=1"),
+        ({"rule": "downpour"}, "add n_push=4 n_fetch=4, or use rule=asgd"),
+        ({"rule": "dana-dc", "momentum": 0.9, "nesterov": True}, "says itself whether momentum looks ahead"),
+        ({"dc_lambda": 1}, "dc_lambda is for rule=dc-asgd or dc-asgd-a or dana-dc, and rule is asgd; leave it out"),
+        ({"alpha": 0.5}, "alpha is for rule=easgd, and rule is asgd"),
+        ({"rule": "gap-aware", "codec": "int8"}, "a code of them is not what arrives; add pull_codec=none"),
+        ({"rule": "yellowfin", "servers": 2}, r"several servers have parts of it each \(got 2\); use servers=1"),
+        ({"rule": "yellowfin", "servers": "all"}, "several servers have parts of it each .got all.; use servers=1"),
+        ({"rule": "yellowfin", "model": "resnet20"}, "gradients of this one come in parts"),
+    ],
+)
+def test_rule_that_cannot_be_run_is_refused_with_the_reason(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        graph(**settings)
+
+
+def test_codec_of_pushes_goes_with_a_rule_that_looks_at_what_was_sent():
+    assert params(graph(rule="dana-dc", momentum=0.9, codec="int8", pull_codec="none"), "serve")["codec"]
+
+
+@pytest.mark.parametrize("job", [ako, all_to_all, sparse])
+def test_topology_without_servers_says_where_rules_are(job):
+    with pytest.raises(ConfigError, match=r"unknown key \(got rule\); .* ako run parameter_server rule="):
+        job.Config.parse({"rule": "dana-slim"})
+
+
+def test_parameter_server_module_is_the_job():
+    assert load_job("parameter_server").config is parameter_server.Config
