@@ -13,7 +13,8 @@ from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.quantities import duration
 from operators.neighbours import Absorb, Push, PushMean, ReceiveContributions, SendContributions
-from operators.shared_replica import ShareClocks, SharedReplica
+from operators.share_clocks import ShareClocks
+from operators.shared_replica import SharedReplica
 from operators.topology import parse_topology
 
 

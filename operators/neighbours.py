@@ -11,7 +11,8 @@ from dataflow.state import Writes
 from operators.messages import Gradient, Progress
 from operators.schedule import Schedule
 from operators.share import Contribution
-from operators.shared_replica import Notice, ShareClocksState, SharedReplicaState
+from operators.share_clocks import ShareClocksState
+from operators.shared_replica import Notice, SharedReplicaState
 
 
 class Push(Operator):

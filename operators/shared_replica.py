@@ -17,7 +17,6 @@ from dataflow.message import Message
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Sample
 from dataflow.state import StateElement, StateKind
-from operators.clocks import ClocksState
 from operators.compression import Codec, Residual, add
 from operators.dnn import NetworkSpec
 from operators.edge_codes import EdgeCodes
@@ -26,11 +25,11 @@ from operators.messages import Code, Vector
 from operators.reconfigure import rewire
 from operators.schedule import Schedule
 from operators.share import FAR, Contribution, Sharing, Told, Total, Waves
+from operators.share_clocks import Consistency, ShareClocksState
 from operators.topology import Edges, Topology, behind
 from operators.vector_state import VectorState
 from operators.warm_start import WarmStart, initial_weights
 
-Consistency = Literal["bsp", "ssp", "assp", "eventual"]
 Flow = Literal["newest", "period"]
 
 
@@ -288,72 +287,6 @@ class SharedReplicaState(VectorState):
                 known=told.known,
                 values=codes[number] if codes else total.values[self._layout.weights(start, stop)],
             )
-
-
-class ShareClocksState(ClocksState):
-    """Clocks of one node of a tree: how far others let it go on (3.5).
-
-    `bound` is the number of gradients that it must not be `slack` beyond; `oldest` that of the slowest other node's
-    that are in its belief.
-    """
-
-    def __init__(self) -> None:
-        """Nothing is made, and nobody is waited for."""
-        super().__init__(1, {})
-        self.bound = FAR
-        self.oldest = 0
-
-    def follow(self, sharing: Sharing, consistency: Consistency, rounds: int) -> None:
-        """Bring the clocks up to date with what is known.
-
-        With ``ssp`` U[q] counts updates in x of q, and with ``assp`` those in its belief: U[p] - min U[q], of which
-        U[p] grows by one with each gradient made here, becomes a bound for that number.
-
-        Args:
-            sharing: of the node.
-            consistency: what the node waits for.
-            rounds: bulk-synchronous rounds whose updates are all in the replica.
-        """
-        places = list(sharing.others)
-        self.oldest = int(sharing.counts[places].min(initial=FAR))
-        if consistency == "bsp":
-            self.bound = rounds
-        elif consistency == "ssp":
-            self.bound = int(sharing.known[0, places].min(initial=FAR))
-        elif consistency == "assp":
-            foreign = int(sharing.counts.sum() - sharing.counts[sharing.node])
-            self.bound = int(sharing.known[1, places].min(initial=FAR)) - foreign
-
-    def slowest(self) -> float:
-        """The number of gradients that this node must not be far beyond."""
-        return self.bound
-
-    def lag(self) -> int:
-        """Gradients made here beyond those of the slowest other node that are in the belief."""
-        return max(0, self.made - self.oldest)
-
-    def snapshot(self) -> ShareClocksState:
-        """A copy."""
-        copy = ShareClocksState()
-        copy.made, copy.images, copy.bound, copy.oldest = self.made, self.images, self.bound, self.oldest
-        return copy
-
-
-class ShareClocks(StateElement):
-    """Clocks of the workers of a tree.
-
-    Args:
-        waits: whether the node waits for others at all.
-    """
-
-    kind: ClassVar[StateKind] = StateKind.LOCAL
-    waits: bool = False
-
-    def create(self, _node: NodeContext) -> ShareClocksState:
-        """Nothing is made."""
-        clocks = ShareClocksState()
-        clocks.bound = 0 if self.waits else FAR
-        return clocks
 
 
 class SharedReplica(StateElement):

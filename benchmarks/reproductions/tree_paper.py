@@ -27,7 +27,8 @@ from dataflow.ports import In, Out
 from operators.layout import Layout
 from operators.messages import Gradient
 from operators.neighbours import Absorb, Push, ReceiveContributions, SendContributions
-from operators.shared_replica import ShareClocks, ShareClocksState, SharedReplica, SharedReplicaState
+from operators.share_clocks import ShareClocks, ShareClocksState
+from operators.shared_replica import SharedReplica, SharedReplicaState
 from operators.topology import parse_topology
 
 MODEL_NBYTES, WEIGHTS = 12_000_000, 30_000

@@ -17,7 +17,8 @@ from dataflow.operators_api import Emissions, EndOfData
 from operators.layout import Layout
 from operators.messages import Gradient
 from operators.neighbours import Absorb, Push
-from operators.shared_replica import ShareClocks, ShareClocksState, SharedReplica, SharedReplicaState
+from operators.share_clocks import ShareClocks, ShareClocksState
+from operators.shared_replica import SharedReplica, SharedReplicaState
 from operators.topology import parse_topology
 from tests.known_answers.integers import IntegerCompute, expected, integer_gradient
 

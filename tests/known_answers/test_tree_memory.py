@@ -32,7 +32,7 @@ def test_sharing_of_6_less_3_0_and_8_is_11_everywhere(topology: str) -> None:
         np.testing.assert_array_equal(node.states["replica"].tensors()["values"], np.full(WEIGHTS, 11.0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     topology=st.sampled_from(TOPOLOGIES),
     nodes=st.integers(1, 6),
@@ -62,7 +62,7 @@ def test_sharing_in_any_order_is_exact(
     assert_shared(run.nodes, ROUNDS, WEIGHTS)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     before=st.sampled_from(TOPOLOGIES),
     after=st.sampled_from(TOPOLOGIES),

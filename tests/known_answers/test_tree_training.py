@@ -34,8 +34,9 @@ def test_bsp_on_a_tree_equals_bsp_all_to_all_within_rounding(topology: str) -> N
 
 
 @pytest.mark.parametrize("codec", ["threshold", "topk", "fp16", "onebit"])
-def test_coded_replicas_end_alike_within_rounding(codec: str) -> None:
-    result = run("tree", 4, np.random.default_rng(7), topology="tree(2)", codec=codec)
+@pytest.mark.parametrize("change", [{}, {"then": "star", "change_after": 4}])
+def test_coded_replicas_end_alike_within_rounding(codec: str, change: dict[str, Any]) -> None:
+    result = run("tree", 4, np.random.default_rng(7), topology="tree(2)", codec=codec, **change)
     ends = [replica(node) for node in result.nodes]
     assert not np.allclose(ends[0], replica(run("tree", 4, epochs=0.02).nodes[0]), atol=1e-3)
     for one, other in pairwise(ends):

@@ -163,6 +163,29 @@ def test_plan_of_each_job_shows_the_same_operators(form: str, capsys: pytest.Cap
             assert operator in text
 
 
+def test_plan_of_trees_recommends_the_one_with_the_shortest_delay_that_holds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sum of 13,706 weights takes 60 ms here: a node with 63 neighbours has 7.6 s of work in each second."""
+    monkeypatch.setattr("dataflow.cli.graphs.measure_connection", lambda nbytes: (0.06, 0.0))
+    assert main(["plan", "tree", "--nodes", "64", "--rate", "1gbit", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["topologies"]
+    assert [each["topology"] for each in found[-2:]] == ["twin_masters", "star"]
+    assert [max(each["busy"], each["link"]) < 1 for each in found] == [True] * 4 + [False] * 3
+    assert main(["plan", "tree", "--nodes", "64", "--rate", "1gbit"]) == 0
+    assert f"recommended: topology={found[0]['topology']} (the shortest delay" in capsys.readouterr().out
+
+
+def test_plan_of_another_job_with_a_rate_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "ako", "--rate", "1gbit"]) == 2
+    assert "topologies are compared for the job tree" in capsys.readouterr().err
+
+
+def test_check_with_an_audit_says_that_all_updates_are_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "tree", "topology=star", "epochs=0.05", "warm_start=0", "--audit", "--nodes", "3"]) == 0
+    assert "tree on 3 nodes: every node ends with all 9 updates" in capsys.readouterr().out
+
+
 def test_plan_as_json_is_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "parameter_server", "servers=2", "--nodes", "5", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)

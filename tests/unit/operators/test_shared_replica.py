@@ -18,7 +18,8 @@ from operators.messages import Gradient
 from operators.neighbours import Absorb, Push, PushMean, SendContributions
 from operators.schedule import Schedule
 from operators.share import Contribution
-from operators.shared_replica import Notice, ShareClocks, ShareClocksState, SharedReplica, SharedReplicaState
+from operators.share_clocks import ShareClocks, ShareClocksState
+from operators.shared_replica import Notice, SharedReplica, SharedReplicaState
 from operators.topology import Topology
 
 WEIGHTS = 600_000

@@ -107,6 +107,8 @@ def first_of(run: SimRun, node: int, kind: Kind, nth: int = 0) -> int:
         ("all_to_all", {"consistency": "async"}),
         ("parameter_server", {"consistency": "async"}),
         ("parameter_server", {"consistency": "ssp", "servers": "all"}),
+        ("tree", {"flow": "period", "period": "5ms"}),
+        ("tree", {"then": "star", "change_after": 5}),
     ],
 )
 def test_replay_of_a_simulated_run_with_gamma_times_and_a_cut_is_identical(job: str, settings: dict[str, Any]) -> None:
