@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from dataflow.errors import ConfigError
 from dataflow.runtime.checkpoint_store import MANIFEST, newest_whole, numbers
 from dataflow.runtime.folders import LocalFolder
 
+ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, Any] = {"model": "mlp", "batch": 8, "warm_start": 0, "checkpoint_every": 512, "epochs": 6}
 
 
@@ -148,3 +152,31 @@ def test_run_goes_on_from_a_folder(tmp_path: Path) -> None:
     assert second.state is JobState.FINISHED
     alone = execute(prepare(job, SETTINGS | {"epochs": 3}, 1))
     assert second.artifacts["model.safetensors"] == alone.artifacts["model.safetensors"]
+
+
+def test_writers_killed_at_random_moments_leave_the_newest_whole_checkpoint() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "faults_checkpoints.py"), "kills", "--count", "8"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(said.stdout)
+    assert (found["killed"], found["restored"]) == (8, 8)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_training_goes_on_where_the_disk_is_full_and_says_so(tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(place)], check=True)
+    try:
+        (place / "other").write_bytes(bytes(7 << 20))
+        settings = SETTINGS | {"epochs": 3, "checkpoint_every": 256, "keep_checkpoints": 1000, "checkpoint_dir": place}
+        result = execute(prepare(load_job("ako"), {key: str(value) for key, value in settings.items()}, 2))
+        assert result.state is JobState.FINISHED
+        warnings: Any = result.record["warnings"]
+        (warning,) = [text for text in warnings if "No space left" in text]
+        assert f"{place}/{result.job}" in warning
+        assert "the job goes on without it" in warning
+        manifest, _ = newest_whole(LocalFolder(place / result.job))
+        assert manifest.number > 0
+        assert not list(place.rglob("*.part"))
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
