@@ -27,6 +27,10 @@ from typing import Any
 
 import numpy as np
 
+from ako_jobs.jobs import load_job, prepare
+from ako_jobs.resume import resumed
+from ako_jobs.run import execute
+from dataflow import JobSpec, JobState, LocalCluster, Resume
 from dataflow.engine.checkpoints import KeptFile, Manifest, encode
 from dataflow.engine.events import Snapshot
 from dataflow.runtime.checkpoint_store import CheckpointStore, load_manifest, newest_whole, numbers
@@ -97,9 +101,6 @@ def small_disk(megabytes: int) -> Iterator[Path]:
 
 
 def full() -> dict[str, Any]:
-    from ako_jobs.jobs import load_job, prepare
-    from ako_jobs.run import execute
-
     with small_disk(8) as path:
         (path / "other").write_bytes(bytes(6 << 20))
         settings = {"checkpoint_every": 256, "checkpoint_dir": str(path), "keep_checkpoints": 100, "epochs": 4}
@@ -116,10 +117,6 @@ def full() -> dict[str, Any]:
 
 
 def resume(count: int) -> list[dict[str, Any]]:
-    from ako_jobs.jobs import load_job, prepare
-    from ako_jobs.resume import resumed
-    from dataflow import JobSpec, JobState, LocalCluster, Resume
-
     found = []
     for _ in range(count):
         with tempfile.TemporaryDirectory() as path:
