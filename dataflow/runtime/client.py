@@ -36,6 +36,9 @@ DEADLINE_S = 5.0
 """Seconds within which the master must answer."""
 
 _UPLOAD_NBYTES_PER_S = 1 << 20
+_VERIFY_S = 60.0
+"""Seconds more that the master is given to look for a whole checkpoint."""
+
 _THREADS = 1000
 """Calls at a time; threads are made when they are needed."""
 
@@ -167,7 +170,8 @@ class Client:
             bundle=bundle.data if bundle else b"",
             bundle_digest=bundle.digest if bundle else "",
         )
-        reply = self._call(self._stub.Submit, request, extra_s=request.ByteSize() / _UPLOAD_NBYTES_PER_S)
+        extra_s = request.ByteSize() / _UPLOAD_NBYTES_PER_S + (_VERIFY_S if spec.resume else 0.0)
+        reply = self._call(self._stub.Submit, request, extra_s=extra_s)
         return str(reply.job)
 
     def jobs(self) -> list[JobStatus]:

@@ -13,13 +13,12 @@ from dataflow.engine.checkpoints import EVERY_KIND, resumption
 from dataflow.errors import AkoError
 from dataflow.observe.condition import RECENT, MeasuredJob
 from dataflow.plan.compile import compile_graph
-from dataflow.plan.job import JobSpec
+from dataflow.plan.job import JobSpec, Resume
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
 from dataflow.runtime.checkpoint_store import contents, load_manifest
-from dataflow.runtime.folders import Folder
 from dataflow.runtime.resuming import checkpoints_of, keeping, resumed_folder
 from dataflow.runtime.store import Store
 from dataflow.runtime.wire import CHUNK_NBYTES, statistics_from_wire
@@ -216,38 +215,30 @@ class JobRun:
             self._send(node, lambda: pb.MasterMessage(job=self.id, kill=pb.Kill(grace_s=grace_s)))
 
     def _deploy(self, node: int) -> None:
-        if self.spec.resume is None:
-            self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=self._deployment(node)))
-            return
-        folder, number = resumed_folder(self._store, self.spec.resume), self.spec.resume.number or 0
-        self._start_task(self._deploy_from(node, folder, number, EVERY_KIND))
+        self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=self._deployment(node)))
+        if self.spec.resume is not None:
+            self._start_task(self._send_checkpoint(node, self.spec.resume, EVERY_KIND))
 
-    async def _deploy_from(self, node: int, folder: Folder, number: int, kinds: frozenset[StateKind]) -> None:
-        """Have a node go on from a checkpoint: tell it which, then send it the files that it needs.
+    async def _send_checkpoint(self, node: int, resume: Resume, kinds: frozenset[StateKind]) -> None:
+        """Send a node what it goes on from.
 
         Args:
             node: its number.
-            folder: where the checkpoint is.
-            number: of the checkpoint.
+            resume: which checkpoint.
             kinds: of the state elements that go on.
         """
         assert self._plan is not None
         try:
+            folder, number = resumed_folder(self._store, resume), resume.number or 0
             manifest = await asyncio.to_thread(load_manifest, folder, number)
             how = resumption(manifest, self._plan, node, kinds=kinds)
-        except AkoError as error:
-            self.feed(co.NodeFailed(node, str(error)))
-            return
-        deploy = self._deployment(node)
-        deploy.resumption_json = how.model_dump_json().encode()
-        self._send(node, lambda: pb.MasterMessage(job=self.id, deploy=deploy))
-        try:
+            await self._send_state(node, pb.StateChunk(resumption_json=how.model_dump_json().encode()))
             for file in how.files:
                 pieces = contents(folder, number, file.file)
                 while piece := await asyncio.to_thread(next, pieces, b""):
                     for start in range(0, len(piece), CHUNK_NBYTES):
                         await self._send_state(node, pb.StateChunk(data=piece[start : start + CHUNK_NBYTES]))
-        except OSError as error:
+        except (AkoError, OSError) as error:
             await self._send_state(node, pb.StateChunk(failure=str(error)))
 
     async def _send_state(self, node: int, chunk: pb.StateChunk) -> None:
@@ -270,6 +261,7 @@ class JobRun:
             bundle_digest=self._bundle.digest,
             token=self._token,
             record=self.spec.record,
+            resumes=self.spec.resume is not None,
         )
 
     def _set_timer(self, at_s: float) -> None:

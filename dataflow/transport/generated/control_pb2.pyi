@@ -403,7 +403,7 @@ class Welcome(_message.Message):
     def __init__(self, version: _Optional[str] = ...) -> None: ...
 
 class Deploy(_message.Message):
-    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "resumption_json")
+    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "resumes", "resumption_json")
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -414,6 +414,7 @@ class Deploy(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    RESUMES_FIELD_NUMBER: _ClassVar[int]
     RESUMPTION_JSON_FIELD_NUMBER: _ClassVar[int]
     operation_id: str
     plan_json: bytes
@@ -425,16 +426,19 @@ class Deploy(_message.Message):
     host: str
     job: str
     record: bool
+    resumes: bool
     resumption_json: bytes
-    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ..., resumption_json: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ..., resumes: _Optional[bool] = ..., resumption_json: _Optional[bytes] = ...) -> None: ...
 
 class StateChunk(_message.Message):
-    __slots__ = ("data", "failure")
+    __slots__ = ("resumption_json", "data", "failure")
+    RESUMPTION_JSON_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    resumption_json: bytes
     data: bytes
     failure: str
-    def __init__(self, data: _Optional[bytes] = ..., failure: _Optional[str] = ...) -> None: ...
+    def __init__(self, resumption_json: _Optional[bytes] = ..., data: _Optional[bytes] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class Connect(_message.Message):
     __slots__ = ("addresses",)

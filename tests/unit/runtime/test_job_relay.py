@@ -199,7 +199,10 @@ async def until_end(agent: Conversation) -> AsyncIterator[pb.ProcessMessage]:
         yield message
 
 
-def deploy_from(*contents: bytes) -> pb.ProcessCommand:
+RESUMES = pb.ProcessCommand(deploy=pb.Deploy(node=1, resumes=True))
+
+
+def files_of(*contents: bytes) -> pb.ProcessCommand:
     files = [
         KeptFile(
             file=f"{index}",
@@ -211,7 +214,7 @@ def deploy_from(*contents: bytes) -> pb.ProcessCommand:
         for index, content in enumerate(contents)
     ]
     how = Resumption(files=tuple(files), own=False, kinds=EVERY_KIND, steps={}, positions={})
-    return pb.ProcessCommand(deploy=pb.Deploy(node=1, resumption_json=how.model_dump_json().encode()))
+    return pb.ProcessCommand(state=pb.StateChunk(resumption_json=how.model_dump_json().encode()))
 
 
 def state(data: bytes = b"", failure: str = "") -> pb.ProcessCommand:
@@ -220,7 +223,7 @@ def state(data: bytes = b"", failure: str = "") -> pb.ProcessCommand:
 
 def test_files_to_go_on_from_are_put_together_before_the_node_is_prepared() -> None:
     async def talk(agent: Conversation) -> None:
-        agent.tell(deploy_from(b"one", b"", b"three"), state(b"onet"), state(b"hree"))
+        agent.tell(RESUMES, files_of(b"one", b"", b"three"), state(b"onet"), state(b"hree"))
         assert (await agent.hear()).prepared.address == "b:2"
         assert agent.driver is not None
         assert agent.driver.calls == [("prepare", b"one", b"", b"three")]
@@ -231,7 +234,7 @@ def test_files_to_go_on_from_are_put_together_before_the_node_is_prepared() -> N
 
 def test_files_that_the_master_cannot_read_fail_the_node() -> None:
     async def talk(agent: Conversation) -> None:
-        agent.tell(deploy_from(b"one"), state(b"o"), state(failure="input/output error"))
+        agent.tell(RESUMES, files_of(b"one"), state(b"o"), state(failure="input/output error"))
         assert (await agent.hear()).failed.text == "the checkpoint cannot be read: input/output error"
         await agent.leave()
 
