@@ -22,7 +22,8 @@ EVENTS = [
     JobEvent(0, 100.0, 0.0, state="RUNNING"),
     JobEvent(1, 101.0, 1.0, node=0, report=OperatorReport("validate.results", {"accuracy": 0.5, "loss": math.nan})),
     JobEvent(2, 102.5, 2.5, node=1, report=OperatorReport("validate.results", {"accuracy": 0.75, "images": 256})),
-    JobEvent(3, 104.0, 4.0, state="FINISHED", stopped_by="time"),
+    JobEvent(3, 103.0, 3.0, warning="checkpoint 10 cannot be kept"),
+    JobEvent(4, 104.0, 4.0, state="FINISHED", stopped_by="time"),
 ]
 STATISTICS = [
     NodeStatistics(
@@ -73,7 +74,7 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
         "seed": 7,
         "config": {"lr": 0.1},
         "stop": SPEC.stop.model_dump(mode="json"),
-        "warnings": ["small batch"],
+        "warnings": ["small batch", "checkpoint 10 cannot be kept"],
         "versions": {"python": "3"},
         "state": "FINISHED",
         "reason": "",
