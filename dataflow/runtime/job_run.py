@@ -18,7 +18,7 @@ from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
-from dataflow.runtime.checkpoint_store import contents, load_manifest
+from dataflow.runtime.checkpoint_store import contents, load_manifest, newest_whole
 from dataflow.runtime.resuming import checkpoints_of, keeping, resumed_folder
 from dataflow.runtime.store import Store
 from dataflow.runtime.wire import CHUNK_NBYTES, statistics_from_wire
@@ -224,17 +224,20 @@ class JobRun:
 
         Args:
             node: its number.
-            resume: which checkpoint.
-            kinds: of the state elements that go on.
+            resume: which checkpoint; the newest that is whole if it has no number, as for a node started again alone.
+            kinds: of the state elements that go on: of such a node, those that nobody else has.
         """
         assert self._plan is not None
         try:
-            folder, number = resumed_folder(self._store, resume), resume.number or 0
-            manifest = await asyncio.to_thread(load_manifest, folder, number)
+            folder = resumed_folder(self._store, resume)
+            if resume.number is None:
+                manifest, _ = await asyncio.to_thread(newest_whole, folder)
+            else:  # it was verified when it was chosen, and nodes compare what they get
+                manifest = await asyncio.to_thread(load_manifest, folder, resume.number)
             how = resumption(manifest, self._plan, node, kinds=kinds)
             await self._send_state(node, pb.StateChunk(resumption_json=how.model_dump_json().encode()))
             for file in how.files:
-                pieces = contents(folder, number, file.file)
+                pieces = contents(folder, manifest.number, file.file)
                 while piece := await asyncio.to_thread(next, pieces, b""):
                     for start in range(0, len(piece), CHUNK_NBYTES):
                         await self._send_state(node, pb.StateChunk(data=piece[start : start + CHUNK_NBYTES]))
