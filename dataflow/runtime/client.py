@@ -49,6 +49,9 @@ PATIENCE_S = 600.0
 
 _AGAIN_S = 0.2
 _UPLOAD_NBYTES_PER_S = 1 << 20
+_VERIFY_S = 60.0
+"""Seconds more that the master is given to look for a whole checkpoint."""
+
 _THREADS = 1000
 """Calls at a time; threads are made when they are needed."""
 
@@ -210,7 +213,8 @@ class Client:
         )
         if not self._answered:  # else a master that is not there could not be told from one that is away for a moment
             self.nodes()
-        reply = self._call(self._stub.Submit, request, extra_s=request.ByteSize() / _UPLOAD_NBYTES_PER_S)
+        extra_s = request.ByteSize() / _UPLOAD_NBYTES_PER_S + (_VERIFY_S if spec.resume else 0.0)
+        reply = self._call(self._stub.Submit, request, extra_s=extra_s)
         return str(reply.job)
 
     def jobs(self) -> list[JobStatus]:

@@ -128,8 +128,9 @@ class JobRelay:
         return True
 
     async def _run(self, deploy: pb.Deploy) -> NodeStatistics:
+        files = await self._files(deploy) if deploy.resumes else []
         driver = self._driver = self._make_driver(deploy, self._report)
-        address = await driver.prepare(await self._files(deploy))
+        address = await driver.prepare(files)
         self._send(pb.ProcessMessage(prepared=pb.Prepared(address=address)))
         await driver.connect(await self._members)
         self._send(pb.ProcessMessage(ready=pb.Ready()))
@@ -145,22 +146,24 @@ class JobRelay:
             telling.cancel()
 
     async def _files(self, deploy: pb.Deploy) -> list[bytes]:
-        """What the node goes on from, as it comes from the master.
+        """The files that the node goes on from, as they come from the master; how it does is noted in `deploy`.
 
         Raises:
-            CheckpointError: the master cannot read it.
+            CheckpointError: the master cannot read them.
         """
-        if not deploy.resumption_json:
-            return []
+        deploy.resumption_json = (await self._chunk()).resumption_json
         sizes = [file.nbytes for file in Resumption.model_validate_json(deploy.resumption_json).files]
         received = bytearray()
         while len(received) < sum(sizes):
-            chunk = await self._state.get()
-            if chunk.failure:
-                raise CheckpointError(what=f"the checkpoint cannot be read: {chunk.failure}")
-            received += chunk.data
+            received += (await self._chunk()).data
         ends = list(accumulate(sizes))
         return [bytes(received[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+
+    async def _chunk(self) -> pb.StateChunk:
+        chunk = await self._state.get()
+        if chunk.failure:
+            raise CheckpointError(what=f"the checkpoint cannot be read: {chunk.failure}")
+        return chunk
 
     async def _listen(self, life: asyncio.Task[bool]) -> None:
         """Take commands; returns when the process is to leave."""

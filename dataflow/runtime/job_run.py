@@ -15,22 +15,18 @@ from collections.abc import Callable, Coroutine
 
 from dataflow.clock import Clock
 from dataflow.engine import coordinator as co
-from dataflow.engine.checkpoints import EVERY_KIND, resumption
 from dataflow.engine.membership import BURIED, Life
-from dataflow.errors import AkoError, CheckpointError
 from dataflow.observe.condition import RECENT, MeasuredJob
 from dataflow.plan.compile import compile_graph
-from dataflow.plan.job import JobSpec, needed_nodes
+from dataflow.plan.job import JobSpec, Resume, needed_nodes
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
-from dataflow.runtime.checkpoint_store import contents, load_manifest, newest_whole
-from dataflow.runtime.folders import Folder
 from dataflow.runtime.history import event_from_text, event_to_text
-from dataflow.runtime.resuming import checkpoints_of, keeping, resumed_folder
+from dataflow.runtime.resuming import checkpoints_of, goes_on_from, keeping, state_chunks
 from dataflow.runtime.store import Store
-from dataflow.runtime.wire import CHUNK_NBYTES, members_to_wire, statistics_from_wire
+from dataflow.runtime.wire import members_to_wire, statistics_from_wire
 from dataflow.state import StateKind
 from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
@@ -392,67 +388,19 @@ class JobRun:
         if node not in self.sessions:
             return
         self.sessions[node].jobs[self.id] = node
-        if incarnation and node in needed_nodes(self.spec):
-            self._start_task(self._deploy_again(node, incarnation))
-        elif self.spec.resume is not None and not incarnation:
-            folder, number = resumed_folder(self._store, self.spec.resume), self.spec.resume.number or 0
-            self._start_task(self._deploy_from(node, incarnation, folder, number, EVERY_KIND))
-        else:
-            self._say(node, pb.MasterMessage(job=self.id, deploy=self._deployment(node, incarnation)))
-
-    async def _deploy_again(self, node: int, incarnation: int) -> None:
-        """Have a node that alone held a part of a whole go on with that of the newest checkpoint."""
-        folder = checkpoints_of(self._store, self.id, self.spec)
-        try:
-            manifest, broken = await asyncio.to_thread(newest_whole, folder, None)
-        except CheckpointError as error:
-            if self.spec.resume is None:
-                name = self.status.node_names[node]
-                self.warn(f"what node {name} held is lost, it begins anew: {error}; checkpoints would have kept it")
-                self._say(node, pb.MasterMessage(job=self.id, deploy=self._deployment(node, incarnation)))
-                return
-            folder, number = resumed_folder(self._store, self.spec.resume), self.spec.resume.number or 0
-        else:
-            number = manifest.number
-            for text in broken:
-                self.warn(text)
-        await self._deploy_from(node, incarnation, folder, number, frozenset({StateKind.PARTITIONED}))
-
-    async def _deploy_from(
-        self, node: int, incarnation: int, folder: Folder, number: int, kinds: frozenset[StateKind]
-    ) -> None:
-        """Have a node go on from a checkpoint: tell it which, then send it the files that it needs.
-
-        Args:
-            node: its number.
-            incarnation: how often it has been started before.
-            folder: where the checkpoint is.
-            number: of the checkpoint.
-            kinds: of the state elements that go on.
-        """
-        assert self._plan is not None
-        try:
-            manifest = await asyncio.to_thread(load_manifest, folder, number)
-            how = resumption(manifest, self._plan, node, kinds=kinds)
-        except AkoError as error:
-            self.feed(co.NodeFailed(node, str(error)))
-            return
+        found = goes_on_from(self.id, self.spec, node, incarnation)
         deploy = self._deployment(node, incarnation)
-        deploy.resumption_json = how.model_dump_json().encode()
+        deploy.resumes = found is not None
         self._say(node, pb.MasterMessage(job=self.id, deploy=deploy))
-        try:
-            for file in how.files:
-                pieces = contents(folder, number, file.file)
-                while piece := await asyncio.to_thread(next, pieces, b""):
-                    for start in range(0, len(piece), CHUNK_NBYTES):
-                        await self._send_state(node, pb.StateChunk(data=piece[start : start + CHUNK_NBYTES]))
-        except OSError as error:
-            await self._send_state(node, pb.StateChunk(failure=str(error)))
+        if found is not None:
+            self._start_task(self._send_state(node, *found))
 
-    async def _send_state(self, node: int, chunk: pb.StateChunk) -> None:
-        while self.sessions[node].backlog > _BACKLOG and self.id in self.sessions[node].jobs:
-            await asyncio.sleep(_BACKLOG_S)
-        self._say(node, pb.MasterMessage(job=self.id, state=chunk))
+    async def _send_state(self, node: int, resume: Resume, kinds: frozenset[StateKind]) -> None:
+        assert self._plan is not None
+        async for chunk in state_chunks(self._store, resume, self._plan, node, kinds):
+            while self.sessions[node].backlog > _BACKLOG and self.id in self.sessions[node].jobs:
+                await asyncio.sleep(_BACKLOG_S)
+            self._say(node, pb.MasterMessage(job=self.id, state=chunk))
 
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from dataflow.clock import Clock
-from dataflow.engine.checkpoints import KeptFile, Manifest, check_fits
+from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Manifest, check_fits, resumption
 from dataflow.engine.coordinator import ENDED, JobState
-from dataflow.errors import ConfigError
+from dataflow.errors import AkoError, ConfigError
 from dataflow.plan.compile import compile_graph
-from dataflow.plan.job import JobSpec, Resume
+from dataflow.plan.job import JobSpec, Resume, needed_nodes
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.bundle import Bundle
-from dataflow.runtime.checkpoint_store import CheckpointStore, newest_whole
+from dataflow.runtime.checkpoint_store import CheckpointStore, contents, load_manifest, newest_whole
 from dataflow.runtime.folders import Folder, open_folder
 from dataflow.runtime.store import Store
 from dataflow.runtime.version import VERSION
+from dataflow.runtime.wire import CHUNK_NBYTES
+from dataflow.state import StateKind
+from dataflow.transport.generated import control_pb2 as pb
 
 
 def checkpoints_of(store: Store, job: str, spec: JobSpec) -> Folder:
@@ -64,6 +67,48 @@ async def choose(store: Store, spec: JobSpec, bundle: Bundle) -> tuple[JobSpec, 
     check_fits(manifest, compile_graph(spec.graph, spec.nodes, seed=spec.seed), resume.tensors)
     resume = resume.model_copy(update={"number": manifest.number})
     return spec.model_copy(update={"resume": resume, "warnings": (*spec.warnings, *broken)}), bundle
+
+
+def goes_on_from(job: str, spec: JobSpec, node: int, incarnation: int) -> tuple[Resume, frozenset[StateKind]] | None:
+    """Which checkpoint a node of a job goes on from when it is started, and with what; None if it begins anew.
+
+    A node that is started again has what is everybody's from the others. Only a part of a whole that it alone held is
+    that of the job's newest checkpoint.
+    """
+    if not incarnation:
+        return None if spec.resume is None else (spec.resume, EVERY_KIND)
+    if node not in needed_nodes(spec):
+        return None
+    return Resume(job=job), frozenset({StateKind.PARTITIONED})
+
+
+async def state_chunks(
+    store: Store, resume: Resume, plan: PhysicalPlan, node: int, kinds: frozenset[StateKind]
+) -> AsyncIterator[pb.StateChunk]:
+    """What a node is sent to go on from a checkpoint: which one, and its files in pieces; or why it cannot.
+
+    Args:
+        store: knows where checkpoints are.
+        resume: which checkpoint; the newest that is whole if it has no number.
+        plan: the plan that goes on.
+        node: number of the node.
+        kinds: of the state elements that go on.
+    """
+    try:
+        folder = resumed_folder(store, resume)
+        if resume.number is None:
+            manifest, _ = await asyncio.to_thread(newest_whole, folder)
+        else:  # it was verified when it was chosen, and nodes compare what they get
+            manifest = await asyncio.to_thread(load_manifest, folder, resume.number)
+        how = resumption(manifest, plan, node, kinds=kinds)
+        yield pb.StateChunk(resumption_json=how.model_dump_json().encode())
+        for file in how.files:
+            pieces = contents(folder, manifest.number, file.file)
+            while piece := await asyncio.to_thread(next, pieces, b""):
+                for start in range(0, len(piece), CHUNK_NBYTES):
+                    yield pb.StateChunk(data=piece[start : start + CHUNK_NBYTES])
+    except (AkoError, OSError) as error:
+        yield pb.StateChunk(failure=str(error))
 
 
 def keeping(

@@ -93,6 +93,31 @@ def test_job_from_submit_to_cancel(capsys: pytest.CaptureFixture[str]) -> None:
     assert "CANCELLED" in line
 
 
+def test_resume_goes_on_from_the_newest_checkpoint_of_a_job_that_was_cancelled(
+    state_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("checkpoint_every=256", "model=mlp", "batch=8")
+    job = said(capsys, "submit", "ako", ENDLESS, *settings, "--nodes", "2", "--json")["job"]
+    wait_for(capsys, job, "RUNNING")
+    assert main(["resume", job]) == 2
+    assert f"goes on by itself (got {job}); end it first: ako cancel {job}" in capsys.readouterr().err.replace(
+        "at ", ""
+    )
+    folder = state_dir / "checkpoints" / job
+    while len(list(folder.glob("*/manifest.json"))) < 2:
+        SystemClock().sleep(0.05)
+    assert main(["cancel", job]) == 0
+    wait_for(capsys, job, "CANCELLED")
+    newest = max(int(path.parent.name) for path in folder.glob("*/manifest.json"))
+    again = said(capsys, "resume", job[:6], "--nodes", "1", "lr=0.01", "--json")
+    assert (again["resumed"], again["checkpoint"], again["nodes"], again["name"]) == (job, newest, 1, "ako")
+    wait_for(capsys, again["job"], "RUNNING")
+    assert main(["cancel", again["job"]]) == 0
+    wait_for(capsys, again["job"], "CANCELLED")
+    assert main(["resume", job, "--from", "3"]) == 2
+    assert "there is no whole checkpoint 3" in capsys.readouterr().err
+
+
 def test_job_that_wants_more_nodes_than_there_are_waits_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     job = said(capsys, "submit", "ako", "--nodes", "3", "--json")["job"]
     status = wait_for(capsys, job, "PENDING")

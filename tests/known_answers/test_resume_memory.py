@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from dataflow.engine.checkpoints import Manifest, check_fits, describe, encode, resume, resumption, tensor_types_of
 from dataflow.engine.events import Snapshot
@@ -15,6 +16,7 @@ from dataflow.engine.memory_driver import MemoryDriver, MemoryRun
 from dataflow.errors import CheckpointError
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
+from dataflow.state import StateKind
 from tests.known_answers.training import BASE, job, replica
 
 EVERY = {"checkpoint_every": 64}
@@ -114,7 +116,7 @@ def test_resume_from_any_checkpoint_gives_the_uninterrupted_weights_bit_for_bit(
 def test_resume_with_messages_under_way_ends_after_the_same_gradients(
     topology: str, settings: dict[str, Any], nodes: int, seed: int
 ) -> None:
-    """Nobody waits for what was dropped, no fragment is refused, and every worker makes as many gradients as it would."""
+    """Nobody waits for what was dropped, no fragment is refused, and every worker makes as many gradients as else."""
     of = plan(topology, nodes, **settings)
     whole = MemoryDriver(of, order=np.random.default_rng(seed)).execute()
     kept = {number: snapshots for number, snapshots in by_number(whole).items() if len(snapshots) == nodes}
@@ -178,10 +180,29 @@ def test_resume_where_a_node_had_died_takes_what_is_anybodys_for_it() -> None:
     MemoryDriver(of, nodes=nodes).execute()
 
 
+def test_server_that_is_started_again_alone_has_its_range_back_and_nothing_else() -> None:
+    of = plan("parameter_server", 4, servers=2)
+    kept, files = manifest(by_number(MemoryDriver(of).execute())[8], of)
+    fresh = load_nodes(of)
+    for node in range(4):
+        how = resumption(kept, of, node, kinds=frozenset({StateKind.PARTITIONED}))
+        loaded = resume(load_nodes(of)[node], of, node, how, [files[file.file] for file in how.files])
+        for name, state in loaded.states.items():
+            begun = fresh[node].states[name].tensors()
+            for key, tensor in state.tensors().items():
+                want = kept_tensor(files[f"node-{node}"], f"{name}/{key}") if name == "shard" else begun[key]
+                np.testing.assert_array_equal(tensor, want)
+        assert ("shard" in loaded.states) == (node >= 2)
+
+
+def kept_tensor(data: bytes, name: str) -> np.ndarray:
+    return safetensors.numpy.load(data)[name]
+
+
 def test_checkpoint_of_another_graph_or_seed_is_refused() -> None:
     of = plan("ako", 2, p=2)
     kept, _ = manifest(next(iter(by_number(MemoryDriver(of).execute()).values())), of)
-    with pytest.raises(CheckpointError, match="'barrier' is local operators.barrier:Barrier.*not there"):
+    with pytest.raises(CheckpointError, match=r"'barrier' is local operators\.barrier:Barrier.*not there"):
         check_fits(kept, plan("all_to_all", 2, consistency="bsp"), {})
     with pytest.raises(CheckpointError, match="the seed is 4, and in the checkpoint 3"):
         check_fits(kept, of.model_copy(update={"seed": 4}), {})

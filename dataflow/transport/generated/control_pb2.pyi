@@ -482,7 +482,7 @@ class Kept(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Deploy(_message.Message):
-    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "resumption_json", "certificate", "key", "watchdog_s")
+    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "resumes", "resumption_json", "certificate", "key", "watchdog_s")
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -493,6 +493,7 @@ class Deploy(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    RESUMES_FIELD_NUMBER: _ClassVar[int]
     RESUMPTION_JSON_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -507,19 +508,22 @@ class Deploy(_message.Message):
     host: str
     job: str
     record: bool
+    resumes: bool
     resumption_json: bytes
     certificate: bytes
     key: bytes
     watchdog_s: float
-    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ..., resumption_json: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., watchdog_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ..., resumes: _Optional[bool] = ..., resumption_json: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., watchdog_s: _Optional[float] = ...) -> None: ...
 
 class StateChunk(_message.Message):
-    __slots__ = ("data", "failure")
+    __slots__ = ("resumption_json", "data", "failure")
+    RESUMPTION_JSON_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    resumption_json: bytes
     data: bytes
     failure: str
-    def __init__(self, data: _Optional[bytes] = ..., failure: _Optional[str] = ...) -> None: ...
+    def __init__(self, resumption_json: _Optional[bytes] = ..., data: _Optional[bytes] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class Connect(_message.Message):
     __slots__ = ("addresses", "epoch", "incarnations")

@@ -7,6 +7,7 @@ from ako_jobs import ako, all_to_all, parameter_server, sparse
 from ako_jobs.jobs import load_job, prepare
 from ako_jobs.models import network
 from ako_jobs.worker import Setting
+from dataflow import Keep
 from dataflow.engine.memory_driver import MemoryDriver
 from dataflow.errors import ConfigError
 from dataflow.plan.compile import compile_graph
@@ -19,14 +20,13 @@ WORKER_EDGES = {
     "source.batches -> normalise.batches",
     "normalise.normalised -> compute.batches",
     "compute.progress -> due.progress",
-    "compute.progress -> due_checkpoint.progress",
     "due.in_turn -> validate.progress",
     "due.due -> sample.progress",
     "sample.samples -> divergence.samples",
-    "due_checkpoint.due -> checkpoint.progress",
+    "due.in_turn -> keep_model.progress",
 }
 WORKER_CROSSING = {"sample.samples -> divergence.samples": ("all-to-one", True)}
-WORKER_STATE = {"replica", "statistics", "velocity", "clocks", "newest", "newest_kept", "samples", "roll", "course"}
+WORKER_STATE = {"replica", "statistics", "velocity", "clocks", "newest", "samples", "roll", "course"}
 JOINING_EDGES = {
     "talk.words -> listen.words",
     "talk.presence -> receive.words",
@@ -85,7 +85,6 @@ def test_ako_graph_accumulates_partitions_and_sends_to_named_nodes():
         "send.fragments -> receive.arriving",
         "receive.fragments -> apply.fragments",
         "apply.finished -> due.progress",
-        "apply.finished -> due_checkpoint.progress",
     }
     assert crossing(built) == WORKER_CROSSING | JOINING_CROSSING | {
         "send.fragments -> receive.arriving": ("by-destination", False)
@@ -117,7 +116,6 @@ def test_all_to_all_graph_is_akos_without_accumulate_and_partition(consistency, 
         "send.fragments -> receive.arriving",
         "receive.fragments -> apply.fragments",
         "apply.finished -> due.progress",
-        "apply.finished -> due_checkpoint.progress",
     }
     assert crossing(built) == WORKER_CROSSING | JOINING_CROSSING | {
         "send.fragments -> receive.arriving": ("by-destination", bsp)
@@ -145,15 +143,18 @@ def test_sparse_graph_sends_codes_to_all_and_to_the_worker_itself(settings, span
     assert f'"span":{span},"own":true' in clocks.params
 
 
-@pytest.mark.parametrize(
-    ("job", "element"), [(ako, "window"), (all_to_all, "residual"), (parameter_server, "window"), (sparse, "residual")]
-)
-def test_coded_jobs_keep_what_is_owed_in_checkpoints(job, element):
-    checkpoint = graph(job, codec="topk").operator("checkpoint")
-    assert checkpoint.kind == "operators.checkpoint:CheckpointOwed"
-    assert ("owed", element) in {(use.name, use.element) for use in checkpoint.uses}
-    if job is not sparse:
-        assert graph(job).operator("checkpoint").kind == "operators.checkpoint:Checkpoint"
+@pytest.mark.parametrize(("job", "operators"), [(ako, ("compute",)), (parameter_server, ("compute", "serve"))])
+def test_checkpoints_are_due_after_the_same_gradients_on_workers_and_servers(job, operators):
+    every = '"checkpoints":{"images":640,"batch":32}'
+    for operator in operators:
+        assert every in graph(job, checkpoint_every=640, batch=32).operator(operator).params
+        assert '"checkpoints":null' in graph(job).operator(operator).params
+
+
+def test_checkpoints_are_kept_where_and_as_many_as_settings_say():
+    settings = {"checkpoint_dir": "s3://bucket/ako", "keep_checkpoints": "5"}
+    assert prepare(load_job("ako"), settings, 2).spec.keep == Keep(place="s3://bucket/ako", last=5)
+    assert prepare(load_job("ako"), {}, 2).spec.keep == Keep(place="", last=3)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,6 @@ def test_parameter_server_graph_pushes_and_pulls(consistency, operator, element)
         "answer.sent -> pull.arriving",
         "pull.weights -> load.weights",
         "load.finished -> due.progress",
-        "load.finished -> due_checkpoint.progress",
     }
     assert crossing(built) == WORKER_CROSSING | {
         "send.fragments -> receive.arriving": ("by-destination", False),

@@ -159,7 +159,7 @@ def test_plan_of_each_job_shows_the_same_operators(form: str, capsys: pytest.Cap
     for job in ("ako", "parameter_server", "all_to_all"):
         assert main(["plan", job, "--nodes", "8", "--format", form]) == 0
         text = capsys.readouterr().out
-        for operator in ("source", "compute", "send", "receive", "validate", "checkpoint"):
+        for operator in ("source", "compute", "send", "receive", "validate", "keep_model"):
             assert operator in text
 
 

@@ -86,6 +86,10 @@ def test_progress_says_who_has_died_and_joined_in_one_line_each() -> None:
     )
 
 
+def test_progress_shows_what_the_job_goes_on_without() -> None:
+    assert shown([JobEvent(0, 0.0, 3.0, warning="no space")], terminal=False) == "  3.00 s  warning: no space\n"
+
+
 def test_progress_of_other_reports_shows_their_fields() -> None:
     report = OperatorReport("count.totals", {"words": 7})
     assert shown([JobEvent(0, 0.0, 3.0, report=report)], terminal=False) == "  3.00 s  count.totals words=7\n"

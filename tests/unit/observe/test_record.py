@@ -23,6 +23,7 @@ EVENTS = [
     JobEvent(1, 101.0, 1.0, node=0, report=OperatorReport("validate.results", {"accuracy": 0.5, "loss": math.nan})),
     JobEvent(2, 102.5, 2.5, node=1, report=OperatorReport("validate.results", {"accuracy": 0.75, "images": 256})),
     JobEvent(3, 103.0, 3.0, node=1, change=NodeChange(1, "alive", 2, "", 103.0)),
+    JobEvent(3, 103.0, 3.0, warning="checkpoint 10 cannot be kept"),
     JobEvent(4, 104.0, 4.0, state="FINISHED", stopped_by="time"),
 ]
 STATISTICS = [
@@ -77,7 +78,7 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
         "seed": 7,
         "config": {"lr": 0.1},
         "stop": SPEC.stop.model_dump(mode="json"),
-        "warnings": ["small batch"],
+        "warnings": ["small batch", "checkpoint 10 cannot be kept"],
         "versions": {"python": "3"},
         "state": "FINISHED",
         "reason": "",

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 import safetensors.numpy
+from operators.checkpoint import model_file
 from tiny_data import IDENTITY, TWO, data
 
 from dataflow.errors import ConfigError
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
-from operators.checkpoint import Checkpoint, model_file
 from operators.clocks import ClocksState
 from operators.compute import Compute
 from operators.dnn import TorchSpec, build_network
+from operators.keep_model import model_file
 from operators.messages import Batch, Progress
 from operators.schedule import Schedule
 from operators.validate import Validate
@@ -102,17 +103,10 @@ def test_compute_of_a_torch_network_emits_the_gradient_of_the_same_network_in_la
     assert own.states["replica"].values == pytest.approx(ours.states["replica"].values, rel=1e-5)
 
 
-def test_checkpoint_keeps_the_statistics_and_they_are_restored_bit_for_bit():
-    states = {
-        "replica": VectorState(START[0]),
-        "statistics": VectorState(START[1].copy()),
-        "velocity": VectorState(np.zeros(0, np.float32)),
-        "clocks": ClocksState(2, {}),
-    }
-    harness = Harness(Checkpoint(model=OWN), states=states)
-    (artifact,) = harness.send(Progress(step=3, images=12, epoch=0.1, loss=0.5))
+def test_statistics_are_kept_and_go_on_bit_for_bit():
+    kept = VectorState(START[1].copy()).kept()
     restored = Statistics(model=OWN).create(NodeContext())
-    restored.restore({"values": safetensors.numpy.load(artifact.data)["statistics"]})
+    restored.resume(kept, 0, {})
     assert restored.values.tobytes() == START[1].tobytes()
 
 

@@ -170,10 +170,7 @@ def test_crash_between_any_two_operations_leaves_the_newest_whole_one(tmp_path: 
 
 def is_whole(folder: Folder, number: int) -> bool:
     """Every checkpoint that has a manifest has what it says."""
-    try:
-        load_manifest(folder, number)
-    except CheckpointError as error:
-        assert "no manifest" in str(error)
+    if not (Path(folder.place) / f"{number:09d}" / MANIFEST).exists():
         return False
     verify(folder, number)
     return True

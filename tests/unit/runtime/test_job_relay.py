@@ -3,11 +3,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Member, Resumption, describe
+from dataflow.engine.events import Snapshot
 from dataflow.engine.membership import Members
 from dataflow.errors import OperatorError, WireError
 from dataflow.operators_api import Artifact
@@ -36,8 +39,8 @@ class FakeDriver:
         if name in self.fails:
             raise self.fails[name]
 
-    async def prepare(self) -> str:
-        self.called("prepare")
+    async def prepare(self, files: Sequence[bytes]) -> str:
+        self.called("prepare", *files)
         return "b:2"
 
     @property
@@ -192,6 +195,80 @@ def test_failure_is_told_and_the_process_stays_until_it_is_asked_to_leave(
         assert agent.driver.calls[-1] == "close"
 
     converse(talk, {method: error})
+
+
+def snapshot(number: int) -> Snapshot:
+    values = {"replica/values": np.arange(CHUNK_NBYTES // 2, dtype=np.float32)}
+    return Snapshot(1, "node-1", ("worker",), number, number, {"source": number}, values)
+
+
+def test_snapshots_are_sent_one_at_a_time_and_before_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    async def talk(agent: Conversation) -> None:
+        agent.tell(DEPLOY, CONNECT, START)
+        while (await agent.hear()).WhichOneof("body") != "report":
+            pass
+        assert agent.driver is not None
+        agent.driver.report(snapshot(5))
+        agent.driver.report(snapshot(6))
+        agent.tell(STOP)
+        said = [message async for message in until_end(agent)]
+        chunks = [message.checkpoint for message in said if message.WhichOneof("body") == "checkpoint"]
+        assert {chunk.number for chunk in chunks} == {5}
+        assert [chunk.last for chunk in chunks] == [False, False, True]
+        data = b"".join(chunk.data for chunk in chunks)
+        file = describe(data, "node-1", len(data), "")
+        assert (file.member.node, file.member.steps, file.member.positions) == (1, 5, {"source": 5})
+        assert await agent.leave()
+
+    converse(talk)
+    assert "checkpoint 6 is left out" in capsys.readouterr().out
+
+
+async def until_end(agent: Conversation) -> AsyncIterator[pb.ProcessMessage]:
+    while (message := await agent.hear()).WhichOneof("body") != "ended":
+        yield message
+
+
+RESUMES = pb.ProcessCommand(deploy=pb.Deploy(node=1, resumes=True))
+
+
+def files_of(*contents: bytes) -> pb.ProcessCommand:
+    files = [
+        KeptFile(
+            file=f"{index}",
+            nbytes=len(content),
+            sha256="",
+            member=Member(node=index, name="", roles=(), steps=None, positions={}),
+            tensors={},
+        )
+        for index, content in enumerate(contents)
+    ]
+    how = Resumption(files=tuple(files), own=False, kinds=EVERY_KIND, steps={}, positions={})
+    return pb.ProcessCommand(state=pb.StateChunk(resumption_json=how.model_dump_json().encode()))
+
+
+def state(data: bytes = b"", failure: str = "") -> pb.ProcessCommand:
+    return pb.ProcessCommand(state=pb.StateChunk(data=data, failure=failure))
+
+
+def test_files_to_go_on_from_are_put_together_before_the_node_is_prepared() -> None:
+    async def talk(agent: Conversation) -> None:
+        agent.tell(RESUMES, files_of(b"one", b"", b"three"), state(b"onet"), state(b"hree"))
+        assert (await agent.hear()).prepared.address == "b:2"
+        assert agent.driver is not None
+        assert agent.driver.calls == [("prepare", b"one", b"", b"three")]
+        await agent.leave()
+
+    converse(talk)
+
+
+def test_files_that_the_master_cannot_read_fail_the_node() -> None:
+    async def talk(agent: Conversation) -> None:
+        agent.tell(RESUMES, files_of(b"one"), state(b"o"), state(failure="input/output error"))
+        assert (await agent.hear()).failed.text == "the checkpoint cannot be read: input/output error"
+        await agent.leave()
+
+    converse(talk)
 
 
 def test_stop_before_the_start_makes_the_process_leave() -> None:

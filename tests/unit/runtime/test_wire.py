@@ -68,6 +68,7 @@ def test_events_of_every_kind_come_from_the_wire() -> None:
     assert event_from_wire(pb.JobEvent(report=message)) == JobEvent(0, 0.0, 0.0, node=2, report=report)
     event = event_from_wire(pb.JobEvent(statistics=statistics_to_wire(STATISTICS)))
     assert (event.node, event.statistics) == (3, STATISTICS)
+    assert event_from_wire(pb.JobEvent(warning=pb.JobWarning(text="full"))) == JobEvent(0, 0.0, 0.0, warning="full")
     with pytest.raises(WireError):
         event_from_wire(pb.JobEvent())
 
