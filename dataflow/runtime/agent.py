@@ -130,6 +130,7 @@ class _Agent:
         self._outbox = Outbox()
         self._jobs: dict[str, JobSupervisor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._complaint = ""
 
     async def session(self, *, patient: bool) -> bool:
         """Attach once; returns, when the connection has broken, whether it had been made.
@@ -154,19 +155,25 @@ class _Agent:
                     if message.WhichOneof("body") == "welcome":
                         self._outbox.attached(message.welcome.kept, self._clock.wall())
                         self._announce({"name": self._config.name, "master": address})
-                        attached = True
+                        attached, self._complaint = True, ""
                         welcome.set()
                     else:
                         self._handle(message)
             except grpc.aio.AioRpcError as error:
-                _check(error, address, patient=patient)
+                self._complain(_checked(error, address, patient=patient))
             except TimeoutError:
-                print(f"the master at {address} is silent", file=sys.stderr, flush=True)
+                self._complain(f"the master at {address} is silent")
             finally:
                 call.cancel()
                 beats.cancel()
                 self._outbox.detached()
         return attached
+
+    def _complain(self, text: str) -> None:
+        """Say once what is wrong, on standard error."""
+        if text != self._complaint:
+            self._complaint = text
+            print(text, file=sys.stderr, flush=True)
 
     def kill_jobs(self) -> None:
         """Have all job processes leave at once."""
@@ -264,8 +271,8 @@ class _Agent:
                 await self._outbox.put(message)
 
 
-def _check(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> None:
-    """Raise what trying again will not mend; say the rest on standard error."""
+def _checked(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> str:
+    """Raise what trying again will not mend; the text of the rest."""
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNAUTHENTICATED:
         raise AuthError(what="the master refuses this token", where=address) from error
@@ -274,7 +281,7 @@ def _check(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> None:
         raise AuthError(what="the master takes this token, but not of a node", where=address, fix=fix) from error
     if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION) and not patient:
         raise MasterError(what=f"the master refuses this node: {details}", where=address) from error
-    print(f"not attached to {address}: {code.name} {details}", file=sys.stderr, flush=True)
+    return f"not attached to {address}: {code.name} {details}"
 
 
 def main() -> int:

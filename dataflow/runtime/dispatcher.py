@@ -74,7 +74,7 @@ class Dispatcher:
         for status in self._store.statuses():
             if co.JobState(status.state) not in co.ENDED:
                 job = self._store.job(status.job)
-                run = self._run(job, JobSpec.model_validate_json(job.spec_json))
+                run = self._runs[job.job] = self._make(job, JobSpec.model_validate_json(job.spec_json))
                 run.recover()
                 if run.away():
                     run.was_away(absence)
@@ -112,11 +112,14 @@ class Dispatcher:
             submitted_s=self._clock.wall(),
         )
         stored = StoredJob(status.job, spec_json, bundle, status)
+        run = self._make(stored, spec)
         with self._store.transaction(durable=True):
             job = self._store.add_job(operation_id, stored)
             if job == status.job:
-                self._run(stored, spec).announce()
-        self._settle()
+                run.announce()
+        if job == status.job:
+            self._runs[job] = run
+            self._settle()
         return job
 
     def cancel(self, job: str) -> None:
@@ -233,10 +236,8 @@ class Dispatcher:
             run.feed(co.Tick())  # what was due while there was no master
         self._settle()
 
-    def _run(self, job: StoredJob, spec: JobSpec) -> JobRun:
-        run = JobRun(job.status, spec, job.bundle, self._store, self._clock, self._deadlines)
-        self._runs[job.job] = run
-        return run
+    def _make(self, job: StoredJob, spec: JobSpec) -> JobRun:
+        return JobRun(job.status, spec, job.bundle, self._store, self._clock, self._deadlines)
 
     def _settle(self) -> None:
         """Forget jobs that are over, and place those that wait."""

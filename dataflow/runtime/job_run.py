@@ -185,6 +185,8 @@ class JobRun:
 
     def feed(self, event: co.Event) -> None:
         """Give the coordinator an event and do what it says."""
+        if not self._coordinator.minds(event):
+            return
         with self._store.transaction(durable=not isinstance(event, co.NodeReport)):
             self._store.add_decision(self.id, self._clock.wall(), event_to_text(event))
             for command in self._decide(event, self._clock.now()):

@@ -83,7 +83,7 @@ class Store:
 
     def __init__(self, state_dir: Path) -> None:
         self._artifacts = state_dir / "artifacts"
-        path = state_dir / "jobs.sqlite"
+        path = self._path = state_dir / "jobs.sqlite"
         # For their owner only, even where others may look into the directory: jobs hold code and models.
         self._artifacts.mkdir(mode=0o700, exist_ok=True)
         path.touch(mode=0o600)
@@ -111,19 +111,26 @@ class Store:
 
         Args:
             durable: once it is kept, it outlives a power failure too, as does all that was kept before.
+
+        Raises:
+            MasterError: the disk does not take it.
         """
         if self._database.in_transaction:
             yield
             return
-        # NORMAL leaves it to the kernel when the log reaches the disk; the level cannot change inside a transaction.
-        self._database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        self._database.execute("BEGIN IMMEDIATE")
         try:
-            yield
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
+            # NORMAL leaves it to the kernel when the log reaches the disk; no transaction can change the level.
+            self._database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            finally:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            where, fix = str(self._path), "make room on the disk; jobs go on meanwhile"
+            raise MasterError(what=f"the master cannot keep its state: {error}", where=where, fix=fix) from error
 
     def add_job(self, operation_id: str, job: StoredJob) -> str:
         """Keep a new job, durably.
@@ -218,7 +225,8 @@ class Store:
 
     def set_alive_s(self, wall_s: float) -> None:
         """Note that the master runs."""
-        self._database.execute("INSERT OR REPLACE INTO master VALUES (0, ?)", (wall_s,))
+        with self.transaction(durable=False):
+            self._database.execute("INSERT OR REPLACE INTO master VALUES (0, ?)", (wall_s,))
 
     def set_status(self, status: pb.JobStatus) -> None:
         """Keep where a job is now."""
