@@ -78,6 +78,8 @@ class Dispatcher:
                 run.recover()
                 if run.away():
                     run.was_away(absence)
+            else:
+                self._store.drop_decisions(status.job)
         self._store.set_alive_s(now_s)
         if any(run.away() for run in self._runs.values()):
             asyncio.get_running_loop().call_later(GRACE_S, self._grace_over)
@@ -146,10 +148,10 @@ class Dispatcher:
         """Let an agent in, and have it end what it holds of jobs that are over or that nobody knows.
 
         Raises:
-            MasterError: another one of that name is attached already.
+            MasterError: another one of that name is attached already, or this one has made another connection since.
         """
         before = self._sessions.get(hello.name)
-        if before is not None and before.life != hello.life:
+        if before is not None and (before.life != hello.life or before.connection > hello.connection):
             fix = "give it another --name"
             raise MasterError(what="a node of this name is attached already", got=hello.name, fix=fix)
         had = {} if before is None else before.jobs
