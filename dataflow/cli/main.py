@@ -34,7 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "cancel": ("jobs", "stop a job"),
     "master": ("master", "start a master"),
     "node": ("node", "attach this machine to a master"),
-    "token": ("node", "print a token that nodes or clients need; make certificates"),
+    "token": ("access", "print a token that nodes or clients need; make certificates"),
     "lab": ("lab", "emulate a cluster on this machine: hosts, shaped links, faults"),
     "data": ("data", "list data sets and fetch them"),
     "predict": ("model", "classify images with a trained model"),
