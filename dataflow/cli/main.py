@@ -35,7 +35,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "cancel": ("jobs", "stop a job"),
     "master": ("master", "start a master"),
     "node": ("node", "attach this machine to a master"),
-    "token": ("node", "print the token that nodes and clients need"),
+    "token": ("access", "print a token that nodes or clients need; make certificates"),
     "lab": ("lab", "emulate a cluster on this machine: hosts, shaped links, faults"),
     "data": ("data", "list data sets and fetch them"),
     "predict": ("model", "classify images with a trained model"),
@@ -72,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     # Before anything loads NumPy: both BLAS libraries read these once.
     os.environ.update(ONE_THREAD)
+    # gRPC tells of every connection that breaks; what matters of that, the verbs say.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         return _run(given)
     except AkoError as error:

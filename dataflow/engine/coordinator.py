@@ -416,6 +416,12 @@ class JobCoordinator:
         self._broken: dict[tuple[int, int], str] = {}
         self._judge_s = math.inf
 
+    def minds(self, event: Event) -> bool:
+        """Whether an event can change anything: of what nodes report, only what a stop rule watches does."""
+        return not isinstance(event, NodeReport) or (
+            bool(self._rules.report) and self._rules.report == event.report.port
+        )
+
     def handle(self, event: Event, now: float) -> list[Command]:
         """What to do about an event.
 

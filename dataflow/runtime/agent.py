@@ -45,6 +45,9 @@ FIRST_S = 10.0
 SILENT_S = 5.0
 """Seconds without an answer after which the master counts as away."""
 
+GREETING_S = 60.0
+"""Seconds for which a master that has taken a connection may leave it at that."""
+
 _BACKOFF_S = (0.1, 1.0)
 _ENDPOINT_S = 0.02
 
@@ -133,6 +136,9 @@ class _Agent:
         self._outbox = Outbox()
         self._jobs: dict[str, JobSupervisor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._complaint = ""
+        self._silent: list[grpc.aio.Channel] = []
+        self._reading: set[asyncio.Future[Any]] = set()
 
     async def session(self, *, patient: bool) -> bool:
         """Attach once; returns, when the connection has broken, whether it had been made.
@@ -146,30 +152,65 @@ class _Agent:
             return False
         token = find_token(self._config.token, self._config.state_dir)
         attached = False
-        authority = find_authority(self._config.state_dir)
-        async with open_aio_channel(address, authority, CHANNEL_OPTIONS) as channel:
-            stub: Any = MasterStub(channel)  # type: ignore[no-untyped-call]
-            welcome = asyncio.Event()
-            call = stub.Attach(self._messages(welcome), metadata=token_metadata(token))
-            beats = asyncio.create_task(self._heartbeat(welcome))
-            try:
-                while (message := await asyncio.wait_for(call.read(), SILENT_S)) is not grpc.aio.EOF:
-                    if message.WhichOneof("body") == "welcome":
-                        self._outbox.attached(message.welcome.kept, self._clock.wall())
-                        self._announce({"name": self._config.name, "master": address})
-                        attached = True
-                        welcome.set()
-                    else:
-                        self._handle(message)
-            except grpc.aio.AioRpcError as error:
-                _check(error, address, patient=patient)
-            except TimeoutError:
-                print(f"the master at {address} is silent", file=sys.stderr, flush=True)
-            finally:
-                call.cancel()
-                beats.cancel()
-                self._outbox.detached()
+        channel = open_aio_channel(address, find_authority(self._config.state_dir), CHANNEL_OPTIONS)
+        stub: Any = MasterStub(channel)  # type: ignore[no-untyped-call]
+        welcome, silent = asyncio.Event(), False
+        call = stub.Attach(self._messages(welcome, self._outbox.connection), metadata=token_metadata(token))
+        beats = asyncio.create_task(self._heartbeat(welcome))
+        try:
+            while (message := await self._read(call, SILENT_S if attached else GREETING_S)) is not grpc.aio.EOF:
+                if message.WhichOneof("body") == "welcome":
+                    await self._close_silent()
+                    self._outbox.attached(message.welcome.kept, self._clock.wall())
+                    self._announce({"name": self._config.name, "master": address})
+                    attached, self._complaint = True, ""
+                    welcome.set()
+                else:
+                    self._handle(message)
+        except grpc.aio.AioRpcError as error:
+            self._complain(_checked(error, address, patient=patient))
+        except TimeoutError:
+            silent = True
+            self._complain(f"the master at {address} is silent")
+        finally:
+            beats.cancel()
+            self._outbox.detached()
+            if silent:
+                # A master that was stopped for a while must hear of the next connection before the end of this one.
+                self._silent.append(channel)
+            else:
+                await channel.close()
         return attached
+
+    async def _read(self, call: Any, patience_s: float) -> Any:
+        """The next message of a call, or its end.
+
+        Raises:
+            TimeoutError: none has come for so many seconds; the call goes on.
+        """
+        reading = asyncio.ensure_future(call.read())
+        await asyncio.wait([reading], timeout=patience_s)
+        if not reading.done():
+            self._reading.add(reading)
+            reading.add_done_callback(self._forget)
+            raise TimeoutError
+        return reading.result()
+
+    def _forget(self, reading: asyncio.Future[Any]) -> None:
+        self._reading.discard(reading)
+        if not reading.cancelled():
+            reading.exception()
+
+    async def _close_silent(self) -> None:
+        channels, self._silent = self._silent, []
+        for channel in channels:
+            await channel.close()
+
+    def _complain(self, text: str) -> None:
+        """Say once what is wrong, on standard error."""
+        if text != self._complaint:
+            self._complaint = text
+            print(text, file=sys.stderr, flush=True)
 
     def kill_jobs(self) -> None:
         """Have all job processes leave at once."""
@@ -204,13 +245,14 @@ class _Agent:
             version=VERSION,
             life=self._outbox.life,
             held=self._outbox.held(),
+            connection=self._outbox.connection,
         )
 
-    async def _messages(self, welcome: asyncio.Event) -> AsyncIterator[pb.AgentMessage]:
+    async def _messages(self, welcome: asyncio.Event, connection: int) -> AsyncIterator[pb.AgentMessage]:
         yield pb.AgentMessage(hello=self._hello())
         await welcome.wait()
         while True:
-            yield await self._outbox.next()
+            yield await self._outbox.next(connection)
 
     async def _heartbeat(self, welcome: asyncio.Event) -> None:
         await welcome.wait()
@@ -268,8 +310,8 @@ class _Agent:
                 await self._outbox.put(message)
 
 
-def _check(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> None:
-    """Raise what trying again will not mend; say the rest on standard error."""
+def _checked(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> str:
+    """Raise what trying again will not mend; the text of the rest."""
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNAUTHENTICATED:
         raise AuthError(what="the master refuses this token", where=address) from error
@@ -278,7 +320,7 @@ def _check(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> None:
         raise AuthError(what="the master takes this token, but not of a node", where=address, fix=fix) from error
     if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION) and not patient:
         raise MasterError(what=f"the master refuses this node: {details}", where=address) from error
-    print(f"not attached to {address}: {code.name} {details}", file=sys.stderr, flush=True)
+    return f"not attached to {address}: {code.name} {details}"
 
 
 def main() -> int:

@@ -27,7 +27,8 @@ class AgentSession:
         heard_s: when the agent was last heard, on the master's clock.
         seen_s: when another node was last heard to receive something of its job process, likewise.
         progress: progress counter of each job, by job id.
-        life: what its messages are numbered in; another one after the agent was restarted.
+        life: what its messages and connections are numbered in; another one after the agent was restarted.
+        connection: number of this connection.
         kept: number of the last of its messages that is kept.
     """
 
@@ -36,7 +37,8 @@ class AgentSession:
         self.jobs: dict[str, int] = {}
         self.progress: dict[str, int] = {}
         self._moved_s: dict[str, float] = {}
-        self.life, self.kept, self._told_kept = hello.life, kept, kept
+        self.life, self.connection = hello.life, hello.connection
+        self.kept = self._told_kept = kept
         self.heard_s = self.seen_s = now
         self._outbox: asyncio.Queue[pb.MasterMessage | None] = asyncio.Queue()
 

@@ -79,10 +79,12 @@ class Dispatcher:
         for status in self._store.statuses():
             if co.JobState(status.state) not in co.ENDED:
                 job = self._store.job(status.job)
-                run = self._run(job, JobSpec.model_validate_json(job.spec_json))
+                run = self._runs[job.job] = self._make(job, JobSpec.model_validate_json(job.spec_json))
                 run.recover()
                 if run.away():
                     run.was_away(absence)
+            else:
+                self._store.drop_decisions(status.job)
         self._store.set_alive_s(now_s)
         if any(run.away() for run in self._runs.values()):
             asyncio.get_running_loop().call_later(GRACE_S, self._grace_over)
@@ -128,11 +130,14 @@ class Dispatcher:
             submitted_s=self._clock.wall(),
         )
         stored = StoredJob(status.job, spec_json, bundle, status)
+        run = self._make(stored, spec)
         with self._store.transaction(durable=True):
             job = self._store.add_job(operation_id, stored)
             if job == status.job:
-                self._run(stored, spec).announce()
-        self._settle()
+                run.announce()
+        if job == status.job:
+            self._runs[job] = run
+            self._settle()
         return job
 
     def cancel(self, job: str) -> None:
@@ -159,13 +164,13 @@ class Dispatcher:
         """Let an agent in, and have it end what it holds of jobs that are over or that nobody knows.
 
         Raises:
-            MasterError: another one of that name is attached already.
+            MasterError: another one of that name is attached already, or this one has made another connection since.
             ConfigError: this process has too few descriptors for another one.
         """
         before = self._sessions.get(hello.name)
         if before is None:
             descriptors.require(descriptors.OF_A_NODE, "the master, for another node,")
-        elif before.life != hello.life:
+        elif before.life != hello.life or before.connection > hello.connection:
             fix = "give it another --name"
             raise MasterError(what="a node of this name is attached already", got=hello.name, fix=fix)
         if before is not None:  # its connection broke, which it was the first to notice
@@ -250,10 +255,8 @@ class Dispatcher:
             run.feed(co.Tick())  # what was due while there was no master
         self._settle()
 
-    def _run(self, job: StoredJob, spec: JobSpec) -> JobRun:
-        run = JobRun(job.status, spec, job.bundle, self._store, self._clock, self._deadlines)
-        self._runs[job.job] = run
-        return run
+    def _make(self, job: StoredJob, spec: JobSpec) -> JobRun:
+        return JobRun(job.status, spec, job.bundle, self._store, self._clock, self._deadlines)
 
     def _settle(self) -> None:
         """Forget jobs that are over, and place those that wait."""

@@ -241,6 +241,8 @@ class JobRun:
 
     def feed(self, event: co.Event) -> None:
         """Give the coordinator an event and do what it says."""
+        if not self._coordinator.minds(event):
+            return
         if isinstance(event, co.NodeFailed | co.NodeExited | co.NodeStalled | co.NodeLost) and not self.ended:
             doubtful = isinstance(event, co.NodeFailed) and event.link and self._culprit is not None
             self._culprit = self._culprit if doubtful else event.node

@@ -31,11 +31,13 @@ class Outbox:
 
     Attributes:
         life: what their numbers belong to.
+        connection: number of the connection that messages are for; each gets those of the one before that may be lost.
         dropped: how many reports and batches of log lines of each job did not fit while the master was away.
     """
 
     def __init__(self) -> None:
         self.life, self.dropped = secrets.token_hex(8), Counter[str]()
+        self.connection = 0
         self._number, self._attached = 0, False
         self._passing: dict[str, pb.AgentMessage] = {}
         self._unsent: deque[pb.AgentMessage] = deque()
@@ -78,12 +80,13 @@ class Outbox:
         while not self._attached and kind == "light" and self._too_much():
             self._drop_oldest()
 
-    async def next(self) -> pb.AgentMessage:
-        """The next message to send."""
+    async def next(self, connection: int) -> pb.AgentMessage:
+        """The next message to send over a connection; none comes for one that has been given up."""
         while True:
-            if self._passing:
+            current = connection == self.connection
+            if current and self._passing:
                 return self._passing.pop(next(iter(self._passing)))
-            if self._unsent and len(self._sent) < UNACKNOWLEDGED:
+            if current and self._unsent and len(self._sent) < UNACKNOWLEDGED:
                 message = self._unsent.popleft()
                 self._count(message, -1)
                 self._sent.append(message)
@@ -105,6 +108,7 @@ class Outbox:
     def detached(self) -> None:
         """The master is away, and what it has not acknowledged may not have arrived."""
         self._attached = False
+        self.connection += 1
         for message in reversed(self._sent):
             self._unsent.appendleft(message)
             self._count(message, 1)

@@ -21,6 +21,7 @@ from dataflow.clock import SystemClock
 from dataflow.engine.coordinator import JobState
 from dataflow.observe.record import installed_versions, make_record
 from dataflow.plan.job import JobSpec
+from dataflow.runtime.agent import SILENT_S
 from dataflow.runtime.auth import read_token
 from dataflow.runtime.bundle import make_bundle
 from dataflow.runtime.client import Client
@@ -75,6 +76,22 @@ def test_job_goes_on_without_its_master_and_nothing_that_it_says_is_lost_or_doub
         assert sorted(lines) == sorted(
             text for node in (0, 1) for text in (f"opened on node-{node}", f"complained on node-{node}")
         )
+
+
+def test_job_goes_on_through_a_master_that_stands_still_for_longer_than_agents_wait() -> None:
+    with LocalCluster(nodes=2, tasks=1) as cluster:
+        job = submit_endless(cluster.client, 2)
+        wait_until_running(cluster.client, job)
+        running = job_processes(cluster)
+        end_master(cluster, signal.SIGSTOP)
+        SystemClock().sleep(SILENT_S + 4.0)
+        end_master(cluster, signal.SIGCONT)
+        SystemClock().sleep(1.0)
+        wait_until_attached(cluster)
+        assert cluster.client.job(job).state is JobState.RUNNING
+        assert job_processes(cluster) == running
+        cluster.client.cancel(job)
+        assert cluster.client.wait(job).state is JobState.CANCELLED
 
 
 def test_job_that_ends_while_the_master_is_away_has_finished_when_it_is_back() -> None:

@@ -375,7 +375,7 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., from_process: _Optional[_Union[FromProcess, _Mapping]] = ..., log_lines: _Optional[_Union[LogLines, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "cores", "tasks", "version", "life", "held")
+    __slots__ = ("name", "host", "cores", "tasks", "version", "life", "held", "connection")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -383,6 +383,7 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     cores: int
@@ -390,7 +391,8 @@ class Hello(_message.Message):
     version: str
     life: str
     held: _containers.RepeatedCompositeFieldContainer[Held]
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., tasks: _Optional[int] = ..., version: _Optional[str] = ..., life: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ...) -> None: ...
+    connection: int
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., tasks: _Optional[int] = ..., version: _Optional[str] = ..., life: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., connection: _Optional[int] = ...) -> None: ...
 
 class Held(_message.Message):
     __slots__ = ("job", "operation_id", "node")

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import safetensors.numpy
-from operators.checkpoint import model_file
 from tiny_data import IDENTITY, TWO, data
 
 from dataflow.errors import ConfigError

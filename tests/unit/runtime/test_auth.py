@@ -279,6 +279,7 @@ def test_host_that_others_reach_needs_insecure(host: str, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="no encryption"):
         asyncio.run(serve(MasterConfig(host=host, port=0, state_dir=tmp_path)))
     check_host(host, insecure=True)
+    check_host(host, insecure=False, encrypted=True)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])

@@ -52,9 +52,10 @@ class World:
         self.store.set_alive_s(self.clock.wall())
         self.dispatcher = Dispatcher(self.store, self.clock, Deadlines(), lost_after_s=5.0)
 
-    def attach(self, name: str, life: str = "", held: Sequence[pb.Held] = ()) -> AgentSession:
+    def attach(self, name: str, life: str = "", held: Sequence[pb.Held] = (), connection: int = 0) -> AgentSession:
         life = life or secrets.token_hex(4)
-        return self.dispatcher.attach(pb.Hello(name=name, host="127.0.0.1", cores=2, tasks=1, life=life, held=held))
+        hello = pb.Hello(name=name, host="127.0.0.1", cores=2, tasks=1, life=life, held=held, connection=connection)
+        return self.dispatcher.attach(hello)
 
     def restart(self) -> None:
         """Kill the master, and have another one take over."""
@@ -432,8 +433,10 @@ def test_agent_that_notices_first_that_its_connection_broke_keeps_its_job_and_he
         first = world.attach("a", "x")
         job = world.submit("op")
         world.say(first, job, prepared=pb.Prepared(address="127.0.0.1:1"))
-        second = world.attach("a", "x", [held(job)])
+        second = world.attach("a", "x", [held(job)], connection=2)
         world.dispatcher.detach(first, "its connection broke")
+        with pytest.raises(MasterError, match="attached already"):
+            world.attach("a", "x", [held(job)], connection=1)
         world.say(first, job, failed=pb.Failed(text="too late"))
         assert world.state(job)[0] == "DEPLOYING"
         assert await told(second) == [(job, CONNECTED)]

@@ -52,14 +52,14 @@ def test_what_the_master_has_not_acknowledged_is_sent_again_in_order_with_the_sa
         outbox.attached(0, 0.0)
         for text in "abcd":
             await outbox.put(line(text))
-        assert [what(await outbox.next()) for _ in range(3)] == ["a", "b", "c"]
+        assert [what(await outbox.next(outbox.connection)) for _ in range(3)] == ["a", "b", "c"]
         outbox.kept(1)
         outbox.detached()
         await outbox.put(line("e"))
         outbox.attached(2, 0.0)  # it had kept one more than it could say
-        again = [await outbox.next() for _ in range(3)]
+        again = [await outbox.next(outbox.connection) for _ in range(3)]
         assert [(what(each), each.number) for each in again] == [("c", 3), ("d", 4), ("e", 5)]
-        assert await waits(outbox.next())
+        assert await waits(outbox.next(outbox.connection))
 
     play(scene)
 
@@ -73,11 +73,11 @@ def test_while_the_master_is_away_the_oldest_reports_and_lines_are_dropped_count
         for message in (line("1"), ready(), line("2", "k"), line("3"), line("4")):
             await outbox.put(message)
         outbox.attached(0, 7.0)
-        sent = [await outbox.next() for _ in range(5)]
+        sent = [await outbox.next(outbox.connection) for _ in range(5)]
         assert [(what(each), each.number) for each in sent[:3]] == [("ready", 2), ("3", 4), ("4", 5)]
         text = "[1 reports and batches of log lines left out while the master was away]"
         assert [(each.log_lines.job, what(each)) for each in sent[3:]] == [("j", text), ("k", text)]
-        assert await waits(outbox.next())
+        assert await waits(outbox.next(outbox.connection))
 
     play(scene)
 
@@ -93,7 +93,7 @@ def test_files_wait_while_the_master_is_away_and_nothing_else_does(monkeypatch: 
         await asyncio.sleep(0)
         outbox.attached(0, 0.0)
         await waiting
-        assert [what(await outbox.next()) for _ in range(3)] == ["artifact", "ready", "artifact"]
+        assert [what(await outbox.next(outbox.connection)) for _ in range(3)] == ["artifact", "ready", "artifact"]
 
     play(scene)
 
@@ -106,12 +106,26 @@ def test_no_more_than_a_window_is_sent_without_an_acknowledgement(monkeypatch: p
         outbox.attached(0, 0.0)
         for text in "ab":
             await outbox.put(line(text))
-            await outbox.next()
+            await outbox.next(outbox.connection)
         await outbox.put(line("c"))
         assert await waits(outbox.put(line("d")))
-        assert await waits(outbox.next())
+        assert await waits(outbox.next(outbox.connection))
         outbox.kept(1)
-        assert what(await outbox.next()) == "c"
+        assert what(await outbox.next(outbox.connection)) == "c"
+
+    play(scene)
+
+
+def test_connection_that_was_given_up_gets_nothing_more() -> None:
+    async def scene(outbox: Outbox) -> None:
+        outbox.attached(0, 0.0)
+        before = outbox.connection
+        waiting = asyncio.create_task(outbox.next(before))
+        await asyncio.sleep(0)
+        outbox.detached()
+        await outbox.put(ready())
+        assert await waits(waiting)
+        assert what(await outbox.next(outbox.connection)) == "ready"
 
     play(scene)
 
@@ -122,13 +136,13 @@ def test_of_what_passes_only_the_newest_is_said_and_nothing_after_a_break() -> N
         await outbox.put(line("a"))
         for beat in (1, 2):
             outbox.passing("beat", pb.AgentMessage(heartbeat=pb.Heartbeat(progress={"j": beat})))
-        first = await outbox.next()
+        first = await outbox.next(outbox.connection)
         assert (dict(first.heartbeat.progress), first.number) == ({"j": 2}, 0)
-        assert what(await outbox.next()) == "a"
+        assert what(await outbox.next(outbox.connection)) == "a"
         outbox.passing("beat", pb.AgentMessage(heartbeat=pb.Heartbeat()))
         outbox.detached()
         outbox.attached(1, 0.0)
-        assert await waits(outbox.next())
+        assert await waits(outbox.next(outbox.connection))
 
     play(scene)
 
@@ -140,7 +154,7 @@ def test_deployment_is_held_until_the_master_knows_of_its_end_and_is_never_taken
         assert not outbox.hold(held)
         outbox.attached(0, 0.0)
         await outbox.exited("op", pb.AgentMessage(exited=pb.ProcessExited(job="j")))
-        message = await outbox.next()
+        message = await outbox.next(outbox.connection)
         assert outbox.held() == [held]
         outbox.kept(message.number)
         assert outbox.held() == []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import re
 import stat
 import zlib
@@ -120,6 +121,57 @@ def test_artifact_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pyte
     store.write_artifact("a", 0, pb.ArtifactChunk(name="big", data=b"12"))
     with pytest.raises(WireError, match="3 bytes"):
         store.write_artifact("a", 0, pb.ArtifactChunk(name="big", data=b"34", last=True, start=2))
+    store.close()
+
+
+def test_transaction_is_kept_whole_or_not_at_all_and_one_inside_is_part_of_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.transaction(durable=False), store.transaction(durable=True):
+        store.add_decision("a", 1.0, "one")
+    with contextlib.suppress(ValueError), store.transaction(durable=True):
+        store.add_log_lines("a", [pb.LogLine(text="line")])
+        store.add_decision("a", 2.0, "two")
+        raise ValueError
+    assert store.decisions("a") == [(1.0, "one")]
+    assert store.log_lines("a", 0) == []
+    store.drop_decisions("a")
+    assert store.decisions("a") == []
+    store.close()
+
+
+def test_disk_that_is_full_is_told_keeps_nothing_by_half_and_can_be_used_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (pages,) = store._database.execute("PRAGMA page_count").fetchone()
+    store._database.execute(f"PRAGMA max_page_count = {pages}")
+    large = StoredJob("a", b"{}", Bundle("digest", bytes(1 << 20)), pb.JobStatus(job="a"))
+    with pytest.raises(MasterError, match="the master cannot keep its state: database or disk is full"):
+        store.add_job("op", large)
+    assert store.statuses() == []
+    store._database.execute(f"PRAGMA max_page_count = {pages + 1000}")
+    assert store.add_job("op", large) == "a"
+    store.close()
+
+
+def test_messages_of_an_agent_are_counted_in_its_present_life(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.set_kept("a", "one", 7)
+    assert (store.kept("a", "one"), store.kept("a", "two"), store.kept("b", "one")) == (7, 0, 0)
+    store.set_kept("a", "two", 1)
+    assert (store.kept("a", "one"), store.kept("a", "two")) == (0, 1)
+    store.close()
+
+
+def test_chunk_that_comes_again_changes_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    chunks = [
+        pb.ArtifactChunk(name="m", data=b"12", start=0),
+        pb.ArtifactChunk(name="m", data=b"34", start=2),
+        pb.ArtifactChunk(name="m", data=b"5", start=4, last=True),
+    ]
+    for chunk in (chunks[0], chunks[1], chunks[1], chunks[2], chunks[1], chunks[2]):
+        store.write_artifact("a", 0, chunk)
+    assert [path.read_bytes() for _, path in store.artifacts("a")] == [b"12345"]
+    assert list((tmp_path / "artifacts").glob("*.part")) == []
     store.close()
 
 
