@@ -195,7 +195,7 @@ class Membership:
         return tuple(node for node in out if too_few or node in self.needed)
 
     def through(self) -> bool:
-        """Whether enough nodes have ended, and nobody is left who has not, nor anybody who is needed and may come back."""
+        """Whether enough have ended, and nobody is left who has not, nor anybody who is needed and may come back."""
         pending = set(self.those(Life.JOINING, Life.DYING, Life.WAITING, Life.AWAY))
         enough = len(self.those(Life.ENDED)) >= self._min_nodes
         return enough and not self.those(Life.ALIVE) and pending.isdisjoint(self.needed)
