@@ -571,7 +571,7 @@ class JobCoordinator:
     def _spare(self, node: int) -> bool:
         """Whether a node that is dead is not started again, as the job is ending and can end without it."""
         ending = bool(self.stopped_by) or bool(self.nodes.those(Life.ENDED))
-        return ending and node not in self.nodes.needed
+        return ending and self.nodes.spares(node)
 
     def _on_paused(self, node: int) -> list[Command]:
         if self.state in (JobState.RUNNING, JobState.CANCELLING) and self.nodes[node].life is Life.ALIVE:

@@ -191,13 +191,19 @@ class Membership:
             for node, each in enumerate(self.nodes)
             if each.life is Life.GONE or (each.life is Life.AWAY and now >= each.due_s)
         ]
-        too_few = len(self.nodes) - len(out) < max(1, self._min_nodes)
+        too_few = len(self.nodes) - len(out) < self._min_nodes
         return tuple(node for node in out if too_few or node in self.needed)
 
     def through(self) -> bool:
-        """Whether nobody is left who has not ended, nor anybody who is needed and may come back."""
+        """Whether enough have ended, and nobody is left who has not, nor anybody who is needed and may come back."""
         pending = set(self.those(Life.JOINING, Life.DYING, Life.WAITING, Life.AWAY))
-        return bool(self.those(Life.ENDED)) and not self.those(Life.ALIVE) and pending.isdisjoint(self.needed)
+        enough = len(self.those(Life.ENDED)) >= self._min_nodes
+        return enough and not self.those(Life.ALIVE) and pending.isdisjoint(self.needed)
+
+    def spares(self, node: int) -> bool:
+        """Whether the job can end without a node."""
+        others = set(self.those(Life.ALIVE, Life.ENDED)) - {node}
+        return node not in self.needed and len(others) >= self._min_nodes
 
     def due(self, now: float) -> tuple[int, ...]:
         """Nodes that are to be started again, or have been preparing for too long."""

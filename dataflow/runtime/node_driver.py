@@ -52,8 +52,8 @@ from dataflow.transport.links import Links
 BEAT_S = 0.2
 """Seconds between two beats of the event loop, which show that the process runs."""
 
-OPTIONS = replace(DEFAULT_OPTIONS, patience_s=2.0)
-"""Of the links: one that is down for two seconds costs one of its two nodes the membership."""
+OPTIONS = replace(DEFAULT_OPTIONS, patience_s=1.9)
+"""Of the links: one that is down for two seconds, with what it takes to find out, costs one of its nodes its place."""
 
 
 class NodeDriver:

@@ -30,6 +30,10 @@ _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
+    # gRPC's own pings wait behind data, so there are none; but this makes it set TCP_USER_TIMEOUT, by which the kernel
+    # gives up a connection on which nothing that was sent is acknowledged, whatever the processes are doing.
+    ("grpc.keepalive_time_ms", 2**31 - 2),
+    ("grpc.keepalive_timeout_ms", 1000),
 )
 
 _SETTLE_S: Final = 0.05

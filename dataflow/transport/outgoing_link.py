@@ -29,6 +29,10 @@ PACKET_NBYTES: Final = 272 << 10
 """Small frames that wait together are sent in packets of up to this many bytes; one that is kept keeps its packet."""
 
 
+LEAST_HANDSHAKE_S: Final = 0.25
+"""So long every attempt to connect is given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all outgoing links of a node share.
@@ -82,6 +86,7 @@ class OutgoingLink:
         self._undelivered = 0
         self._wake, self._idle, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._idle.set()
+        self._waiting_since_s = around.clock.now()
         self._task = asyncio.ensure_future(self._run())
 
     @property
@@ -153,6 +158,8 @@ class OutgoingLink:
         if self._queued_nbytes + nbytes > bound_nbytes:
             what = f"more than {bound_nbytes} bytes to node {self.peer} wait for their acknowledgement"
             raise WireError(what, got=self._queued_nbytes + nbytes, fix="send only as much as credit was granted for")
+        if not self._queued_nbytes:
+            self._waiting_since_s = self._around.clock.now()
         for frame in frames:
             self._unsent.append((self._next_sequence, frame))
             self._next_sequence += 1
@@ -174,24 +181,30 @@ class OutgoingLink:
         while True:
             acknowledged = self._acknowledged
             try:
-                connection = await self._connect()
+                connection = await self._connect(options.patience_s - (clock.now() - down_since))
             except TimeoutError:
-                reason = f"no answer within {options.handshake_s} s"
+                reason = "no answer"
             except ConnectionLostError as error:
                 reason = str(error)
             else:
                 reason = await self._use(connection)
-                down_since = clock.now()
+                down_since = self._waiting_since_s if self._queued_nbytes else clock.now()
+                if clock.now() - down_since >= options.patience_s:  # whatever broke it, it is tried once more
+                    down_since = clock.now() - options.patience_s + options.first_backoff_s
             attempts = 0 if self._acknowledged > acknowledged else attempts + 1
             if clock.now() - down_since >= options.patience_s:
                 what = f"no connection for {options.patience_s} s: {reason}"
                 raise WireError(what)
             pause_s = min(options.max_backoff_s, options.first_backoff_s * 2.0 ** min(attempts, 30))
-            await self._around.sleep(pause_s * self._around.rng.uniform(0.5, 1.5))
+            left_s = options.patience_s - (clock.now() - down_since)
+            await self._around.sleep(min(pause_s * self._around.rng.uniform(0.5, 1.5), left_s))
 
-    async def _connect(self) -> Connection:
-        """A connection on which the peer has welcomed this node."""
-        async with asyncio.timeout(self._around.options.handshake_s):
+    async def _connect(self, patience_s: float) -> Connection:
+        """A connection on which the peer has welcomed this node; one that replaces another is not waited for longer."""
+        within_s = self._around.options.handshake_s
+        if self._settled.is_set():
+            within_s = min(within_s, max(LEAST_HANDSHAKE_S, patience_s))
+        async with asyncio.timeout(within_s):
             connection = await self._around.network.dial(self.address)
             try:
                 await self._greet(connection)
@@ -276,6 +289,7 @@ class OutgoingLink:
     async def _read(self, connection: Connection) -> None:
         while True:
             packet = await connection.read()
+            self._waiting_since_s = self._around.clock.now()
             self._counters.received_nbytes += len(packet)
             for header, payload in split(packet):
                 if header.kind == data_pb2.KIND_REFUSED:

@@ -18,6 +18,7 @@ from dataflow.plan.job import JobSpec
 from dataflow.runtime.bundle import make_bundle
 from dataflow.runtime.client import Client
 from dataflow.runtime.local_cluster import LocalCluster
+from tests.known_answers.integers import integer_job
 
 ENDLESS = 1_000_000
 
@@ -129,3 +130,16 @@ def test_lost_agent_that_comes_back_gets_its_node_again() -> None:
         joined = change(client, job, "alive", 1)
         print("away", lost.change.reason, "joined", joined.wall_s - continued_s)
         assert client.wait(job).state is JobState.FINISHED
+
+
+def test_killed_worker_of_ako_with_integer_gradients_leaves_the_others_to_finish(cluster: LocalCluster) -> None:
+    client, rounds = cluster.client, 4000
+    job = client.submit(JobSpec(name="integers", graph=integer_job(2, rounds=rounds), nodes=3))
+    until(client, job, lambda event: event.statistics is not None and event.statistics.tasks > 200)
+    os.kill(job_process(cluster, 2), signal.SIGKILL)
+    status = client.wait(job)
+    assert status.state is JobState.FINISHED, status.reason
+    assert lives(client, job)[0] == (2, "waiting", 0)
+    for each in status.statistics[:2]:
+        assert each.incarnation == 0
+        assert not any(name.endswith("rejected_fragments") for name in each.samples)
