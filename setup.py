@@ -16,7 +16,7 @@ from setuptools import Distribution, setup
 from setuptools.command.build_ext import build_ext
 
 COMPILED = {
-    "engine": "chain chain_state events flow inbox inputs node_engine recording tally turns",
+    "engine": "chain chain_state events flow inbox inputs news node_engine recording tally turns",
     "sim": "clock cores costs meter network simulator",
 }
 """The compiled modules, by package in `dataflow`."""

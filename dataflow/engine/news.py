@@ -71,7 +71,8 @@ class News:
 
     def _go_on(self, node: int) -> list[Delivery]:
         """Take in what waits of a node, up to the next thing that the operators are to be told."""
-        waiting, arrived = self._waiting[node], list[Delivery]()
+        arrived: list[Delivery] = []
+        waiting = self._waiting[node]
         while waiting:
             first = waiting[0]
             if first is Change.LEFT or first is Change.JOINED:

@@ -123,7 +123,7 @@ def test_host_that_only_the_master_does_not_hear_goes_on(lab: Lab, tmp_path: Pat
     plan = find(tmp_path / "state")
     cut(plan.host(1), [plan.switch])
     silent = measured(lab)
-    SystemClock().sleep(7.0)  # without the others' word, a node is lost after 5 s
+    SystemClock().sleep(7.0)  # without the others' word, a node is lost after 2 s
     assert measured(lab)["statistics"], "the job has ended"
     mend(plan, plan.host(1), [plan.switch])
     until(lab, lambda job: job["statistics"][1]["running_s"] > silent["statistics"][1]["running_s"] + 7.0)
