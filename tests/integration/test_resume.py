@@ -105,8 +105,7 @@ def test_resume_leaves_out_what_is_broken_and_refuses_what_does_not_fit(tmp_path
         spec = JobSpec.model_validate_json(client.spec_json(again))
         assert spec.resume is not None
         assert spec.resume.number == before
-        assert [str(path) in warning for warning in spec.warnings] == [True] * len(spec.warnings)
-        assert spec.warnings
+        assert [warning for warning in spec.warnings if str(path) in warning]  # one not whole yet may be left out, too
         client.cancel(again)
         client.wait(again)
         with pytest.raises(ConfigError, match="no whole checkpoint 7"):
