@@ -15,6 +15,7 @@ from operators.dnn import TorchSpec, build_network
 from operators.messages import Batch, Progress
 from operators.schedule import Schedule
 from operators.validate import Validate
+from operators.roll import Roll
 from operators.vector_state import Replica, Statistics, VectorState
 from operators.warm_start import WarmStart
 
@@ -109,7 +110,7 @@ def test_checkpoint_keeps_the_statistics_and_they_are_restored_bit_for_bit():
         "velocity": VectorState(np.zeros(0, np.float32)),
         "clocks": ClocksState(2, {}),
     }
-    harness = Harness(Checkpoint(model=OWN), states=states)
+    harness = Harness(Checkpoint(model=OWN), states={**states, "roll": Roll()})
     (artifact,) = harness.send(Progress(step=3, images=12, epoch=0.1, loss=0.5))
     restored = Statistics(model=OWN).create(NodeContext())
     restored.restore({"values": safetensors.numpy.load(artifact.data)["statistics"]})
