@@ -13,9 +13,9 @@ from operators.clocks import ClocksState
 from operators.compute import Compute
 from operators.dnn import TorchSpec, build_network
 from operators.messages import Batch, Progress
+from operators.roll import Roll
 from operators.schedule import Schedule
 from operators.validate import Validate
-from operators.roll import Roll
 from operators.vector_state import Replica, Statistics, VectorState
 from operators.warm_start import WarmStart
 
