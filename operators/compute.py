@@ -50,7 +50,7 @@ class Part(NamedTuple):
     epoch: float
     of_all: int
     lag: int
-    replica: Vector | None
+    replica: Vector | None = None
     poison: str = ""
 
 

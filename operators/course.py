@@ -73,6 +73,14 @@ class CourseState(State):
         self.sharing = tuple(int(node) for node in tensors["sharing"])
         self.closed = False
 
+    def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
+        """Go on behind the last gradient that was made, though mini-batches beyond that had been read."""
+        super().resume(tensors, node, steps)
+        if tensors:
+            self.number = steps.get(node, self.number)
+            while self.number < self.first:
+                self.epoch, self.first = self.epoch - 1, self.first - self.per_epoch
+
 
 class Course(StateElement):
     """A course through the data."""

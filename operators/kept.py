@@ -90,6 +90,11 @@ class KeptState(State):
         self.newest = int(tensors["newest"][0])
         self._fragments.clear()
 
+    def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
+        """Go on after the last gradient that the node had made."""
+        super().resume(tensors, node, steps)
+        self.newest = steps.get(node, self.newest)
+
     def _free(self) -> None:
         least = min((number for _, number in self._held.values()), default=self.newest)
         self._fragments = [fragment for fragment in self._fragments if fragment.high > least]

@@ -76,10 +76,11 @@ class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
     `feeders` are the sources on this node whose messages come to it, `gathers` the chains on it that make steps of what
-    this source gives. `rates` are the newest that its operators have not been given, `checkpoint` is the number of one
-    that is due before the chain goes on, `telling` the node of which they are being told the first of the `news`.
-    `timed` says that its operators' time has come, `silent` that it emits nothing more, `alone` that no other chain
-    that has not ended writes what this one's merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
+    this source gives. `rates` are the newest that its operators have not been given. `checkpoint` is the number of one
+    that is due before the chain goes on, and `ahead` how much that counts from is more than the steps made here.
+    `telling` is the node of which operators are being told the first of the `news`. `timed` says that their time has
+    come, `silent` that the chain emits nothing more, `alone` that no other chain that has not ended writes what this
+    one's merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
     """
 
     def __init__(self, chain: Chain, inputs: Inputs) -> None:
@@ -94,6 +95,7 @@ class ChainState:
         self.inbox = Inbox(chain.head.inputs, by_step=chain.gather)
         self.news = News(chain, inputs, self.inbox)
         self.telling: int | None = None
+        self.ahead = 0
         self.running: deque[Running] = deque()
         self.step: Step | None = None
         self.rates: Rates | None = None

@@ -317,7 +317,7 @@ class NodeEngine:
                 reraise(error, f"state element {name!r}", type(element), self._name)
             tensors.update({f"{name}/{key}": tensor for key, tensor in kept.items()})
         state.checkpoint = None
-        steps = max(gathers) if gathers else None
+        steps = max(gathers) + state.ahead if gathers else None
         snapshot = Snapshot(self._node, self._name, self._roles, number, steps, positions, tensors)
         self._commands.append(Report(snapshot))
         return True
@@ -542,6 +542,8 @@ class NodeEngine:
             self._told(state, state.telling)
         if outcome.checkpoint is not None:
             state.checkpoint = outcome.checkpoint
+            if state.step is not None:  # a node that joined late has made fewer steps than it counts
+                state.ahead = outcome.checkpoint - state.step.number - 1
         role = run.task.role
         if role == "shard" and state.step is not None:
             state.step.finished += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
@@ -39,18 +39,21 @@ class _Fault(BaseModel):
 class NodeFails(_Fault):
     """A node does nothing more; its agent is never heard of again, or is back after a while."""
 
+    kind: Literal["fail"] = "fail"
     for_s: Duration | None = None
 
 
 class NodePauses(_Fault):
     """A node does nothing for a while, and then goes on where it was."""
 
+    kind: Literal["pause"] = "pause"
     for_s: Duration
 
 
 class NodeSlows(_Fault):
     """All that a node does for a while takes `factor` times as long."""
 
+    kind: Literal["slow"] = "slow"
     for_s: Duration
     factor: Factor
 
@@ -61,6 +64,7 @@ class LinkFails(_Fault):
     Of two nodes that are cut off each other for more than `PATIENCE_S` seconds, one is buried.
     """
 
+    kind: Literal["cut"] = "cut"
     other: NonNegativeInt
     for_s: Duration | None = None
 
@@ -73,10 +77,11 @@ class LinkFails(_Fault):
 class LinkChanges(_Fault):
     """A node's link carries so many bytes per second from now on, up and down alike."""
 
+    kind: Literal["rate"] = "rate"
     rate: ByteRate
 
 
-Fault = NodeFails | NodePauses | NodeSlows | LinkFails | LinkChanges
+Fault = Annotated[NodeFails | NodePauses | NodeSlows | LinkFails | LinkChanges, Field(discriminator="kind")]
 
 _NODE, _AT, _FOR = r"(?P<node>\d+)", r"@(?P<at_s>[\d.]+)", r"\+(?P<for_s>[\d.]+)"
 _FORMS: dict[str, tuple[type[Fault], str, str]] = {

@@ -451,7 +451,7 @@ class Simulator:
         self._feed_at(self._clock.now(), node, command)
 
     def _set_timer(self, node: int, command: SetTimer) -> None:
-        self._clock.at(self._clock.now() + command.after_s, self._feed, (node, TimerFired(command.chain)))
+        self._feed_at(self._clock.now() + command.after_s, node, TimerFired(command.chain))
 
     def _leave_alone(self, node: int, command: Offer) -> None:
         """Engines start the task when the one before it ends, which takes no time here."""

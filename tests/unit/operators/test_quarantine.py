@@ -20,6 +20,8 @@ from operators.messages import Batch, Fragment, Gradient, Weights
 from operators.quarantine import sound
 from operators.schedule import Schedule
 from operators.serve import Pulls, Serve, ServeMean
+from operators.served import ServedCells
+from operators.update_rules import Asgd
 from operators.vector_state import VectorState
 from operators.window import Window
 
@@ -87,7 +89,7 @@ def test_load_weights_that_are_not_finite_are_not_taken_over_but_answer():
 
 
 def test_serve_push_that_is_not_finite_is_answered_with_the_weights_as_they_were():
-    states = {"shard": replica(5, 6), "pulls": Pulls(workers="worker")}
+    states = {"shard": replica(5, 6), "pulls": Pulls(workers="worker"), "served": ServedCells(rule=Asgd())}
     serve = Harness(Serve(layout=LAYOUT, schedule=Schedule(lr=1.0)), node=NODE, states=states)
     assert COUNTED in serve.send(fragment(1, 1, np.nan, 1))
     (answer,) = serve.emitted("weights")
