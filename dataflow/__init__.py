@@ -11,7 +11,7 @@ from dataflow import compiled
 if TYPE_CHECKING:
     from dataflow.clock import Clock, SystemClock
     from dataflow.engine.checkpoints import tensor_types_of
-    from dataflow.engine.coordinator import JobState
+    from dataflow.engine.job_life import JobState
     from dataflow.engine.memory_driver import MemoryDriver
     from dataflow.errors import (
         AkoError,
@@ -138,7 +138,7 @@ compiled.use()
 _HOMES = {
     "clock": "Clock SystemClock",
     "engine.checkpoints": "tensor_types_of",
-    "engine.coordinator": "JobState",
+    "engine.job_life": "JobState",
     "engine.memory_driver": "MemoryDriver",
     "reports": "NodeStatistics OperatorReport",
     "errors": "AkoError AuthError BundleError CheckpointError ConfigError DataError GraphError JobFailedError "

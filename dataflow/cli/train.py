@@ -44,7 +44,7 @@ from dataflow.cli.simulated import (
     TasksOption,
     cluster_options,
 )
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 from dataflow.errors import ConfigError, JobFailedError
 from dataflow.plan.job import Resume
 from dataflow.runtime.state_dir import default_state_dir

@@ -1,7 +1,7 @@
 """The coordinator of one job: what happened goes in, what to do comes out. No thread, socket, clock or file.
 
-A job's life is `TRANSITIONS`, a table; an event is first reduced to at most one `Trigger`, and the table says where
-that leads. Invariant: the state changes by the table only, exactly one `Finish` is commanded, and none after it.
+A job's life is `job_life.TRANSITIONS`, a table; an event is first reduced to at most one `Trigger`, and the table says
+where that leads. Invariant: the state changes by the table only, exactly one `Finish` is commanded, and none after it.
 """
 
 from __future__ import annotations
@@ -11,320 +11,44 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from dataflow.engine.membership import RESTARTS, RESTARTS_S, Life, Members, Membership
-from dataflow.reports import NodeStatistics, OperatorReport
+from dataflow.engine.coordination import (
+    CancelAsked,
+    ChangeNode,
+    ChangeState,
+    CloseNodes,
+    Command,
+    Connect,
+    Deploy,
+    Event,
+    Finish,
+    KillNodes,
+    LinkBroken,
+    NodeBack,
+    NodeEnded,
+    NodeExited,
+    NodeFailed,
+    NodeLost,
+    NodePaused,
+    NodePrepared,
+    NodeReady,
+    NodeReport,
+    NodeStalled,
+    Placed,
+    SetTimer,
+    Start,
+    StopNodes,
+    Tick,
+    Unplaced,
+)
+from dataflow.engine.job_life import ENDED, TRANSITIONS, JobState, StoppedBy, Trigger
+from dataflow.engine.membership import RESTARTS, RESTARTS_S, Life, Membership
+from dataflow.engine.stop_watch import StopWatch
+from dataflow.reports import OperatorReport
 
 if TYPE_CHECKING:
     from dataflow.plan.job import StopRules
-
-StoppedBy = Literal["", "target", "patience", "time", "epochs", "cancel"]
-
-
-class JobState(StrEnum):
-    """Where a job is in its life."""
-
-    SUBMITTED = "SUBMITTED"
-    """The master has it."""
-    PENDING = "PENDING"
-    """It waits for nodes."""
-    DEPLOYING = "DEPLOYING"
-    """Its nodes import, open data, compile kernels and connect."""
-    RUNNING = "RUNNING"
-    """Every node was ready and has been started."""
-    CANCELLING = "CANCELLING"
-    """Its nodes have been asked to stop."""
-    FINISHED = "FINISHED"
-    """It ended by itself or by a stop rule."""
-    FAILED = "FAILED"
-    """An operator failed, or too few nodes were left."""
-    CANCELLED = "CANCELLED"
-    """Somebody stopped it."""
-
-
-ENDED = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED})
-"""States that a job does not leave."""
-
-
-class Trigger(StrEnum):
-    """What events come down to."""
-
-    PLACED = "placed"
-    UNPLACED = "no nodes"
-    ALL_READY = "all nodes ready"
-    NOT_READY_IN_TIME = "not ready in time"
-    ALL_ENDED = "all nodes ended"
-    DRAINING_TOOK_TOO_LONG = "draining took too long"
-    NODE_FAILED = "node failed"
-    NODE_LOST = "node lost"
-    TOO_FEW_NODES = "too few nodes left"
-    RULE_BROKEN = "stop rule cannot be followed"
-    CANCEL = "cancel"
-    GRACE_OVER = "grace over"
-
-
-_S, _T = JobState, Trigger
-
-TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
-    (_S.SUBMITTED, _T.PLACED): _S.DEPLOYING,
-    (_S.SUBMITTED, _T.UNPLACED): _S.PENDING,
-    (_S.SUBMITTED, _T.CANCEL): _S.CANCELLED,
-    (_S.PENDING, _T.PLACED): _S.DEPLOYING,
-    (_S.PENDING, _T.UNPLACED): _S.PENDING,
-    (_S.PENDING, _T.CANCEL): _S.CANCELLED,
-    (_S.DEPLOYING, _T.ALL_READY): _S.RUNNING,
-    (_S.DEPLOYING, _T.NOT_READY_IN_TIME): _S.FAILED,
-    (_S.DEPLOYING, _T.NODE_FAILED): _S.FAILED,
-    (_S.DEPLOYING, _T.NODE_LOST): _S.FAILED,
-    (_S.DEPLOYING, _T.CANCEL): _S.CANCELLING,
-    (_S.RUNNING, _T.ALL_ENDED): _S.FINISHED,
-    (_S.RUNNING, _T.DRAINING_TOOK_TOO_LONG): _S.FINISHED,
-    (_S.RUNNING, _T.NODE_FAILED): _S.FAILED,
-    (_S.RUNNING, _T.TOO_FEW_NODES): _S.FAILED,
-    (_S.RUNNING, _T.RULE_BROKEN): _S.FAILED,
-    (_S.RUNNING, _T.CANCEL): _S.CANCELLING,
-    (_S.CANCELLING, _T.ALL_ENDED): _S.CANCELLED,
-    (_S.CANCELLING, _T.GRACE_OVER): _S.CANCELLED,
-}
-"""The life of a job. A trigger that a state does not list changes nothing there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Nodes were found. `names`: their names by node number."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Unplaced:
-    """No nodes yet, and why."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodePrepared:
-    """A node has loaded its operators and listens at `address`."""
-
-    node: int
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReady:
-    """A node is connected to those it sends to."""
-
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReport:
-    """A message on a reported port."""
-
-    node: int
-    report: OperatorReport
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEnded:
-    """A node's sources have ended and everything has drained.
-
-    Args:
-        node: its number.
-        statistics: what it has counted.
-        epoch: of the newest membership that it had heard of; None if that was the newest.
-    """
-
-    node: int
-    statistics: NodeStatistics
-    epoch: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFailed:
-    """A node's job process says that it cannot go on.
-
-    Args:
-        node: its number.
-        text: the error.
-        where: operator and the user's ``file:line``, as far as known.
-        link: what failed is a link to another node, perhaps because that one failed first.
-    """
-
-    node: int
-    text: str
-    where: str = ""
-    link: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NodeExited:
-    """A node's job process is gone, and why."""
-
-    node: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeStalled:
-    """A node's job process does nothing any more, and how that shows; its agent is well."""
-
-    node: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodePaused:
-    """A node's job process did nothing for a while, goes on, and asks whether it is a member still."""
-
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLost:
-    """Nothing is heard of a node any more, and why."""
-
-    node: int
-    reason: str = "its agent was lost"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeBack:
-    """The agent of a node that was lost is there again."""
-
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class LinkBroken:
-    """A node has had no connection to another one for too long, and why."""
-
-    node: int
-    peer: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CancelAsked:
-    """Somebody wants the job stopped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed: the answer to the last `SetTimer`; harmless at any other time."""
-
-
-Event = (
-    Placed
-    | Unplaced
-    | NodePrepared
-    | NodeReady
-    | NodeReport
-    | NodeEnded
-    | NodeFailed
-    | NodeExited
-    | NodeStalled
-    | NodePaused
-    | NodeLost
-    | NodeBack
-    | LinkBroken
-    | CancelAsked
-    | Tick
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Deploy:
-    """Start the job's process on a node and have it prepare; `incarnation`: how often it was started before."""
-
-    node: int
-    incarnation: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Connect:
-    """Tell a node who the members are, and have it connect to those that it is not connected to."""
-
-    node: int
-    members: Members
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Start a node."""
-
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopNodes:
-    """Have nodes stop their sources and drain."""
-
-    nodes: tuple[int, ...]
-    reason: StoppedBy
-
-
-@dataclass(frozen=True, slots=True)
-class CloseNodes:
-    """Let the processes of nodes that have ended go; kill those that do not."""
-
-    nodes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KillNodes:
-    """Kill the processes of nodes."""
-
-    nodes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeNode:
-    """Keep what has become of a node, before anybody is told of it.
-
-    Args:
-        node: its number.
-        life: what has become of it.
-        incarnation: which incarnation.
-        epoch: of the membership.
-        reason: why it is buried.
-    """
-
-    node: int
-    life: Life
-    incarnation: int
-    epoch: int
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Give a `Tick` at this time, in seconds on the clock of `now`, instead of at that of any earlier `SetTimer`."""
-
-    at_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeState:
-    """Tell everybody that the job has come to a state, and why."""
-
-    state: JobState
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Tell everybody that the job has ended, and how. The last command of a job."""
-
-    state: JobState
-    reason: str
-    stopped_by: StoppedBy
-
-
-Command = Deploy | Connect | Start | StopNodes | CloseNodes | KillNodes | ChangeNode | SetTimer | ChangeState | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,28 +70,6 @@ class Deadlines:
     blame_s: float = 1.0
     judge_s: float = 0.25
     return_s: float = 10.0
-
-
-@dataclass(slots=True)
-class _Series:
-    """The watched metrics as they are reported.
-
-    Args:
-        held: reports in a row that reached the target.
-        best: of the metric that patience watches.
-        since_best: reports since then.
-    """
-
-    held: int = 0
-    best: float = float("-inf")
-    since_best: int = 0
-
-    def add(self, value: float, target: float | None, patient: float) -> None:
-        """Take in a report's `value` of the target's metric and that of patience's, which is `patient`."""
-        self.held = self.held + 1 if target is not None and value >= target else 0
-        better = patient > self.best
-        self.best = patient if better else self.best
-        self.since_best = 0 if better else self.since_best + 1
 
 
 class JobCoordinator:
@@ -404,11 +106,10 @@ class JobCoordinator:
         self.stopped_by: StoppedBy = ""
         self.started_s: float | None = None
         self.nodes = Membership(nodes, needed, min_nodes, rng or random.Random(0))
-        self._rules = rules
+        self._time_s, self._watch = rules.time_s, StopWatch(rules)
         self._deadlines = deadlines or Deadlines()
         self._names = tuple(f"node-{index}" for index in range(nodes))
         self._ready: set[int] = set()
-        self._series = _Series()
         self._deadline_s: float | None = None
         self._timer_s = math.inf
         self._suspicion = ""
@@ -418,9 +119,7 @@ class JobCoordinator:
 
     def minds(self, event: Event) -> bool:
         """Whether an event can change anything: of what nodes report, only what a stop rule watches does."""
-        return not isinstance(event, NodeReport) or (
-            bool(self._rules.report) and self._rules.report == event.report.port
-        )
+        return not isinstance(event, NodeReport) or self._watch.minds(event.report)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """What to do about an event.
@@ -484,24 +183,12 @@ class JobCoordinator:
     # Running
 
     def _on_report(self, report: OperatorReport, now: float) -> list[Command]:
-        rules = self._rules
-        if self.state is not JobState.RUNNING or self.stopped_by or report.port != rules.report or not rules.report:
+        if self.state is not JobState.RUNNING or self.stopped_by or not self._watch.minds(report):
             return []
-        values: list[float] = []
-        patient = rules.patience_metric if rules.patience is not None else ""
-        for metric in (rules.metric, patient or rules.metric):
-            value = report.fields.get(metric)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                fields = ", ".join(sorted(report.fields))
-                reason = f"the stop rule watches {metric!r}, which {report.port} does not report; it has: {fields}"
-                return self._go(Trigger.RULE_BROKEN, now, reason)
-            values.append(value)
-        self._series.add(values[0], rules.target, values[1])
-        if self._series.held >= rules.hold:
-            return self._stop("target", now)
-        if rules.patience is not None and self._series.since_best >= rules.patience:
-            return self._stop("patience", now)
-        return []
+        if fault := self._watch.fault(report):
+            return self._go(Trigger.RULE_BROKEN, now, fault)
+        holds = self._watch.take(report)
+        return self._stop(holds, now) if holds else []
 
     def _on_ended(self, node: int, epoch: int | None, now: float) -> list[Command]:
         each = self.nodes[node]
@@ -707,8 +394,8 @@ class JobCoordinator:
                 for node in self._all:
                     self.nodes[node].running = True
                 commands += [Start(node) for node in self._all]
-                if self._rules.time_s is not None:
-                    self._deadline_s = now + self._rules.time_s
+                if self._time_s is not None:
+                    self._deadline_s = now + self._time_s
             case JobState.CANCELLING:
                 self.stopped_by = "cancel"
                 commands.append(StopNodes(self.nodes.those(Life.JOINING, Life.ALIVE), "cancel"))
@@ -760,10 +447,3 @@ _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] 
     CancelAsked: lambda job, event, now: job._on_cancel(now),
     Tick: lambda job, event, now: job._on_tick(now),
 }
-
-
-def transition_diagram() -> str:
-    """The life of a job as a Mermaid state diagram, made from `TRANSITIONS`."""
-    lines = [f"    {source} --> {target}: {trigger.value}" for (source, trigger), target in TRANSITIONS.items()]
-    ends = [f"    {state} --> [*]" for state in JobState if state in ENDED]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {JobState.SUBMITTED}", *lines, *ends])

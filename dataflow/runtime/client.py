@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 
 from dataflow.clock import Clock, SystemClock
-from dataflow.engine.coordinator import ENDED, JobState
+from dataflow.engine.job_life import ENDED, JobState
 from dataflow.errors import AkoError, AuthError, ConfigError, MasterError
 from dataflow.observe.events import JobEvent, NodeChange
 from dataflow.reports import NodeStatistics, OperatorReport

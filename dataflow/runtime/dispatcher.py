@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pydantic import ValidationError
 
 from dataflow.clock import Clock
-from dataflow.engine import coordinator as co
+from dataflow.engine import coordination as co
+from dataflow.engine.coordinator import Deadlines
+from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.scheduling import Waiting, place_jobs
 from dataflow.errors import ConfigError, MasterError, WireError
 from dataflow.graph.checks import check
@@ -63,7 +65,7 @@ class Dispatcher:
     """
 
     def __init__(
-        self, store: Store, clock: Clock, deadlines: co.Deadlines, lost_after_s: float, encrypt: Encrypt = _plain
+        self, store: Store, clock: Clock, deadlines: Deadlines, lost_after_s: float, encrypt: Encrypt = _plain
     ) -> None:
         self._encrypt = encrypt
         self._store, self._clock, self._deadlines, self._lost_after_s = store, clock, deadlines, lost_after_s
@@ -77,7 +79,7 @@ class Dispatcher:
         now_s, alive_s = self._clock.wall(), self._store.alive_s()
         absence = pb.Absence(from_s=now_s if alive_s is None else alive_s, to_s=now_s)
         for status in self._store.statuses():
-            if co.JobState(status.state) not in co.ENDED:
+            if JobState(status.state) not in ENDED:
                 job = self._store.job(status.job)
                 run = self._runs[job.job] = self._make(job, JobSpec.model_validate_json(job.spec_json))
                 run.recover()
@@ -125,7 +127,7 @@ class Dispatcher:
         status = pb.JobStatus(
             job=secrets.token_hex(6),
             name=spec.name,
-            state=co.JobState.SUBMITTED,
+            state=JobState.SUBMITTED,
             nodes=spec.nodes,
             submitted_s=self._clock.wall(),
         )

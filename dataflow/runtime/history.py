@@ -11,7 +11,7 @@ from typing import get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from dataflow.engine import coordinator as co
+from dataflow.engine import coordination as co
 from dataflow.errors import MasterError
 
 _KINDS: dict[str, TypeAdapter[co.Event]] = {kind.__name__: TypeAdapter(kind) for kind in get_args(co.Event)}

@@ -14,7 +14,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 
 from dataflow.clock import Clock
-from dataflow.engine import coordinator as co
+from dataflow.engine import coordination as co
+from dataflow.engine.coordinator import Deadlines, JobCoordinator
+from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.membership import BURIED, Life
 from dataflow.observe.condition import RECENT, MeasuredJob
 from dataflow.plan.compile import compile_graph
@@ -84,7 +86,7 @@ class JobRun:
     """
 
     def __init__(
-        self, status: pb.JobStatus, spec: JobSpec, bundle: Bundle, store: Store, clock: Clock, deadlines: co.Deadlines
+        self, status: pb.JobStatus, spec: JobSpec, bundle: Bundle, store: Store, clock: Clock, deadlines: Deadlines
     ) -> None:
         self.status, self.spec, self.bell = status, spec, Bell()
         self.sessions: dict[int, AgentSession] = {}
@@ -94,7 +96,7 @@ class JobRun:
         self._kept_s: dict[int, float] = {}
         self.next_event = store.event_count(status.job)
         self._bundle, self._store, self._clock = bundle, store, clock
-        self._coordinator = co.JobCoordinator(
+        self._coordinator = JobCoordinator(
             spec.nodes,
             spec.stop,
             deadlines,
@@ -121,12 +123,12 @@ class JobRun:
     @property
     def waiting(self) -> bool:
         """Whether it waits for nodes."""
-        return self._coordinator.state in (co.JobState.SUBMITTED, co.JobState.PENDING)
+        return self._coordinator.state in (JobState.SUBMITTED, JobState.PENDING)
 
     @property
     def ended(self) -> bool:
         """Whether it has come to its last state."""
-        return self._coordinator.state in co.ENDED
+        return self._coordinator.state in ENDED
 
     @property
     def over(self) -> bool:
@@ -232,11 +234,11 @@ class JobRun:
     def runs(self, node: int) -> bool:
         """Whether a node is expected to make progress."""
         each = self._coordinator.nodes[node]
-        return self._coordinator.state is co.JobState.RUNNING and each.life is Life.ALIVE and each.running
+        return self._coordinator.state is JobState.RUNNING and each.life is Life.ALIVE and each.running
 
     def wait_because(self, reason: str) -> None:
         """It cannot start yet."""
-        if (self.status.state, self.status.reason) != (co.JobState.PENDING, reason):
+        if (self.status.state, self.status.reason) != (JobState.PENDING, reason):
             self.feed(co.Unplaced(reason))
 
     def feed(self, event: co.Event) -> None:
@@ -370,7 +372,7 @@ class JobRun:
 
     @property
     def _starts(self) -> bool:
-        return self._coordinator.state in (co.JobState.DEPLOYING, co.JobState.RUNNING)
+        return self._coordinator.state in (JobState.DEPLOYING, JobState.RUNNING)
 
     def _node_named(self, name: str) -> int | None:
         return next((node for node, each in enumerate(self.status.node_names) if each == name), None)
@@ -447,16 +449,16 @@ class JobRun:
         delay_s = max(0.0, at_s - self._clock.now())
         self._timer = asyncio.get_running_loop().call_later(delay_s, self.feed, co.Tick())
 
-    def _change_state(self, state: co.JobState, reason: str, stopped_by: str = "") -> None:
+    def _change_state(self, state: JobState, reason: str, stopped_by: str = "") -> None:
         status = self.status
-        if state is co.JobState.FINISHED and self._lost:
+        if state is JobState.FINISHED and self._lost:
             reason = "; ".join([*filter(None, [reason]), f"artifacts that could not be kept: {', '.join(self._lost)}"])
         status.state, status.reason, status.stopped_by = state, reason, stopped_by
-        if state is co.JobState.FAILED and self._culprit is not None:
+        if state is JobState.FAILED and self._culprit is not None:
             status.failed_node = self._culprit
-        if state is co.JobState.RUNNING:
+        if state is JobState.RUNNING:
             status.started_s = self._clock.wall()
-        if state in co.ENDED:
+        if state in ENDED:
             status.ended_s = self._clock.wall()
             if self._timer is not None:
                 self._timer.cancel()

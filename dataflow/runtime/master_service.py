@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from dataflow.engine.coordinator import ENDED, JobState
+from dataflow.engine.job_life import ENDED, JobState
 from dataflow.errors import AkoError, BundleError, CheckpointError, ConfigError, GraphError, MasterError, PlanError
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 from dataflow.clock import Clock
 from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Manifest, check_fits, resumption
-from dataflow.engine.coordinator import ENDED, JobState
+from dataflow.engine.job_life import ENDED, JobState
 from dataflow.errors import AkoError, ConfigError
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec, Resume, needed_nodes

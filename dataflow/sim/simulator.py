@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dataflow.engine import coordinator as co
+from dataflow.engine import coordination as co
+from dataflow.engine.coordinator import JobCoordinator
 from dataflow.engine.events import (
     CreditGranted,
     Ended,
@@ -40,6 +41,7 @@ from dataflow.engine.events import (
     TaskFinished,
     TimerFired,
 )
+from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.loading import LoadedNode, load_node, load_nodes
 from dataflow.engine.membership import Members, changes
 from dataflow.engine.node_engine import NodeEngine
@@ -82,7 +84,7 @@ class SimRun:
 
     plan: PhysicalPlan
     nodes: list[LoadedNode] = field(default_factory=list)
-    state: co.JobState = co.JobState.SUBMITTED
+    state: JobState = JobState.SUBMITTED
     reason: str = ""
     stopped_by: str = ""
     elapsed_s: float = 0.0
@@ -115,7 +117,7 @@ class Simulator:
         self.run_so_far = SimRun(plan)
         self._model, self._on_event, self._perform, self._record = model, on_event, perform, spec.record
         self._clock = VirtualClock()
-        self._coordinator = co.JobCoordinator(
+        self._coordinator = JobCoordinator(
             spec.nodes,
             spec.stop,
             min_nodes=spec.min_nodes,
@@ -174,7 +176,7 @@ class Simulator:
         gc.set_threshold(COLLECTED, *often[1:])
         try:
             clock.run()
-            while run.state not in co.ENDED:
+            while run.state not in ENDED:
                 self._coordinate(self._what_stopped_it())
                 clock.run()
         finally:
@@ -245,7 +247,7 @@ class Simulator:
         match command:
             case co.ChangeNode(node, life, incarnation, _, reason):
                 self._tell(now, node=node, change=NodeChange(node, life, incarnation, reason, now))
-            case co.SetTimer() if run.state is co.JobState.DEPLOYING:
+            case co.SetTimer() if run.state is JobState.DEPLOYING:
                 pass  # deploying takes no time
             case co.SetTimer(at_s):
                 self._timer_at_s = at_s
@@ -256,7 +258,7 @@ class Simulator:
             case co.Finish(state, reason, stopped_by):
                 run.state, run.reason, run.stopped_by = state, reason, stopped_by
                 # A finished job with a reason was waited for in vain: its nodes were killed.
-                run.elapsed_s = self._happened_s if state is co.JobState.FINISHED and reason else now
+                run.elapsed_s = self._happened_s if state is JobState.FINISHED and reason else now
                 self._tell(run.elapsed_s, state=state, reason=reason, stopped_by=stopped_by)
                 self._clock.stop()
 

@@ -18,7 +18,7 @@ from ako_jobs.config import TrainingConfig
 from ako_jobs.job_settings import job_settings
 from ako_jobs.jobs import load_job, prepare
 from dataflow.cli.main import VERBS
-from dataflow.engine.coordinator import transition_diagram
+from dataflow.engine.job_life import transition_diagram
 from dataflow.graph.render import as_mermaid
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.render import plan_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow.engine.coordinator import TRANSITIONS, JobState
+from dataflow.engine.job_life import TRANSITIONS, JobState
 from tests.docs.generated import parts, render
 from tests.docs.pages import PAGES, ROOT
 

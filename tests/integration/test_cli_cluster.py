@@ -17,7 +17,7 @@ import pytest
 from ako_jobs.run import run
 from dataflow.cli.main import main
 from dataflow.clock import SystemClock
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 
 ENDLESS = "epochs=100000"
 

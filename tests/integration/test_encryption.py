@@ -16,7 +16,7 @@ import runtime_job
 from test_runtime_cluster import processes
 
 from dataflow.clock import SystemClock
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 from dataflow.errors import AuthError
 from dataflow.plan.job import JobSpec
 from dataflow.runtime.auth import Role, read_authority, read_token

@@ -14,7 +14,7 @@ import pytest
 import runtime_job
 
 from dataflow.clock import SystemClock
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 from dataflow.plan.job import JobSpec
 from dataflow.runtime.bundle import Bundle, make_bundle
 from dataflow.runtime.client import Client

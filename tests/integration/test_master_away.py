@@ -18,7 +18,7 @@ import runtime_job
 from test_runtime_cluster import ENDLESS, job_processes, processes, submit_endless, until_gone, wait_until_running
 
 from dataflow.clock import SystemClock
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 from dataflow.observe.record import installed_versions, make_record
 from dataflow.plan.job import JobSpec
 from dataflow.runtime.agent import SILENT_S

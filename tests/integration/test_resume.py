@@ -18,7 +18,7 @@ from ako_jobs.resume import going_on, resumed
 from ako_jobs.run import execute
 from dataflow import Client, JobSpec, LocalCluster, Resume
 from dataflow.clock import SystemClock
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 from dataflow.errors import ConfigError
 from dataflow.runtime.checkpoint_store import MANIFEST, newest_whole, numbers
 from dataflow.runtime.folders import LocalFolder

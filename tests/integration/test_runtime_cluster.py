@@ -13,7 +13,7 @@ import pytest
 import runtime_job
 
 from dataflow.clock import SystemClock
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 from dataflow.plan.job import JobSpec
 from dataflow.runtime.auth import read_token
 from dataflow.runtime.bundle import make_bundle

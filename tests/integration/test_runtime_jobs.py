@@ -11,7 +11,7 @@ import pytest
 import runtime_job
 
 from dataflow.clock import SystemClock
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 from dataflow.errors import AuthError, ConfigError, MasterError
 from dataflow.observe.record import installed_versions, make_record
 from dataflow.plan.job import JobSpec, StopRules

@@ -12,7 +12,7 @@ import runtime_job
 from test_runtime_cluster import HERE, processes
 
 from dataflow.clock import SystemClock
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 from dataflow.observe.events import JobEvent
 from dataflow.plan.job import JobSpec
 from dataflow.runtime.bundle import make_bundle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataflow.cli.jobs import measured_job, show_job
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 from dataflow.runtime.client import JobStatus
 
 FAILED = JobStatus(

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.engine import coordinator as co
-from dataflow.engine.coordinator import JobCoordinator, JobState
+from dataflow.engine import coordination as co
+from dataflow.engine.coordinator import JobCoordinator
+from dataflow.engine.job_life import ENDED, TRANSITIONS, JobState, transition_diagram
 from dataflow.engine.membership import Members
 from dataflow.engine.scheduling import Placements, Waiting, place_jobs
 from dataflow.plan.job import StopRules
@@ -237,17 +238,17 @@ def test_cancelling_a_waiting_job_ends_it_at_once() -> None:
 
 
 def test_diagram_has_every_transition_of_the_table() -> None:
-    lines = co.transition_diagram().splitlines()
+    lines = transition_diagram().splitlines()
     assert lines[0] == "stateDiagram-v2"
     assert "    DEPLOYING --> RUNNING: all nodes ready" in lines
-    assert len(lines) == 2 + len(co.TRANSITIONS) + len(co.ENDED)
+    assert len(lines) == 2 + len(TRANSITIONS) + len(ENDED)
 
 
 def test_every_state_can_be_reached_and_left_or_is_an_end() -> None:
-    reached = {JobState.SUBMITTED, *co.TRANSITIONS.values()}
-    left = {source for source, _ in co.TRANSITIONS}
+    reached = {JobState.SUBMITTED, *TRANSITIONS.values()}
+    left = {source for source, _ in TRANSITIONS}
     assert reached == set(JobState)
-    assert left == set(JobState) - co.ENDED
+    assert left == set(JobState) - ENDED
 
 
 nodes = st.integers(0, 1)
@@ -273,14 +274,14 @@ def test_random_events_never_leave_the_table_and_finish_comes_once_and_last(
 ) -> None:
     job = JobCoordinator(2, RULES)
     now, commands = 0.0, []
-    edges = {(source, target) for (source, _), target in co.TRANSITIONS.items()}
+    edges = {(source, target) for (source, _), target in TRANSITIONS.items()}
     for event, delay_s in happenings:
         now += delay_s
         before = job.state
         commands += job.handle(event, now)
         assert job.state is before or (before, job.state) in edges
     finishes = [c for c in commands if isinstance(c, co.Finish)]
-    assert len(finishes) == (job.state in co.ENDED)
+    assert len(finishes) == (job.state in ENDED)
     if finishes:
         assert isinstance(commands[-1], co.Finish)
         assert finishes[0].state is job.state
@@ -302,7 +303,7 @@ def test_whatever_happened_a_job_ends_when_it_is_cancelled_and_time_passes(
     for _ in range(2):
         now += 1000.0
         job.handle(co.Tick(), now)
-    assert job.state in co.ENDED
+    assert job.state in ENDED
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.engine import coordinator as co
-from dataflow.engine.coordinator import JobCoordinator, JobState
+from dataflow.engine import coordination as co
+from dataflow.engine.coordinator import JobCoordinator
+from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.membership import BURIED, Life, Members
 from dataflow.plan.job import StopRules
 from dataflow.reports import NodeStatistics
@@ -289,11 +290,11 @@ def test_whoever_dies_joins_and_ends_in_any_order_the_job_finishes_once_and_the_
                 case co.Connect(node, told):
                     assert told.epoch >= epoch
                     epoch = told.epoch
-                    assert job.state in co.ENDED or node in told.incarnations
+                    assert job.state in ENDED or node in told.incarnations
                     assert told.addresses.keys() <= told.incarnations.keys()
                 case co.Start(node):
                     assert job.nodes[node].life is Life.ALIVE
-        assert finishes == (job.state in co.ENDED)
+        assert finishes == (job.state in ENDED)
         if job.state is JobState.RUNNING:
             last = [c.members for c in commands if isinstance(c, co.Connect)]
             if last:
@@ -303,4 +304,4 @@ def test_whoever_dies_joins_and_ends_in_any_order_the_job_finishes_once_and_the_
             job.handle(co.NodeLost(node), now)
         now += 1000.0
         job.handle(co.Tick(), now)
-    assert job.state in co.ENDED
+    assert job.state in ENDED

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from dataflow.engine import coordinator as co
+from dataflow.engine import coordination as co
 from dataflow.errors import MasterError
 from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
 from dataflow.runtime.history import event_from_text, event_to_text

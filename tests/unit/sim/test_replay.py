@@ -11,7 +11,7 @@ import pytest
 
 from ako_jobs.jobs import load_job, prepare
 from dataflow.engine import recording
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 from dataflow.engine.recording import Chunk, Kind, Noted, pack
 from dataflow.errors import DataError
 from dataflow.node_context import NodeContext

@@ -14,8 +14,8 @@ from ako_jobs.config import TrainingConfig
 from ako_jobs.jobs import Job, load_job, prepare
 from ako_jobs.simulate import Simulation, execute_simulation, prepare_simulation, simulate
 from dataflow.compiled import form
-from dataflow.engine.coordinator import JobState
 from dataflow.engine.events import MessageArrived
+from dataflow.engine.job_life import JobState
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.message import HEADER_NBYTES, Tick

@@ -1,0 +1,245 @@
+"""What a job's coordinator is told, and what it says is to be done: values, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dataflow.engine.job_life import JobState, StoppedBy
+from dataflow.engine.membership import Life, Members
+from dataflow.reports import NodeStatistics, OperatorReport
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Nodes were found. `names`: their names by node number."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """No nodes yet, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodePrepared:
+    """A node has loaded its operators and listens at `address`."""
+
+    node: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReady:
+    """A node is connected to those it sends to."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A message on a reported port."""
+
+    node: int
+    report: OperatorReport
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnded:
+    """A node's sources have ended and everything has drained.
+
+    Args:
+        node: its number.
+        statistics: what it has counted.
+        epoch: of the newest membership that it had heard of; None if that was the newest.
+    """
+
+    node: int
+    statistics: NodeStatistics
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailed:
+    """A node's job process says that it cannot go on.
+
+    Args:
+        node: its number.
+        text: the error.
+        where: operator and the user's ``file:line``, as far as known.
+        link: what failed is a link to another node, perhaps because that one failed first.
+    """
+
+    node: int
+    text: str
+    where: str = ""
+    link: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExited:
+    """A node's job process is gone, and why."""
+
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStalled:
+    """A node's job process does nothing any more, and how that shows; its agent is well."""
+
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodePaused:
+    """A node's job process did nothing for a while, goes on, and asks whether it is a member still."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """Nothing is heard of a node any more, and why."""
+
+    node: int
+    reason: str = "its agent was lost"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBack:
+    """The agent of a node that was lost is there again."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBroken:
+    """A node has had no connection to another one for too long, and why."""
+
+    node: int
+    peer: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    """Somebody wants the job stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: the answer to the last `SetTimer`; harmless at any other time."""
+
+
+Event = (
+    Placed
+    | Unplaced
+    | NodePrepared
+    | NodeReady
+    | NodeReport
+    | NodeEnded
+    | NodeFailed
+    | NodeExited
+    | NodeStalled
+    | NodePaused
+    | NodeLost
+    | NodeBack
+    | LinkBroken
+    | CancelAsked
+    | Tick
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """Start the job's process on a node and have it prepare; `incarnation`: how often it was started before."""
+
+    node: int
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Tell a node who the members are, and have it connect to those that it is not connected to."""
+
+    node: int
+    members: Members
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a node."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopNodes:
+    """Have nodes stop their sources and drain."""
+
+    nodes: tuple[int, ...]
+    reason: StoppedBy
+
+
+@dataclass(frozen=True, slots=True)
+class CloseNodes:
+    """Let the processes of nodes that have ended go; kill those that do not."""
+
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KillNodes:
+    """Kill the processes of nodes."""
+
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeNode:
+    """Keep what has become of a node, before anybody is told of it.
+
+    Args:
+        node: its number.
+        life: what has become of it.
+        incarnation: which incarnation.
+        epoch: of the membership.
+        reason: why it is buried.
+    """
+
+    node: int
+    life: Life
+    incarnation: int
+    epoch: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Give a `Tick` at this time, in seconds on the clock of `now`, instead of at that of any earlier `SetTimer`."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeState:
+    """Tell everybody that the job has come to a state, and why."""
+
+    state: JobState
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Tell everybody that the job has ended, and how. The last command of a job."""
+
+    state: JobState
+    reason: str
+    stopped_by: StoppedBy
+
+
+Command = Deploy | Connect | Start | StopNodes | CloseNodes | KillNodes | ChangeNode | SetTimer | ChangeState | Finish
