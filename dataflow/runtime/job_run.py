@@ -7,11 +7,9 @@ again: a master that takes the job over decides the same again, and tells every 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import secrets
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Mapping
 
 from dataflow.clock import Clock
 from dataflow.engine import coordination as co
@@ -19,34 +17,23 @@ from dataflow.engine.coordinator import Deadlines, JobCoordinator
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.membership import BURIED, Life
 from dataflow.observe.condition import RECENT, MeasuredJob
-from dataflow.plan.compile import compile_graph
-from dataflow.plan.job import JobSpec, Resume, needed_nodes
-from dataflow.plan.physical import PhysicalPlan
+from dataflow.plan.job import JobSpec, needed_nodes
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
 from dataflow.runtime.history import event_from_text, event_to_text
-from dataflow.runtime.resuming import checkpoints_of, goes_on_from, keeping, state_chunks
+from dataflow.runtime.job_nodes import JobNodes, new_placement, placement_from_text
+from dataflow.runtime.resuming import checkpoints_of, keeping
 from dataflow.runtime.store import Store
 from dataflow.runtime.wire import members_to_wire, statistics_from_wire
-from dataflow.state import StateKind
 from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
 
 _CLOSE_S = 5.0
 """Seconds a job process that has ended is given to leave on its own."""
 
-_BACKLOG = 64
-"""Messages that may wait for an agent before it is sent more of a checkpoint."""
-
-_BACKLOG_S = 0.005
-
-
 _APART_S = 0.9
 _SAME_BOOT_S = 60.0
-
-
-MakeMessage = Callable[[], pb.MasterMessage]
 
 
 class Bell:
@@ -78,8 +65,6 @@ class JobRun:
 
     Attributes:
         bell: rings when there is news for those who watch or read logs.
-        sessions: the agents it was placed on, by node number; of a node that was lost, the one that is gone; none of
-            those that have not attached since the master was restarted.
         live: newest statistics of each running node and how many have come, for those who watch.
         recent: the newest statistics of each node, behind a few that were told about a second apart.
         told_s: when a node told the newest of them, on the clock.
@@ -89,13 +74,13 @@ class JobRun:
         self, status: pb.JobStatus, spec: JobSpec, bundle: Bundle, store: Store, clock: Clock, deadlines: Deadlines
     ) -> None:
         self.status, self.spec, self.bell = status, spec, Bell()
-        self.sessions: dict[int, AgentSession] = {}
         self.live: dict[int, tuple[int, pb.NodeStatistics]] = {}
         self.recent: dict[int, deque[pb.NodeStatistics]] = {}
         self.told_s: dict[int, float] = {}
         self._kept_s: dict[int, float] = {}
         self.next_event = store.event_count(status.job)
-        self._bundle, self._store, self._clock = bundle, store, clock
+        self._store, self._clock = store, clock
+        self._nodes = JobNodes(status.job, spec, bundle, store)
         self._coordinator = JobCoordinator(
             spec.nodes,
             spec.stop,
@@ -104,16 +89,15 @@ class JobRun:
             needed=needed_nodes(spec),
             rng=random.Random(status.job),
         )
-        self._plan: PhysicalPlan | None = None
-        self._token = secrets.token_urlsafe(32)
-        self._pair: KeyPair | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: CheckpointKeeper | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._told: dict[int, list[MakeMessage]] = {}
-        self._prepared: set[int] = set()
         self._culprit: int | None = None
         self._lost: dict[str, None] = {}
+
+    @property
+    def sessions(self) -> Mapping[int, AgentSession]:
+        """The agents of its nodes; see `JobNodes`."""
+        return self._nodes.sessions
 
     @property
     def id(self) -> str:
@@ -143,25 +127,18 @@ class JobRun:
         """Start on these agents, which become busy; encrypted between them if there is a key pair."""
         names = tuple(session.name for session in sessions)
         tasks = tuple(session.tasks for session in sessions)
-        self.sessions = dict(enumerate(sessions))
+        self._nodes.sessions = dict(enumerate(sessions))
         self.status.node_names[:] = names
         with self._store.transaction(durable=True):
-            self._pair = pair
-            where = {"tasks": tasks, "token": self._token}
-            if pair is not None:
-                where |= {"certificate": pair.certificate.decode(), "key": pair.key.decode()}
-            self._store.set_placement(self.id, json.dumps(where))
-            self._plan = self._compiled(names, tasks)
+            placement = new_placement(tasks, pair)
+            self._store.set_placement(self.id, placement.to_text())
+            self._nodes.place(placement, names)
             self.feed(co.Placed(names))
 
     def recover(self) -> None:
         """Come to where an earlier master has brought the job; nothing is sent, and what it did is not done again."""
         if placement := self._store.placement(self.id):
-            where = json.loads(placement)
-            self._token = where["token"]
-            if "key" in where:
-                self._pair = KeyPair(where["certificate"].encode(), where["key"].encode())
-            self._plan = self._compiled(tuple(self.status.node_names), tuple(where["tasks"]))
+            self._nodes.place(placement_from_text(placement), tuple(self.status.node_names))
         decisions = self._store.decisions(self.id)
         shift_s = self._shift_s(*decisions[-1][:2]) if decisions else 0.0
         for now_s, _, text in decisions:
@@ -186,17 +163,12 @@ class JobRun:
         node = self._node_named(session.name)
         if node is None or self.waiting or self.ended:
             return
-        before, self.sessions[node] = self.sessions.get(node), session
-        each = self._coordinator.nodes[node]
+        before, each = self._nodes.attach(node, session), self._coordinator.nodes[node]
         if held:
-            session.jobs[self.id] = node
-            for make in self._told[node]:
-                session.send(make())
-        elif each.life is Life.JOINING and before is None and node not in self._prepared and self._starts:
+            self._nodes.repeat(node)
+        elif each.life is Life.JOINING and before is None and not self._nodes.is_prepared(node) and self._starts:
             # The earlier master was killed before it could say so, or the agent before anything came of it.
-            self._deploy(node, each.incarnation)
-            for make in self._told[node]:
-                session.send(make())
+            self._nodes.start_again(node)
         else:
             if each.life not in BURIED:
                 self.feed(co.NodeLost(node, "its agent was restarted"))
@@ -204,9 +176,7 @@ class JobRun:
 
     def deployed(self, held: pb.Held) -> bool:
         """Whether this is a node of the job as it is now."""
-        if self.ended or held.node not in self._told or not self.hears(held.node):
-            return False
-        return held.operation_id == self._operation(held.node)
+        return not self.ended and held.operation_id == self._nodes.operation(held.node) and self.hears(held.node)
 
     def was_away(self, absence: pb.Absence) -> None:
         """Note that the job had no master for a while."""
@@ -282,10 +252,10 @@ class JobRun:
 
     def checkpoint(self, node: int, chunk: pb.CheckpointChunk) -> None:
         """Keep a part of what a node has kept of itself."""
-        assert self._plan is not None
         if self._keeper is None:
             folder = checkpoints_of(self._store, self.id, self.spec)
-            self._keeper = CheckpointKeeper(keeping(folder, self.id, self.spec, self._plan, self._clock), self.warn)
+            make = keeping(folder, self.id, self.spec, self._nodes.plan, self._clock)
+            self._keeper = CheckpointKeeper(make, self.warn)
             for each in range(self.spec.nodes):
                 if not self.hears(each):
                     self._keeper.leave(each)
@@ -299,8 +269,7 @@ class JobRun:
         """Let go of what only a job that runs needs."""
         if self._keeper is not None:
             self._keeper.close()
-        for task in self._tasks:
-            task.cancel()
+        self._nodes.close()
 
     def lose(self, node: int, name: str, why: str) -> None:
         """Say that an artifact of a node could not be kept; the job goes on."""
@@ -322,29 +291,20 @@ class JobRun:
 
     def _decide(self, event: co.Event, now: float) -> list[co.Command]:
         if isinstance(event, co.NodePrepared):
-            self._prepared.add(event.node)
+            self._nodes.note_prepared(event.node)
         return self._coordinator.handle(event, now)
-
-    def _compiled(self, names: tuple[str, ...], tasks: tuple[int, ...]) -> PhysicalPlan:
-        plan = compile_graph(self.spec.graph, self.spec.nodes, seed=self.spec.seed, names=names)
-        nodes = tuple(
-            node.model_copy(update={"compute_tasks": each}) for node, each in zip(plan.nodes, tasks, strict=True)
-        )
-        return plan.model_copy(update={"nodes": nodes})
 
     def _do(self, command: co.Command) -> None:
         match command:
             case co.Deploy(node, incarnation):
-                self._told[node] = []
-                self._prepared.discard(node)
-                self._deploy(node, incarnation)
+                self._nodes.deploy(node, incarnation)
             case co.Connect(node, members):
-                self._send(node, lambda: pb.MasterMessage(job=self.id, connect=members_to_wire(members)))
+                self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, connect=members_to_wire(members)))
             case co.Start(node):
-                self._send(node, lambda: pb.MasterMessage(job=self.id, start=pb.Start()))
+                self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, start=pb.Start()))
             case co.StopNodes(nodes, reason):
                 for node in nodes:
-                    self._send(node, lambda: pb.MasterMessage(job=self.id, stop=pb.Stop(reason=reason)))
+                    self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, stop=pb.Stop(reason=reason)))
             case co.CloseNodes(nodes):
                 self._kill(nodes, _CLOSE_S)
             case co.KillNodes(nodes):
@@ -357,18 +317,6 @@ class JobRun:
                 self._change_state(state, reason)
             case co.Finish(state, reason, stopped_by):
                 self._change_state(state, reason, stopped_by)
-
-    def _send(self, node: int, make: MakeMessage) -> None:
-        """Tell a node something, now, and again to an agent that may not have heard."""
-        self._told.setdefault(node, []).append(make)
-        self._say(node, make())
-
-    def _say(self, node: int, message: pb.MasterMessage) -> None:
-        if node in self.sessions and self.id in self.sessions[node].jobs:
-            self.sessions[node].send(message)
-
-    def _operation(self, node: int) -> str:
-        return f"{self.id}/{node}/{self.incarnation(node)}"
 
     @property
     def _starts(self) -> bool:
@@ -385,46 +333,7 @@ class JobRun:
 
     def _kill(self, nodes: tuple[int, ...], grace_s: float) -> None:
         for node in nodes:
-            self._send(node, lambda: pb.MasterMessage(job=self.id, kill=pb.Kill(grace_s=grace_s)))
-
-    def _deploy(self, node: int, incarnation: int) -> None:
-        """Have the agent of a node start its process; of one that is away, once it is attached again."""
-        if node not in self.sessions:
-            return
-        self.sessions[node].jobs[self.id] = node
-        found = goes_on_from(self.id, self.spec, node, incarnation)
-        deploy = self._deployment(node, incarnation)
-        deploy.resumes = found is not None
-        self._say(node, pb.MasterMessage(job=self.id, deploy=deploy))
-        if found is not None:
-            self._start_task(self._send_state(node, *found))
-
-    async def _send_state(self, node: int, resume: Resume, kinds: frozenset[StateKind]) -> None:
-        assert self._plan is not None
-        async for chunk in state_chunks(self._store, resume, self._plan, node, kinds):
-            while self.sessions[node].backlog > _BACKLOG and self.id in self.sessions[node].jobs:
-                await asyncio.sleep(_BACKLOG_S)
-            self._say(node, pb.MasterMessage(job=self.id, state=chunk))
-
-    def _start_task(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _deployment(self, node: int, incarnation: int) -> pb.Deploy:
-        return pb.Deploy(
-            operation_id=self._operation(node),
-            plan_json=self._plan.model_dump_json().encode() if self._plan else b"",
-            node=node,
-            incarnation=incarnation,
-            bundle=self._bundle.data,
-            bundle_digest=self._bundle.digest,
-            token=self._token,
-            record=self.spec.record,
-            certificate=self._pair.certificate if self._pair else b"",
-            key=self._pair.key if self._pair else b"",
-            watchdog_s=self.spec.watchdog_s or 0.0,
-        )
+            self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, kill=pb.Kill(grace_s=grace_s)))
 
     def _change_node(self, command: co.ChangeNode) -> None:
         if self._keeper is not None and command.life in BURIED:

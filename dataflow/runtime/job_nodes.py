@@ -1,0 +1,210 @@
+"""The nodes of a job as its master reaches them: what they have been told, and are told again.
+
+Invariant: a node whose agent is attached and holds it has been sent all that its incarnation was told, in that order;
+of a node that is away, what it is told is kept until its agent is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dataflow.plan.compile import compile_graph
+from dataflow.plan.job import JobSpec, Resume
+from dataflow.plan.physical import PhysicalPlan
+from dataflow.runtime.agent_session import AgentSession
+from dataflow.runtime.bundle import Bundle
+from dataflow.runtime.resuming import goes_on_from, state_chunks
+from dataflow.runtime.store import Store
+from dataflow.state import StateKind
+from dataflow.transport.encryption import KeyPair
+from dataflow.transport.generated import control_pb2 as pb
+
+_BACKLOG = 64
+"""Messages that may wait for an agent before it is sent more of a checkpoint."""
+
+_BACKLOG_S = 0.005
+
+MakeMessage = Callable[[], pb.MasterMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How a job's nodes are started.
+
+    Args:
+        tasks: how many each runs at a time, by node number.
+        token: what they know each other by.
+        pair: what they encrypt with; None if they do not.
+    """
+
+    tasks: tuple[int, ...]
+    token: str
+    pair: KeyPair | None
+
+    def to_text(self) -> str:
+        """As JSON text, to be kept."""
+        where: dict[str, object] = {"tasks": self.tasks, "token": self.token}
+        if self.pair is not None:
+            where |= {"certificate": self.pair.certificate.decode(), "key": self.pair.key.decode()}
+        return json.dumps(where)
+
+    def plan(self, spec: JobSpec, names: tuple[str, ...]) -> PhysicalPlan:
+        """The plan of a job whose nodes have these names."""
+        plan = compile_graph(spec.graph, spec.nodes, seed=spec.seed, names=names)
+        nodes = tuple(
+            node.model_copy(update={"compute_tasks": each}) for node, each in zip(plan.nodes, self.tasks, strict=True)
+        )
+        return plan.model_copy(update={"nodes": nodes})
+
+
+def new_placement(tasks: tuple[int, ...], pair: KeyPair | None) -> Placement:
+    """A placement with a token of its own."""
+    return Placement(tasks, secrets.token_urlsafe(32), pair)
+
+
+def placement_from_text(text: str) -> Placement:
+    """The placement of what `Placement.to_text` made."""
+    where = json.loads(text)
+    pair = KeyPair(where["certificate"].encode(), where["key"].encode()) if "key" in where else None
+    return Placement(tuple(where["tasks"]), where["token"], pair)
+
+
+@dataclass(slots=True)
+class _Deployed:
+    """A node as it was started last.
+
+    Args:
+        incarnation: how often it had been started before.
+        prepared: it has said that it is prepared.
+        told: what it was told since.
+    """
+
+    incarnation: int
+    prepared: bool = False
+    told: list[MakeMessage] = field(default_factory=list)
+
+
+class JobNodes:
+    """The nodes of one job.
+
+    Args:
+        job: the job's id.
+        spec: what was submitted.
+        bundle: the user's code.
+        store: has the checkpoints that nodes go on from.
+
+    Attributes:
+        sessions: the agents of the nodes, by node number; of a node that was lost, the one that is gone; none of those
+            that have not attached since the master was restarted.
+    """
+
+    def __init__(self, job: str, spec: JobSpec, bundle: Bundle, store: Store) -> None:
+        self.sessions: dict[int, AgentSession] = {}
+        self._job, self._spec, self._bundle, self._store = job, spec, bundle, store
+        self._placement: Placement | None = None
+        self._plan: PhysicalPlan | None = None
+        self._deployed: dict[int, _Deployed] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def plan(self) -> PhysicalPlan:
+        """The plan that they run; only of a job that was placed."""
+        assert self._plan is not None
+        return self._plan
+
+    def place(self, placement: Placement, names: tuple[str, ...]) -> None:
+        """Have the nodes be started like this from now on."""
+        self._placement, self._plan = placement, placement.plan(self._spec, names)
+
+    def deploy(self, node: int, incarnation: int) -> None:
+        """Have a node started, which has been told nothing yet."""
+        self._deployed[node] = _Deployed(incarnation)
+        self._start(node)
+
+    def tell(self, node: int, make: MakeMessage) -> None:
+        """Tell a node something, now, and again to an agent that may not have heard."""
+        self._deployed[node].told.append(make)
+        self._say(node, make())
+
+    def note_prepared(self, node: int) -> None:
+        """Note that a node has said that it is prepared."""
+        self._deployed[node].prepared = True
+
+    def is_prepared(self, node: int) -> bool:
+        """Whether a node has said, since it was started last, that it is prepared."""
+        return self._deployed[node].prepared
+
+    def attach(self, node: int, session: AgentSession) -> AgentSession | None:
+        """The agent of a node is attached; returns the one before."""
+        before, self.sessions[node] = self.sessions.get(node), session
+        return before
+
+    def repeat(self, node: int) -> None:
+        """Tell a node whose agent holds it again all that it was told."""
+        self.sessions[node].jobs[self._job] = node
+        self._repeat(node)
+
+    def start_again(self, node: int) -> None:
+        """Have a node started as it was to be, and tell it again all that it was told."""
+        self._start(node)
+        self._repeat(node)
+
+    def operation(self, node: int) -> str | None:
+        """The operation that started a node last; None if nothing was."""
+        deployed = self._deployed.get(node)
+        return None if deployed is None else f"{self._job}/{node}/{deployed.incarnation}"
+
+    def close(self) -> None:
+        """Send no more of any checkpoint."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _repeat(self, node: int) -> None:
+        for make in self._deployed[node].told:
+            self.sessions[node].send(make())
+
+    def _say(self, node: int, message: pb.MasterMessage) -> None:
+        if node in self.sessions and self._job in self.sessions[node].jobs:
+            self.sessions[node].send(message)
+
+    def _start(self, node: int) -> None:
+        """Have the agent of a node start its process; of one that is away, once it is attached again."""
+        if node not in self.sessions:
+            return
+        self.sessions[node].jobs[self._job] = node
+        incarnation = self._deployed[node].incarnation
+        found = goes_on_from(self._job, self._spec, node, incarnation)
+        deploy = self._deployment(node, incarnation)
+        deploy.resumes = found is not None
+        self._say(node, pb.MasterMessage(job=self._job, deploy=deploy))
+        if found is not None:
+            task = asyncio.get_running_loop().create_task(self._send_state(node, *found))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send_state(self, node: int, resume: Resume, kinds: frozenset[StateKind]) -> None:
+        async for chunk in state_chunks(self._store, resume, self.plan, node, kinds):
+            while self.sessions[node].backlog > _BACKLOG and self._job in self.sessions[node].jobs:
+                await asyncio.sleep(_BACKLOG_S)
+            self._say(node, pb.MasterMessage(job=self._job, state=chunk))
+
+    def _deployment(self, node: int, incarnation: int) -> pb.Deploy:
+        assert self._placement is not None
+        pair = self._placement.pair
+        return pb.Deploy(
+            operation_id=self.operation(node) or "",
+            plan_json=self.plan.model_dump_json().encode(),
+            node=node,
+            incarnation=incarnation,
+            bundle=self._bundle.data,
+            bundle_digest=self._bundle.digest,
+            token=self._placement.token,
+            record=self._spec.record,
+            certificate=pair.certificate if pair else b"",
+            key=pair.key if pair else b"",
+            watchdog_s=self._spec.watchdog_s or 0.0,
+        )
