@@ -13,6 +13,9 @@ class Turns:
     """Chains take turns; whoever has had one goes behind all others, asleep or awake.
 
     Invariant: a chain that is not idle is awake, so that only those that are awake need to be asked.
+
+    Attributes:
+        chains: all that have not ended.
     """
 
     def __init__(self, chains: Iterable[ChainState]) -> None:
@@ -21,7 +24,8 @@ class Turns:
         Args:
             chains: those that begin first.
         """
-        self._awake = list(chains)
+        self.chains = list(chains)
+        self._awake = self.chains.copy()
         self._last = len(self._awake)
         for turn, state in enumerate(self._awake):
             state.turn, state.awake = turn, True
@@ -49,6 +53,14 @@ class Turns:
         """Do not ask a chain until it is woken."""
         state.awake = False
         self._awake.remove(state)
+
+    def end(self, state: ChainState) -> None:
+        """Never ask a chain again, nor have others reckon with what it writes."""
+        self.chains.remove(state)
+        if state.awake:
+            self.sleep(state)
+        for other in self.chains:
+            other.look_around(self.chains)
 
 
 _turn = attrgetter("turn")

@@ -25,13 +25,14 @@ class Watched:
     def handle(self, event: Event, now: float) -> list[Command]:
         engine = self._engine
         commands = engine.handle(event, now)
-        for state in engine._turns:
-            if state.awake or not engine._slots[state.pool] or state.ending:
+        starter = engine._starter
+        for state in engine._turns.chains:
+            if state.awake or not starter._slots[state.pool] or state.ending:
                 continue
             self.sleepers += 1
-            engine._reserved.clear()
-            assert not engine._start(state), f"{state.chain.plan.head} sleeps through what it could start"
-            assert not engine._end(state), f"{state.chain.plan.head} sleeps through its end"
+            starter._elements.begin_turn()
+            assert not starter._start(state), f"{state.chain.plan.head} sleeps through what it could start"
+            assert not starter._end(state), f"{state.chain.plan.head} sleeps through its end"
         return commands
 
 

@@ -1,0 +1,92 @@
+"""The state elements of a node, and who may have them.
+
+Invariant: at most one task that runs writes a state element. What a chain waits for is left alone by the chains that
+are asked after it in the same turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from dataflow.engine.blame import reraise
+from dataflow.engine.chain import Given, Needs
+from dataflow.state import State
+
+NOTHING: Final = Given({}, {})
+
+
+class Elements:
+    """The state elements of one node.
+
+    Args:
+        node: its name.
+        states: the live elements, by name.
+    """
+
+    def __init__(self, node: str, states: Mapping[str, State]) -> None:
+        self._node, self._states = node, states
+        self._locked: set[str] = set()
+        self._reserved: set[str] = set()
+
+    def begin_turn(self) -> None:
+        """Nobody waits for anything, as far as has been asked."""
+        self._reserved.clear()
+
+    def free(self, needs: Needs) -> bool:
+        """Whether nobody writes these elements; if not, those that come after in this turn leave them alone."""
+        if not needs.all or (self._locked.isdisjoint(needs.all) and self._reserved.isdisjoint(needs.writes)):
+            return True
+        self._reserved |= needs.all
+        return False
+
+    def all_free(self) -> bool:
+        """Whether nobody writes anything; if not, those that come after in this turn leave everything alone."""
+        if not self._locked:
+            return True
+        self._reserved |= self._states.keys()
+        return False
+
+    def unwritten(self, elements: AbstractSet[str]) -> bool:
+        """Whether nobody writes these elements; nothing is left alone if not."""
+        return self._locked.isdisjoint(elements)
+
+    def lock(self, elements: AbstractSet[str]) -> None:
+        """A task that writes these has started."""
+        self._locked |= elements
+
+    def unlock(self, elements: AbstractSet[str]) -> None:
+        """It has ended."""
+        self._locked -= elements
+
+    def given(self, needs: Needs) -> Given:
+        """Snapshots of what is read and the live elements of what is written."""
+        if not needs.all:
+            return NOTHING
+        return Given({name: self._snapshot(name) for name in needs.reads}, self._live(needs))
+
+    def given_to_merge(self, shards: Given, needs: Needs) -> Given:
+        """The snapshots that the shards of a step were given, and what the merge writes."""
+        return Given(shards.snapshots, self._live(needs))
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint keeps of all of them, by name of the element and of the tensor."""
+        tensors: dict[str, Any] = {}
+        for name, element in self._states.items():
+            try:
+                kept = element.kept()
+            except Exception as error:
+                reraise(error, f"state element {name!r}", type(element), self._node)
+            tensors.update({f"{name}/{key}": tensor for key, tensor in kept.items()})
+        return tensors
+
+    def _live(self, needs: Needs) -> dict[str, State]:
+        return {name: self._states[name] for name in needs.writes}
+
+    def _snapshot(self, name: str) -> Any:
+        state = self._states[name]
+        try:
+            return state.snapshot()
+        except Exception as error:
+            reraise(error, f"state element {name!r}", type(state), self._node)
