@@ -18,7 +18,7 @@ from setuptools.command.build_ext import build_ext
 COMPILED = {
     "engine": "chain chain_state elements events flow inbox inputs moment news node_engine recording starting tally"
     " traffic turns wiring",
-    "sim": "clock cores costs meter network simulator",
+    "sim": "clock cores costs lives meter network simulator",
 }
 """The compiled modules, by package in `dataflow`."""
 

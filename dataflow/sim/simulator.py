@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,8 +24,6 @@ from dataflow.engine.events import (
     GrantCredit,
     Measured,
     MessageArrived,
-    NodeJoined,
-    NodeLeft,
     Offer,
     Outcome,
     Report,
@@ -34,7 +31,6 @@ from dataflow.engine.events import (
     SendEnd,
     SendMessage,
     SetTimer,
-    Started,
     StopAsked,
     StreamEnded,
     Task,
@@ -43,7 +39,6 @@ from dataflow.engine.events import (
 )
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.loading import LoadedNode, load_node, load_nodes
-from dataflow.engine.membership import Members, changes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError
@@ -56,7 +51,7 @@ from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.sim.clock import VirtualClock
 from dataflow.sim.cores import Cores
 from dataflow.sim.costs import SPREADS, Pace, Spread, TaskKind, TaskTimes
-from dataflow.sim.faults import PATIENCE_S, LinkChanges, LinkFails, NodeFails
+from dataflow.sim.lives import Lives
 from dataflow.sim.meter import Meter
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.network import SimNetwork
@@ -142,11 +137,7 @@ class Simulator:
         self._meters: list[Meter] = []
         self._statistics_at_s, self._rates_at_s = model.statistics_s, model.rates_s
         self._ended: set[int] = set()
-        self._dead: set[int] = set()
-        self._incarnations = [0] * spec.nodes
-        self._members: list[Members | None] = [None] * spec.nodes
-        self._absent: list[set[int]] = [set() for _ in range(spec.nodes)]
-        self._cuts: Counter[tuple[int, int]] = Counter()
+        self._lives = Lives(self._clock, self._network, spec.nodes, model.latency_s, self._feed_at, self._coordinate)
         self._events = 0
         self._happened_s = 0.0
         self._timer_at_s: float | None = None
@@ -167,7 +158,7 @@ class Simulator:
             self._meters = [Meter(run.plan) for _ in self._engines]
         else:
             self._rates_at_s = math.inf
-        self._declare_faults()
+        self._lives.declare(self._model.faults, self._model.detection_s)
         clock.at(0.0, self._coordinate, co.Placed(tuple(node.name for node in run.plan.nodes)))
         clock.at(min(self._statistics_at_s, self._rates_at_s), self._now_and_then)
         gc.collect()
@@ -197,7 +188,7 @@ class Simulator:
         return [self._make_engine(node, digest) for node in range(len(self.run_so_far.nodes))]
 
     def _make_engine(self, node: int, digest: str) -> NodeEngine:
-        plan, loaded, incarnation = self.run_so_far.plan, self.run_so_far.nodes[node], self._incarnations[node]
+        plan, loaded, incarnation = self.run_so_far.plan, self.run_so_far.nodes[node], self._lives.incarnations[node]
         if not self._record:
             return NodeEngine(plan, node, loaded)
         return RecordedEngine(plan, node, loaded, digest=digest, chunk_s=math.inf, incarnation=incarnation)
@@ -207,8 +198,8 @@ class Simulator:
         if self._cancelled:
             self._cancelled = False
             return co.CancelAsked()
-        waiting = [node for node in range(len(self._engines)) if node not in self._ended | self._dead]
-        self._dead.add(waiting[0])
+        waiting = [node for node in range(len(self._engines)) if node not in self._ended | self._lives.dead]
+        self._lives.dead.add(waiting[0])
         names = ", ".join(self.run_so_far.plan.nodes[node].name for node in waiting)
         return co.NodeFailed(waiting[0], f"nodes wait for each other for ever: {names}")
 
@@ -227,18 +218,14 @@ class Simulator:
                     self._revive(node, incarnation)
                 at(now, self._coordinate, co.NodePrepared(node, run.plan.nodes[node].name))
             case co.Connect(node, members):
-                self._meet(node, members)
+                self._lives.meet(node, members)
             case co.Start(node):
-                self._feed_at(now, node, Started())
-                for other in sorted(self._absent[node]):
-                    self._feed_at(now, node, NodeLeft(other))
+                self._lives.start(node)
             case co.StopNodes(nodes):
                 for node in nodes:
                     self._feed_at(now + self._model.latency_s, node, StopAsked())
             case co.KillNodes(nodes):
-                for node in sorted(set(nodes) - self._dead):
-                    self._die(node)
-                    at(now, self._coordinate, co.NodeExited(node, "by SIGKILL"))
+                self._lives.kill(nodes)
             case _:
                 self._obey_about_job(command, now)
 
@@ -294,35 +281,15 @@ class Simulator:
     def _measure(self, now: float) -> None:
         """Have every node hear how fast it has been."""
         for node, (meter, engine) in enumerate(zip(self._meters, self._engines, strict=True)):
-            self._feed((node, Measured(meter.read(engine.statistics(now), now)), self._incarnations[node]))
+            self._feed((node, Measured(meter.read(engine.statistics(now), now)), self._lives.incarnations[node]))
 
-    # The membership
-
-    def _meet(self, node: int, members: Members) -> None:
-        """Have a node hear of a membership."""
-        if node in self._dead:
-            return
-        at_s, before = self._clock.now() + self._model.latency_s, self._members[node]
-        now = changes(before, members, node)
-        if before is None:
-            self._absent[node] = set(range(len(self._engines))) - {node}
-            self._clock.at(self._clock.now(), self._coordinate, co.NodeReady(node))
-        self._absent[node].difference_update(members.addresses)
-        self._members[node] = members
-        for other in now.left:
-            self._feed_at(at_s, node, NodeLeft(other))
-        for other, incarnation in now.joined.items():
-            self._feed_at(at_s, node, NodeJoined(other, incarnation))
-        for link in self._cuts:
-            if node in link and sum(link) - node in members.addresses and self._cuts[link]:
-                self._clock.at(self._clock.now() + PATIENCE_S, self._lose_patience, link)
+    # The engines
 
     def _revive(self, node: int, incarnation: int) -> None:
         """Start a node again, which has forgotten everything."""
         run = self.run_so_far
         self._keep_rest(self._engines[node])
-        self._incarnations[node], self._members[node] = incarnation, None
-        self._dead.discard(node)
+        self._lives.revive(node, incarnation)
         self._ended.discard(node)
         run.nodes[node] = load_node(run.plan, node, incarnation=incarnation)
         run.nodes[node].open()
@@ -330,54 +297,10 @@ class Simulator:
         self._cores[node] = Cores(self._model.tasks)
         if self._meters:
             self._meters[node] = Meter(run.plan)
-        self._network.join(node)
 
     def _keep_rest(self, engine: NodeEngine) -> None:
         if isinstance(engine, RecordedEngine) and (rest := engine.rest()):
             self.run_so_far.artifacts[rest.name] = rest.data
-
-    def _lose_patience(self, link: tuple[int, int]) -> None:
-        """Have both ends of a link that has been down for long say so."""
-        if self._cuts[link] and not self._dead.intersection(link):
-            for node, peer in (link, link[::-1]):
-                self._coordinate(co.LinkBroken(node, peer, f"no connection for {PATIENCE_S:g} s"))
-
-    # Faults
-
-    def _declare_faults(self) -> None:
-        at = self._clock.at
-        for fault in self._model.faults:
-            match fault:
-                case NodeFails(at_s=at_s, node=node, for_s=for_s):
-                    at(at_s, self._die, node)
-                    reason, known_s = f"it failed at second {at_s:g}, as declared", at_s + self._model.detection_s
-                    at(known_s, self._coordinate, co.NodeLost(node, reason))
-                    if for_s is not None:
-                        at(max(known_s, at_s + for_s), self._coordinate, co.NodeBack(node))
-                case LinkFails(at_s=at_s, node=node, other=other, for_s=for_s):
-                    at(at_s, self._cut, (min(node, other), max(node, other)))
-                    if for_s is not None:
-                        at(at_s + for_s, self._mend, (min(node, other), max(node, other)))
-                case LinkChanges(at_s=at_s, node=node, rate=rate):
-                    at(at_s, self._change_rate, (node, rate))
-
-    def _die(self, node: int) -> None:
-        self._dead.add(node)
-        self._network.drop(node)
-
-    def _cut(self, nodes: tuple[int, int]) -> None:
-        self._network.cut(*nodes)
-        self._cuts[nodes] += 1
-        self._clock.at(self._clock.now() + PATIENCE_S, self._lose_patience, nodes)
-
-    def _mend(self, nodes: tuple[int, int]) -> None:
-        self._network.mend(*nodes)
-        self._cuts[nodes] -= 1
-
-    def _change_rate(self, change: tuple[int, float]) -> None:
-        self._network.change(*change)
-
-    # The engines
 
     def _arrived(self, source: int, target: int, event: Event) -> None:
         nbytes = event.nbytes if type(event) is MessageArrived else None
@@ -387,16 +310,16 @@ class Simulator:
         if self._messages_cost and source != target:
             self._feed_at(self._handled_s(target, nbytes), target, event)
         else:
-            self._feed((target, event, self._incarnations[target]))
+            self._feed((target, event, self._lives.incarnations[target]))
 
     def _feed_at(self, at_s: float, node: int, event: Event) -> None:
         """Give an engine an event at a certain time."""
-        self._clock.at(at_s, self._feed, (node, event, self._incarnations[node]))
+        self._clock.at(at_s, self._feed, (node, event, self._lives.incarnations[node]))
 
     def _feed(self, happened: tuple[int, Event, int]) -> None:
         """Give an engine an event, once its node is awake, and do what it says."""
         node, event, incarnation = happened
-        if node in self._dead or incarnation != self._incarnations[node]:
+        if not self._lives.is_there(node, incarnation):
             return
         now, pace = self._clock.now(), self._paces[node]
         if not pace.even and (awake_s := pace.awake(now)) > now:
@@ -426,14 +349,14 @@ class Simulator:
             self._network.send(node, stream.target, StreamEnded(stream), 0)
 
     def _hand_over_at(self, at_s: float, stream: StreamId, event: Event, nbytes: int) -> None:
-        lives = self._incarnations[stream.source], self._incarnations[stream.target]
+        lives = self._lives.incarnations[stream.source], self._lives.incarnations[stream.target]
         self._clock.at(at_s, self._hand_over, (stream, event, nbytes, lives))
 
     def _hand_over(self, packed: tuple[StreamId, Event, int, tuple[int, int]]) -> None:
         """Give the network what a node has packed, unless one of the two has failed since."""
         stream, event, nbytes, lives = packed
-        now = self._incarnations[stream.source], self._incarnations[stream.target]
-        if stream.source not in self._dead and lives == now:
+        now = self._lives.incarnations[stream.source], self._lives.incarnations[stream.target]
+        if stream.source not in self._lives.dead and lives == now:
             self._network.send(stream.source, stream.target, event, nbytes)
 
     def _handled_s(self, node: int, nbytes: int | None) -> float:
@@ -492,7 +415,7 @@ class Simulator:
         if self._meters:
             self._meters[node].ran(task.chain, task.pool, finished.busy_s)
         if task.pool == "compute":
-            self._clock.at(done_s, self._computed, (node, finished, cores.begin(now), self._incarnations[node]))
+            self._clock.at(done_s, self._computed, (node, finished, cores.begin(now), self._lives.incarnations[node]))
         else:
             cores.take(now, done_s)
             self._feed_at(done_s, node, finished)
@@ -500,7 +423,7 @@ class Simulator:
     def _computed(self, happened: tuple[int, TaskFinished, float, int]) -> None:
         """End a compute task, once it has made up for what others took of its core."""
         node, finished, mark, incarnation = happened
-        if incarnation != self._incarnations[node]:
+        if incarnation != self._lives.incarnations[node]:
             return
         cores = self._cores[node]
         now = self._clock.now()

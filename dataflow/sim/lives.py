@@ -1,0 +1,133 @@
+"""Which nodes of a simulated cluster are there, which of them hear of each other, and which links are whole.
+
+Invariant: nothing reaches a node that is dead, nor one that was started again what was meant for the one before it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from dataflow.engine import coordination as co
+from dataflow.engine.events import Event, NodeJoined, NodeLeft, Started
+from dataflow.engine.membership import Members, changes
+from dataflow.sim.clock import VirtualClock
+from dataflow.sim.faults import PATIENCE_S, Fault, LinkChanges, LinkFails, NodeFails
+from dataflow.sim.network import SimNetwork
+
+
+class Lives:
+    """The lives of the nodes of one job.
+
+    Args:
+        clock: the clock.
+        network: loses what nodes that die have under way.
+        nodes: how many there are.
+        latency_s: seconds until a node hears what the coordinator tells it.
+        feed_at: gives a node's engine an event at a certain time.
+        coordinate: gives the coordinator an event.
+
+    Attributes:
+        dead: nodes that do nothing.
+        incarnations: how often each node had been started before, by number.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        network: SimNetwork,
+        nodes: int,
+        latency_s: float,
+        feed_at: Callable[[float, int, Event], None],
+        coordinate: Callable[[co.Event], None],
+    ) -> None:
+        self._clock, self._network, self._latency_s = clock, network, latency_s
+        self._feed_at, self._coordinate = feed_at, coordinate
+        self.dead: set[int] = set()
+        self.incarnations = [0] * nodes
+        self._members: list[Members | None] = [None] * nodes
+        self._absent: list[set[int]] = [set() for _ in range(nodes)]
+        self._cuts: Counter[tuple[int, int]] = Counter()
+
+    def is_there(self, node: int, incarnation: int) -> bool:
+        """Whether a node is there as this incarnation."""
+        return node not in self.dead and incarnation == self.incarnations[node]
+
+    def start(self, node: int) -> None:
+        """Have a node begin, and hear who is not there."""
+        now = self._clock.now()
+        self._feed_at(now, node, Started())
+        for other in sorted(self._absent[node]):
+            self._feed_at(now, node, NodeLeft(other))
+
+    def die(self, node: int) -> None:
+        """Have a node do nothing more."""
+        self.dead.add(node)
+        self._network.drop(node)
+
+    def kill(self, nodes: Sequence[int]) -> None:
+        """Have nodes die, and the coordinator hear of it."""
+        for node in sorted(set(nodes) - self.dead):
+            self.die(node)
+            self._clock.at(self._clock.now(), self._coordinate, co.NodeExited(node, "by SIGKILL"))
+
+    def revive(self, node: int, incarnation: int) -> None:
+        """Have a node be there again, which has forgotten everything."""
+        self.incarnations[node], self._members[node] = incarnation, None
+        self.dead.discard(node)
+        self._network.join(node)
+
+    def meet(self, node: int, members: Members) -> None:
+        """Have a node hear of a membership."""
+        if node in self.dead:
+            return
+        at_s, before = self._clock.now() + self._latency_s, self._members[node]
+        now = changes(before, members, node)
+        if before is None:
+            self._absent[node] = set(range(len(self.incarnations))) - {node}
+            self._clock.at(self._clock.now(), self._coordinate, co.NodeReady(node))
+        self._absent[node].difference_update(members.addresses)
+        self._members[node] = members
+        for other in now.left:
+            self._feed_at(at_s, node, NodeLeft(other))
+        for other, incarnation in now.joined.items():
+            self._feed_at(at_s, node, NodeJoined(other, incarnation))
+        for link in self._cuts:
+            if node in link and sum(link) - node in members.addresses and self._cuts[link]:
+                self._clock.at(self._clock.now() + PATIENCE_S, self._lose_patience, link)
+
+    def declare(self, faults: Sequence[Fault], detection_s: float) -> None:
+        """Have faults of nodes and links happen; the coordinator hears of a node's failure `detection_s` later."""
+        at = self._clock.at
+        for fault in faults:
+            match fault:
+                case NodeFails(at_s=at_s, node=node, for_s=for_s):
+                    at(at_s, self.die, node)
+                    reason, known_s = f"it failed at second {at_s:g}, as declared", at_s + detection_s
+                    at(known_s, self._coordinate, co.NodeLost(node, reason))
+                    if for_s is not None:
+                        at(max(known_s, at_s + for_s), self._coordinate, co.NodeBack(node))
+                case LinkFails(at_s=at_s, node=node, other=other, for_s=for_s):
+                    at(at_s, self._cut, (min(node, other), max(node, other)))
+                    if for_s is not None:
+                        at(at_s + for_s, self._mend, (min(node, other), max(node, other)))
+                case LinkChanges(at_s=at_s, node=node, rate=rate):
+                    at(at_s, self._change_rate, (node, rate))
+
+    def _cut(self, nodes: tuple[int, int]) -> None:
+        self._network.cut(*nodes)
+        self._cuts[nodes] += 1
+        self._clock.at(self._clock.now() + PATIENCE_S, self._lose_patience, nodes)
+
+    def _mend(self, nodes: tuple[int, int]) -> None:
+        self._network.mend(*nodes)
+        self._cuts[nodes] -= 1
+
+    def _lose_patience(self, link: tuple[int, int]) -> None:
+        """Have both ends of a link that has been down for long say so."""
+        if self._cuts[link] and not self.dead.intersection(link):
+            for node, peer in (link, link[::-1]):
+                self._coordinate(co.LinkBroken(node, peer, f"no connection for {PATIENCE_S:g} s"))
+
+    def _change_rate(self, change: tuple[int, float]) -> None:
+        self._network.change(*change)
