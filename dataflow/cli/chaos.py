@@ -42,6 +42,7 @@ DISK_MEGABYTES = 8
 
 _ENDLESS = "1000000"
 _WORSE = 0.005
+_PRESENT = ("alive", "ended")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Report:
         seed: of its faults.
         state: what the job came to.
         outcomes: what came of each fault.
-        throughput_kept: gradients from the first fault on, of those that there would have been without; None if unknown.
+        throughput_kept: gradients from the first fault on, of those expected without any; None if unknown.
         accuracy: the last that was reported; None if none was.
         broken: invariants that do not hold, in words.
     """
@@ -96,9 +97,9 @@ def chaos(
 ) -> None:
     """Run a job in the lab that is up, do faults to it, and check what came of that.
 
-    What happens when is decided by the seed, the number of nodes, the seconds and the kinds. `disk` fills a disk of 8 MB
-    with the checkpoints of the job, and happens only where `checkpoint_every` is set. The job is stopped 15 s after the
-    faults.
+    What happens when is decided by the seed, the number of nodes, the seconds and the kinds. `disk` fills a disk of
+    8 MB with the checkpoints of the job, and happens only where `checkpoint_every` is set. The job is stopped 15 s
+    after the faults.
 
     These must hold: the job finishes; nobody dies whom nothing befell; all nodes are there in the end; with --accuracy,
     the job is not worse by more than 0.5 points; and what the job says of its own, if its settings have a method
@@ -135,7 +136,7 @@ def chaos(
             out=out,
             on_event=progress.handle,
         )
-    report = _report(run, seed, _broken(run, faults, loaded, values, nodes, accuracy), nodes)
+    report = _report(run, seed, _broken(run, faults, loaded, values, accuracy), nodes)
     print_json(report) if json else _show(report)
     if report.broken:
         raise JobFailedError(what=f"{len(report.broken)} invariants do not hold", got=report.broken[0])
@@ -157,7 +158,7 @@ def _with(prepared: Prepared, **changes: object) -> Prepared:
 
 
 def _broken(
-    run: Disturbed, faults: tuple[Fault, ...], job: Job, settings: dict[str, str], nodes: int, accuracy: float | None
+    run: Disturbed, faults: tuple[Fault, ...], job: Job, settings: dict[str, str], accuracy: float | None
 ) -> list[str]:
     """The invariants that do not hold."""
     record: Any = run.result.record
@@ -167,20 +168,14 @@ def _broken(
     if len(run.injected) < len(faults):
         broken.append(f"the job ended after {len(run.injected)} of {len(faults)} faults")
     broken += unexplained(run.injected, run.events)
-    changes = {event.node: event.change for event in run.events if event.change is not None}
-    broken += [
-        f"node {node} {changes[node]}" for node in range(nodes) if node in changes and _absent(changes[node].life)
-    ]
+    last = {event.change.node: event.change for event in run.events if event.change is not None}
+    broken += [f"node {node} {change}" for node, change in sorted(last.items()) if change.life not in _PRESENT]
     if accuracy is not None and (reached := _accuracy(run)) < accuracy - _WORSE:
         broken.append(f"the accuracy is {reached:.2%}, without faults {accuracy:.2%}")
     config: Any = job.config.parse(dict(settings))  # type: ignore[attr-defined]
     if hasattr(config, "violations"):
         broken += config.violations(record)
     return broken
-
-
-def _absent(life: str) -> bool:
-    return life not in ("alive", "ended")
 
 
 def _accuracy(run: Disturbed) -> float:
@@ -226,9 +221,8 @@ def _show(report: Report) -> None:
         print(f"accuracy: {report.accuracy:.2%}")
     for each in report.broken:
         note(f"broken: {each}")
-    print(
-        f"{report.state}; " + (f"{len(report.broken)} invariants broken" if report.broken else "every invariant holds")
-    )
+    holds = f"{len(report.broken)} invariants do not hold" if report.broken else "every invariant holds"
+    print(f"{report.state}; {holds}")
 
 
 def _seconds(value: float | None) -> str | None:

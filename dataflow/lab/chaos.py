@@ -35,6 +35,8 @@ class Kind(StrEnum):
     """The job process of a host is ended with SIGKILL."""
     STOP = "stop"
     """The job process of a host is stopped, and goes on."""
+    PAUSE = "pause"
+    """All processes of a host are stopped, its agent too, and go on."""
     CUT = "cut"
     """Nothing passes between two hosts."""
     ONE_WAY = "one-way"
@@ -51,6 +53,7 @@ class Kind(StrEnum):
 
 DURATIONS: Final = {
     Kind.STOP: (0.2, 6.0),
+    Kind.PAUSE: (0.2, 6.0),
     Kind.CUT: (0.2, 6.0),
     Kind.ONE_WAY: (0.2, 6.0),
     Kind.LOSS: (3.0, 8.0),
@@ -60,7 +63,7 @@ DURATIONS: Final = {
 }
 """Seconds that a fault lasts, at least and at most."""
 
-DEADLY: Final = frozenset({Kind.KILL, Kind.STOP, Kind.CUT, Kind.ONE_WAY})
+DEADLY: Final = frozenset({Kind.KILL, Kind.STOP, Kind.PAUSE, Kind.CUT, Kind.ONE_WAY})
 """Faults that may cost a node its place in the job."""
 
 _BETWEEN_HOSTS: Final = frozenset({Kind.CUT, Kind.ONE_WAY})

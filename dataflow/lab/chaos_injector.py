@@ -19,7 +19,7 @@ from dataflow.lab import lab
 from dataflow.lab.chaos import LOSS, SLOWER, Fault, Kind
 from dataflow.lab.chaos_disk import SmallDisk
 from dataflow.lab.plan import LabPlan, Station
-from dataflow.lab.processes import processes, words_of
+from dataflow.lab.processes import processes, send_signal, words_of
 from dataflow.runtime.local_cluster import LocalCluster
 
 _JOB_PROCESS: Final = "dataflow.runtime.job_process"
@@ -114,6 +114,10 @@ class Injector:
             case Kind.STOP:
                 yield self._signal(fault, signal.SIGSTOP)
                 self._signal(fault, signal.SIGCONT)
+            case Kind.PAUSE:
+                namespace = self._host(fault.host).namespace
+                yield send_signal(namespace, signal.SIGSTOP) > 0
+                send_signal(namespace, signal.SIGCONT)
             case Kind.CUT:
                 lab.cut(self._host(fault.host), [self._host(fault.other)])
                 yield True

@@ -44,7 +44,8 @@ class Outcome:
         detected_s: seconds from the fault until it was buried.
         joined_s: until it was a member again.
         contributing_s: until it was known to have made gradients again, which nodes tell once a second.
-        others_kept: of the gradients per second that the other nodes made before, what they made after the first second.
+        others_kept: of the gradients per second that the other nodes made before, those that they made after the first
+            second.
     """
 
     injected: Injected
