@@ -185,7 +185,7 @@ def test_replay_with_other_settings_than_were_recorded_is_refused(
 
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("events/node-1-000000.bin", 4_504_056), ("events/plan.json", 64 << 20), ("record.json", 256 << 20)],
+    [("events/node-1-000000.bin", 4_504_060), ("events/plan.json", 64 << 20), ("record.json", 256 << 20)],
 )
 def test_replay_of_a_file_that_is_too_large_is_refused_unread(
     copy: Path, name: str, most: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
