@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "observe": {"base", "graph", "plan", "observe"},
     "runtime": {*ENGINE, "transport", "observe", "runtime"},
     "sim": {*ENGINE, "transport.base", "observe", "sim"},
-    "lab": {"base", "runtime", "lab"},
+    "lab": {"base", "observe", "runtime", "lab"},
     "testing": {*BELOW_TESTING, "testing"},
     "public": {*BELOW_TESTING, "testing"},
     "operators": {"base", "operators"},

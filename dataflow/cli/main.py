@@ -37,6 +37,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "node": ("node", "attach this machine to a master"),
     "token": ("access", "print a token that nodes or clients need; make certificates"),
     "lab": ("lab", "emulate a cluster on this machine: hosts, shaped links, faults"),
+    "chaos": ("chaos", "run a job in the lab while faults befall it, and check what came of that"),
     "data": ("data", "list data sets and fetch them"),
     "predict": ("model", "classify images with a trained model"),
     "doctor": ("doctor", "check this machine"),

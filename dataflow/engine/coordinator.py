@@ -250,6 +250,7 @@ class JobCoordinator:
                 self.nodes[node].life = Life.GONE
             else:
                 self.nodes.retry(node, now)
+        self._causes.pop(node, None)
         self._causes[node] = cause
         self._broken = {link: why for link, why in self._broken.items() if node not in link}
         tell = self._tell() if was_member else []
@@ -308,6 +309,11 @@ class JobCoordinator:
         if self.state is not JobState.RUNNING:
             return []
         lacking = self.nodes.lacks(now)
+        if not self.nodes.those(Life.ALIVE, Life.ENDED):  # what was learnt is gone with them
+            last, cause = list(self._causes.items())[-1]
+            fix = "ako resume goes on from its newest checkpoint"
+            reason = f"all its nodes have died, the last of them node {self._names[last]}: {cause}; {fix}"
+            return self._go(Trigger.TOO_FEW_NODES, now, reason)
         if lacking:
             node = max(lacking, key=lambda node: self.nodes[node].life is Life.GONE)
             again = f" (started again {RESTARTS} times within {RESTARTS_S:g} s)"

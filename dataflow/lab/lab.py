@@ -19,11 +19,12 @@ from dataflow.lab.plan import (
     Command,
     LabPlan,
     Station,
-    cut_commands,
+    cut_command,
     enter_command,
     is_cut,
     lab_name,
     leftovers,
+    loss_commands,
     make_commands,
     mend_command,
     rate_commands,
@@ -174,7 +175,18 @@ def enter(plan: LabPlan, station: Station, command: Sequence[str]) -> Command:
 def cut(one: Station, others: Sequence[Station]) -> None:
     """Let nothing more pass between one station and others."""
     for other in others:
-        run_all(cut_commands(one, other))
+        run_all([cut_command(one, other), cut_command(other, one)])
+
+
+def cut_one_way(sender: Station, receiver: Station) -> None:
+    """Let nothing more pass from one station to another, while all passes the other way."""
+    run(cut_command(sender, receiver))
+
+
+def lose(station: Station, share: float) -> None:
+    """Lose a share of the packets that a station sends, and of those that it receives, until it is set to 0."""
+    if share or _loses(station):
+        run_all(loss_commands(station, share))
 
 
 def mend(plan: LabPlan, one: Station, others: Sequence[Station]) -> None:
@@ -216,6 +228,11 @@ def _buckets(station: Station) -> list[dict[str, Any]]:
     """The token buckets of a station's interface, as ``tc`` has them: one, or none."""
     qdiscs = run_json(("tc", "-n", station.namespace, "-j", "qdisc", "show", "dev", station.device))
     return [qdisc["options"] for qdisc in qdiscs if qdisc["kind"] == "tbf"]
+
+
+def _loses(station: Station) -> bool:
+    qdiscs = run_json(("tc", "-n", station.namespace, "-j", "qdisc", "show", "dev", station.device))
+    return any(qdisc["kind"] == "clsact" for qdisc in qdiscs)
 
 
 def _cut_from(plan: LabPlan, station: Station) -> tuple[str, ...]:

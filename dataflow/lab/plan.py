@@ -36,6 +36,8 @@ _BRIDGE: Final = "br0"
 _NET = int(IPv4Address("198.18.0.0"))  # set aside for tests of networks, RFC 2544
 _MASK: Final = 16
 _NOBODY: Final = "02:00:00:00:00:00"
+_RANDOM: Final = 0xFFFFF000 + 56  # from linux/filter.h: SKF_AD_OFF + SKF_AD_RANDOM
+_TC_ACT_SHOT: Final = 2  # from linux/pkt_cls.h
 _BURST_S: Final = 0.001
 _PACKET_NBYTES: Final = 1514
 _LEAST_BURST_NBYTES: Final = 4 * _PACKET_NBYTES
@@ -269,18 +271,32 @@ def rate_commands(plan: LabPlan, number: int, rate: float, burst_nbytes: int = 0
     ]
 
 
-def cut_commands(one: Station, other: Station) -> list[Command]:
-    """What lets nothing more pass between two stations: each sends what is for the other to nobody."""
+def cut_command(near: Station, far: Station) -> Command:
+    """What lets nothing more pass from one station to another: what is for that one is sent to nobody."""
     nobody = ("lladdr", _NOBODY, "nud", "permanent")
-    return [
-        ("ip", "-n", near.namespace, "neigh", "replace", far.address, *nobody, "dev", near.device)
-        for near, far in ((one, other), (other, one))
-    ]
+    return ("ip", "-n", near.namespace, "neigh", "replace", far.address, *nobody, "dev", near.device)
 
 
 def mend_command(near: Station, far: Station) -> Command:
-    """What takes `cut_commands` back in one direction; fails where nothing is cut."""
+    """What takes `cut_command` back; fails where nothing is cut."""
     return ("ip", "-n", near.namespace, "neigh", "delete", far.address, "dev", near.device)
+
+
+def loss_commands(station: Station, share: float) -> list[Command]:
+    """What loses a share of the packets that a station sends, and of those that it receives; 0: none is lost any more.
+
+    A filter of the kernel's packet language draws a number of 32 bits for each packet, which `netem` is not needed for.
+    """
+    device = ("dev", station.device)
+    tc = ("tc", "-n", station.namespace)
+    if not share:
+        return [(*tc, "qdisc", "delete", *device, "clsact")]
+    drawn = f"4,32 0 0 {_RANDOM},53 1 0 {round(share * (1 << 32))},6 0 0 {_TC_ACT_SHOT},6 0 0 0"
+    rule = ("pref", "1", "handle", "1", "protocol", "all", "bpf", "direct-action", "bytecode", drawn)
+    return [
+        (*tc, "qdisc", "replace", *device, "clsact"),
+        *((*tc, "filter", "replace", *device, way, *rule) for way in ("egress", "ingress")),
+    ]
 
 
 def is_cut(lladdr: str) -> bool:

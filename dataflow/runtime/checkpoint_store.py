@@ -43,6 +43,7 @@ class CheckpointStore:
         keep: how many whole ones are kept.
         manifest: makes the manifest of a checkpoint from its number and its files.
         nodes: without whose files a checkpoint is not whole.
+        needed: those of them without which none is whole even if they have left: they hold parts of a whole.
         warn: told of every failure, once until there is a whole checkpoint again.
     """
 
@@ -53,10 +54,11 @@ class CheckpointStore:
         keep: int,
         manifest: Callable[[int, tuple[KeptFile, ...]], Manifest],
         nodes: frozenset[int],
+        needed: frozenset[int] = frozenset(),
         warn: Callable[[str], None],
     ) -> None:
         self._folder, self._keep, self._manifest, self._warn = folder, keep, manifest, warn
-        self.expected = nodes
+        self.expected, self._needed = nodes, needed
         self._writing: dict[int, _Writing] = {}
         self._files: dict[int, dict[int, KeptFile]] = {}
         self._failed: set[int] = set()
@@ -81,8 +83,8 @@ class CheckpointStore:
             self._fail(number, error)
 
     def leave(self, node: int) -> None:
-        """Expect nothing of a node any more; checkpoints that lacked only that become whole."""
-        self.expected -= {node}
+        """Expect nothing of a node any more, unless it is needed; checkpoints that lacked only that become whole."""
+        self.expected -= {node} - self._needed
         self._drop(node)
         for number in sorted(self._files):
             try:
@@ -124,9 +126,12 @@ class CheckpointStore:
         if number <= self._newest or not self.expected or not self.expected <= files.keys():
             return
         kept = tuple(files[node] for node in sorted(files))
+        manifest = self._manifest(number, kept)
+        if not manifest.roles.keys() <= {role for file in kept for role in file.member.roles}:
+            return  # all that are left of some role have yet to send theirs
         writer = self._folder.begin(_name(number), MANIFEST)
         try:
-            writer.write(self._manifest(number, kept).encode())
+            writer.write(manifest.encode())
             writer.commit()
         except OSError:
             writer.discard()

@@ -131,5 +131,7 @@ def keeping(
             files=files,
         )
 
-    nodes = frozenset(node.index for node in plan.nodes)
-    return lambda warn: CheckpointStore(folder, keep=spec.keep.last, manifest=manifest, nodes=nodes, warn=warn)
+    nodes, needed = frozenset(node.index for node in plan.nodes), needed_nodes(spec)
+    return lambda warn: CheckpointStore(
+        folder, keep=spec.keep.last, manifest=manifest, nodes=nodes, needed=needed, warn=warn
+    )

@@ -142,8 +142,9 @@ def test_restarted_cluster_knows_the_jobs_of_the_one_before(tmp_path: Path) -> N
         assert [job.id for job in client.jobs()] == [done, interrupted, waiting]
         assert client.job(done).state is JobState.FINISHED
         assert dict(client.artifacts(done)) == files
-        failed = client.job(interrupted)
-        assert (failed.state, failed.reason) == (JobState.FAILED, "node node-0 was lost: its agent was restarted")
+        failed = client.wait(interrupted)
+        assert failed.state is JobState.FAILED
+        assert "the last of them node node-0: it was lost: its agent was restarted; ako resume" in failed.reason
         assert [event.state for event in client.watch(interrupted)][-1] == "FAILED"
         assert client.job(waiting).state is JobState.PENDING
         assert client.job(waiting).reason == "needs 2 nodes, 1 attached"

@@ -153,14 +153,16 @@ def test_job_waits_for_a_lost_node_that_it_needs_and_no_longer() -> None:
     assert finish == co.Finish(JobState.FAILED, "node n1: it was lost: its connection broke", "")
 
 
-def test_job_whose_nodes_are_all_dead_and_gone_fails() -> None:
+def test_job_whose_nodes_are_all_dead_fails_at_once_as_what_it_learnt_is_gone() -> None:
     job = running(2)
     job.handle(co.NodeLost(0, "its connection broke"), 20.0)
-    job.handle(co.NodeLost(1, "its connection broke"), 21.0)
-    job.handle(co.Tick(), 30.0)
-    assert job.state is JobState.RUNNING
-    job.handle(co.Tick(), 31.0)
-    assert job.state is JobState.FAILED
+    finish = job.handle(co.NodeLost(1, "its connection broke"), 21.0)[-1]
+    assert finish == co.Finish(
+        JobState.FAILED,
+        "all its nodes have died, the last of them node n1: it was lost: its connection broke; "
+        "ako resume goes on from its newest checkpoint",
+        "",
+    )
 
 
 @pytest.mark.parametrize(

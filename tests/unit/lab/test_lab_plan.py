@@ -15,7 +15,7 @@ from dataflow.lab.plan import (
     Command,
     Host,
     LabPlan,
-    cut_commands,
+    cut_command,
     enter_command,
     is_cut,
     lab_name,
@@ -156,7 +156,8 @@ def test_make_commands_with_relays_leave_a_gap_for_each_between_host_and_port() 
 
 def test_cut_commands_work_in_both_directions_and_a_mend_takes_one_back() -> None:
     one, other = PLAN.host(0), PLAN.switch
-    cuts, mends = cut_commands(one, other), [mend_command(one, other), mend_command(other, one)]
+    cuts = [cut_command(one, other), cut_command(other, one)]
+    mends = [mend_command(one, other), mend_command(other, one)]
     assert [(command[2], command[5], command[-1]) for command in cuts] == [
         (f"{NAME}-0", "198.18.255.254", "eth0"),
         (f"{NAME}-switch", "198.18.0.1", "br0"),

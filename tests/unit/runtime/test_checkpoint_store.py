@@ -126,6 +126,45 @@ def test_store_without_a_node_that_has_left_is_whole(tmp_path: Path) -> None:
     assert newest_whole(LocalFolder(tmp_path / "job"))[0].number == 10
 
 
+def test_store_without_a_needed_node_that_has_left_is_not_whole(tmp_path: Path) -> None:
+    nodes = frozenset(range(NODES))
+    warnings: list[str] = []
+    store = CheckpointStore(
+        LocalFolder(tmp_path, QuickDisk()),
+        keep=3,
+        manifest=manifest,
+        nodes=nodes,
+        needed=frozenset({1}),
+        warn=warnings.append,
+    )
+    for node in range(NODES):
+        store.write(node, 1, content(node, 1), last=True)
+    store.write(0, 2, content(0, 2), last=True)
+    store.leave(1)
+    store.write(0, 3, content(0, 3), last=True)
+    assert newest_whole(LocalFolder(tmp_path))[0].number == 1
+    store.join(1)
+    store.write(1, 3, content(1, 3), last=True)
+    assert newest_whole(LocalFolder(tmp_path))[0].number == 3
+    assert warnings == []
+
+
+def test_store_without_any_node_of_a_role_is_not_whole(tmp_path: Path) -> None:
+    def with_servers(number: int, files: tuple[KeptFile, ...]) -> Manifest:
+        return manifest(number, files).model_copy(update={"roles": {"worker": 1, "server": 1}})
+
+    store = CheckpointStore(
+        LocalFolder(tmp_path, QuickDisk()),
+        keep=3,
+        manifest=with_servers,
+        nodes=frozenset(range(NODES)),
+        warn=pytest.fail,
+    )
+    store.write(0, 1, content(0, 1), last=True)
+    store.leave(1)
+    assert not (tmp_path / "000000001" / MANIFEST).exists()
+
+
 def test_store_gives_up_what_a_node_never_sends(tmp_path: Path) -> None:
     warnings: list[str] = []
     kept = store(LocalFolder(tmp_path / "job"), warnings)

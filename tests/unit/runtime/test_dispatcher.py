@@ -75,9 +75,9 @@ class World:
         status = self.store.job(job).status
         return status.state, status.reason
 
-    def change(self, job: str) -> tuple[str, int, str]:
-        """What has become of node 0 of a job: its life, how often it was started again, and why."""
-        change = self.store.job(job).status.changes[0]
+    def change(self, job: str, node: int) -> tuple[str, int, str]:
+        """What has become of a node of a job: its life, how often it was started again, and why."""
+        change = self.store.job(job).status.changes[node]
         return change.life, change.incarnation, change.reason
 
 
@@ -408,22 +408,22 @@ def test_node_whose_agent_was_restarted_starts_again_and_one_that_stays_away_is_
     monkeypatch.setattr(dispatchers, "GRACE_S", 0.05)
 
     async def scene(world: World) -> None:
-        one, two = world.attach("a", "x"), world.attach("b", "y")
-        jobs = [world.submit("one"), world.submit("two")]
-        for session, job in zip((one, two), jobs, strict=True):
+        sessions = [world.attach("a", "x"), world.attach("b", "y"), world.attach("c", "z")]
+        job = world.submit("one", nodes=3)
+        for session in sessions:
             world.say(session, job, prepared=pb.Prepared(address="127.0.0.1:1"))
+        for session in sessions:
             world.say(session, job, ready=pb.Ready())
         world.restart()
         again = world.attach("a", "another life")
-        assert await told(again) == [(jobs[0], DEPLOYED)]
-        assert world.change(jobs[0]) == ("joining", 1, "")
-        while not world.change(jobs[1])[0]:
+        assert await told(again) == [(job, DEPLOYED)]
+        assert world.change(job, 0) == ("joining", 1, "")
+        world.attach("b", "y", [held(job, 1)])
+        while not world.change(job, 2)[0]:
             await asyncio.sleep(0.01)
-        assert world.change(jobs[1]) == (
-            "away",
-            0,
-            "it was lost: its agent did not come back within 0.05 s of the master's restart",
-        )
+        reason = "it was lost: its agent did not come back within 0.05 s of the master's restart"
+        assert world.change(job, 2) == ("away", 0, reason)
+        assert world.state(job)[0] == "RUNNING"
 
     play(tmp_path, scene)
 
