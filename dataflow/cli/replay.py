@@ -24,7 +24,8 @@ from dataflow.operators_api import RECORD_FOLDER
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.store import MAX_ARTIFACT_NBYTES
-from dataflow.sim.replay import Difference, Replayed, compare, recorded_plan, replay
+from dataflow.sim.record import recorded_plan
+from dataflow.sim.replay import Difference, Replayed, compare, replay
 
 RECORD_FILE = "record.json"
 """Name of the record in a run's folder."""

@@ -8,15 +8,12 @@ moment in between makes a difference; and what a broken record leaves unfinished
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from pydantic import ValidationError
 
 from dataflow.engine.events import (
     Command,
@@ -44,24 +41,19 @@ from dataflow.engine.events import (
 )
 from dataflow.engine.loading import LoadedNode, load_node
 from dataflow.engine.node_engine import NodeEngine
-from dataflow.engine.recording import PLAN_FILE, Chunk, Kind, Noted, checksum, chunk_name
+from dataflow.engine.recording import PLAN_FILE, Kind, Noted, checksum
 from dataflow.errors import AkoError, DataError
 from dataflow.graph.logical import canonical_json
 from dataflow.graph.routes import reached
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
-from dataflow.reports import OperatorReport, Rates
-
-_GAP = 4
-"""So many incarnations of a node in a row may have left no record: they died before they had begun."""
+from dataflow.reports import OperatorReport
+from dataflow.sim.record import NodeRecord, Read, recorded_lives, recorded_plan
 
 PROGRESS_EVENTS = 1000
 """Events between two calls of `on_progress`."""
 
 _NOBODY: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
-
-Read = Callable[[str], bytes | None]
-"""Gives the content of an artifact of the recorded run by its name; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +101,6 @@ class Replayed:
     def complete(self) -> bool:
         """Whether every event that any engine was given in the run has been replayed."""
         return not self.broken and not self.waiting and self.difference is None
-
-
-def recorded_plan(read: Read) -> PhysicalPlan:
-    """The plan beside a record, to be compared with: whoever wrote it has chosen the code that it names.
-
-    Args:
-        read: gives the record's artifacts.
-
-    Raises:
-        DataError: there is no record, or its plan cannot be read.
-    """
-    data = read(PLAN_FILE)
-    if data is None:
-        raise DataError(what="the run was not recorded", got=PLAN_FILE, fix="run it with --record")
-    try:
-        return PhysicalPlan.model_validate_json(data)
-    except (ValidationError, AkoError) as error:
-        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise DataError(what=f"the plan of the record cannot be read: {why}", where=PLAN_FILE) from error
 
 
 def replay(plan: PhysicalPlan, read: Read, on_progress: Callable[[int], None] = lambda events: None) -> Replayed:
@@ -202,20 +175,20 @@ class _Life:
         node: number of the node.
         incarnation: which.
         engine: its engine.
+        record: what was noted of it.
         peers: incarnations of the other nodes as it knows them; 0 where it has heard of no other.
         tasks: those under way, by number.
         commanded: how many there were.
-        rates: what was measured.
         done: events that it was given.
     """
 
     node: int
     incarnation: int
     engine: NodeEngine
+    record: NodeRecord
     peers: dict[int, int] = field(default_factory=dict)
     tasks: dict[int, Task] = field(default_factory=dict)
     commanded: int = 0
-    rates: deque[Rates] = field(default_factory=deque)
     done: int = 0
 
 
@@ -229,8 +202,8 @@ class _Replay:
     def __init__(self, plan: PhysicalPlan, digest: str, read: Read, on_progress: Callable[[int], None]) -> None:
         self._plan, self._digest, self._read, self._on_progress = plan, digest, read, on_progress
         self._run = Replayed(plan, [], [0] * len(plan.nodes))
-        self._lives = [self._life(*each) for each in self._recorded()]
-        self._records = [self._events(life) for life in self._lives]
+        self._lives = [self._life(*each) for each in recorded_lives(plan, read)]
+        self._records = [iter(life.record) for life in self._lives]
         self._next = [next(record, None) for record in self._records]
         self._number = {(life.node, life.incarnation): number for number, life in enumerate(self._lives)}
         self._offered: dict[Task, Task] = {}
@@ -260,7 +233,7 @@ class _Replay:
                 return self._whole()
         stuck = {self._lives[number]: noted for number, noted in enumerate(self._next) if noted is not None}
         run.waiting = {life.node: noted.node for life, noted in stuck.items()}
-        if stuck and not run.broken:
+        if stuck and not any(life.record.broken for life in self._lives):
             life, noted = next(iter(stuck.items()))
             name = self._plan.nodes[noted.node].name
             what = f"{name} never does what this event ({Kind(noted.kind).name}) follows from"
@@ -270,28 +243,19 @@ class _Replay:
 
     def _whole(self) -> Replayed:
         """What has come of the lives, each node's in their order."""
+        self._run.broken = {life.node for life in self._lives if life.record.broken}
         in_order = sorted(self._reports, key=lambda said: said[0].incarnation)
         self._run.reports = [(life.node, report) for life, report in in_order]
         for _, artifact in sorted(self._artifacts, key=lambda made: made[0].incarnation):
             self._run.artifacts[artifact.name] = artifact.data
         return self._run
 
-    def _recorded(self) -> Iterator[tuple[int, int]]:
-        """Nodes and incarnations of which there is a record, first incarnations first."""
-        yield from ((node.index, 0) for node in self._plan.nodes)
-        for node in self._plan.nodes:
-            incarnation = last = 0
-            while incarnation < last + _GAP:
-                incarnation += 1
-                if self._read(chunk_name(node.index, 0, incarnation)) is not None:
-                    last = incarnation
-                    yield node.index, incarnation
-
     def _life(self, node: int, incarnation: int) -> _Life:
         loaded = load_node(self._plan, node, incarnation=incarnation)
         loaded.open()
         self._run.nodes[node : node + 1] = [loaded]
-        return _Life(node, incarnation, NodeEngine(self._plan, node, loaded))
+        record = NodeRecord(self._read, self._digest, node, incarnation)
+        return _Life(node, incarnation, NodeEngine(self._plan, node, loaded), record)
 
     def _advance(self, number: int) -> None:
         """Give an engine its events up to the first whose cause has not happened."""
@@ -308,27 +272,6 @@ class _Replay:
             self._done += 1
             if self._done % PROGRESS_EVENTS == 0:
                 self._on_progress(self._done)
-
-    def _events(self, life: _Life) -> Iterator[Noted]:
-        """The events of an incarnation's record."""
-        count = 0
-        for number in itertools.count():
-            name = chunk_name(life.node, number, life.incarnation)
-            data = self._read(name)
-            if data is None:
-                self._run.broken.add(life.node)
-                return
-            chunk = Chunk.decode(data, name)
-            if chunk.plan != self._digest:
-                raise DataError(what="the record is of another plan than the one beside it", where=name)
-            if (chunk.node, chunk.incarnation, chunk.first) != (life.node, life.incarnation, count):
-                what = f"the chunk is not that of node {life.node} from event {count} on"
-                raise DataError(what, got=f"node {chunk.node}, event {chunk.first}", where=name)
-            count += len(chunk)
-            life.rates += chunk.measured()
-            yield from chunk.events()
-            if chunk.last:
-                return
 
     def _event(self, life: _Life, noted: Noted) -> Event | None:
         """The event that was noted; None if its cause has not happened yet.
@@ -351,8 +294,8 @@ class _Replay:
                 return NodeJoined(noted.node, noted.amount)
             case Kind.TIMER_FIRED if noted.edge < len(self._plan.chains):
                 return TimerFired(self._plan.chains[noted.edge].head)
-            case Kind.MEASURED if life.rates:
-                return Measured(life.rates.popleft())
+            case Kind.MEASURED if life.record.rates:
+                return Measured(life.record.rates.popleft())
             case Kind.STARTED:
                 return Started()
             case Kind.STOP_ASKED:

@@ -20,7 +20,8 @@ from dataflow.ports import In, Out
 from dataflow.sim.costs import TaskKind
 from dataflow.sim.faults import parse_fault
 from dataflow.sim.model import ClusterModel
-from dataflow.sim.replay import Difference, Replayed, compare, recorded_plan, replay
+from dataflow.sim.record import recorded_plan
+from dataflow.sim.replay import Difference, Replayed, compare, replay
 from dataflow.sim.simulator import SimRun, Simulator
 from operators.messages import Batch
 
