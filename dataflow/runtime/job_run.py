@@ -18,7 +18,7 @@ from dataflow.engine import coordinator as co
 from dataflow.engine.membership import BURIED, Life
 from dataflow.observe.condition import RECENT, MeasuredJob
 from dataflow.plan.compile import compile_graph
-from dataflow.plan.job import JobSpec, Resume, needed_nodes
+from dataflow.plan.job import JobSpec, Resume, irreplaceable_nodes, needed_nodes
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
@@ -100,6 +100,7 @@ class JobRun:
             deadlines,
             min_nodes=spec.min_nodes,
             needed=needed_nodes(spec),
+            irreplaceable=irreplaceable_nodes(spec),
             rng=random.Random(status.job),
         )
         self._plan: PhysicalPlan | None = None
