@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -28,6 +28,12 @@ class StateKind(StrEnum):
     """Disjoint ranges of one whole: tensors of the whole's shape, zero outside of the range."""
     PARTIAL = "partial"
     """Replicas that exchange updates."""
+    SUMMED = "summed"
+    """Parts of a sum that every node believes: what one has added is nowhere else."""
+
+
+PARTS_OF_A_WHOLE: Final = frozenset({StateKind.PARTITIONED, StateKind.SUMMED})
+"""Kinds of state that a job cannot do without any part of."""
 
 
 class State(ABC):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
+
+import numpy as np
 
 from dataflow.node_context import NodeContext
 from dataflow.state import StateElement, StateKind
@@ -53,6 +56,11 @@ class ShareClocksState(ClocksState):
     def lag(self) -> int:
         """Gradients made here beyond those of the slowest other node that are in the belief."""
         return max(0, self.made - self.oldest)
+
+    def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
+        """Go on behind the last gradient; until the neighbours have spoken, as if all others were as far."""
+        super().resume(tensors, node, steps)
+        self.bound = max(self.bound, self.made)
 
     def snapshot(self) -> ShareClocksState:
         """A copy."""

@@ -229,14 +229,28 @@ class SharedReplicaState(VectorState):
     def tensors(self) -> dict[str, np.ndarray]:
         """``values``; ``x`` (weights,), what is pushed of this node's own updates, and ``counts`` of them."""
         own = self.sharing.own
-        return super().tensors() | {"x": own.values, "counts": own.counts}
+        return super().tensors() | {"x": own.values, "counts": own.counts, "unpushed": self._unpushed}
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """What `tensors` gives; the replica is copied only when somebody writes."""
+        return {name: tensor.copy() for name, tensor in self.tensors().items() if name != "values"} | super().kept()
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Take over the replica and x; neighbours' mirrors are told anew."""
+        """Take over the replica and x; what neighbours know is told anew, and the replica goes on until then."""
         super().restore(tensors)
-        own = self.sharing.own
-        own.values[:], own.counts[:] = tensors["x"], tensors["counts"]
-        self._made = self._pushed = int(own.counts[self.sharing.node])
+        sharing = self.sharing
+        sharing.own.values[:], sharing.own.counts[:] = tensors["x"], tensors["counts"]
+        self._unpushed[:] = tensors["unpushed"]
+        self._pushed = self._round = int(sharing.own.counts[sharing.node])
+        sharing.begin_again({neighbour: side.behind for neighbour, side in sharing.sides.items()}, epoch=self._epoch)
+        self._meet(sharing.sides)
+
+    def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
+        """Go on behind the last gradient that was made."""
+        super().resume(tensors, node, steps)
+        self._made = steps.get(node, self._pushed)
+        if self._consistency == "bsp":  # one that was made and not pushed is dropped, and counts
+            self.sharing.own.counts[node] = self._pushed = self._round = self._made
 
     def _meet(self, neighbours: Iterable[int]) -> None:
         """Begin with neighbours that have been told nothing yet."""
@@ -309,7 +323,7 @@ class SharedReplica(StateElement):
         role: of the nodes.
     """
 
-    kind: ClassVar[StateKind] = StateKind.PARTIAL
+    kind: ClassVar[StateKind] = StateKind.SUMMED
     model: NetworkSpec
     warm_start: WarmStart | None = None
     topology: Topology

@@ -232,6 +232,11 @@ def check_fits(manifest: Manifest, plan: PhysicalPlan, tensors: Mapping[str, Map
     if manifest.seed != plan.seed:
         what = f"the seed is {plan.seed}, and in the checkpoint {manifest.seed}: data would be read in another order"
         raise CheckpointError(what, fix="leave the seed out")
+    members = plan.members()
+    for spec in plan.graph.elements:
+        if spec.kind is StateKind.SUMMED and manifest.roles[spec.role] != len(members[spec.role]):
+            what = f"state element {spec.name!r} is the sum of what {manifest.roles[spec.role]} nodes hold"
+            raise CheckpointError(what, got=len(members[spec.role]), fix="resume with as many nodes as the job had")
     lacking = {role for node in plan.nodes for role in node.roles} - {
         role for file in manifest.files for role in file.member.roles
     }

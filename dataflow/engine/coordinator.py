@@ -81,6 +81,7 @@ class JobCoordinator:
         deadlines: how long to wait for what.
         min_nodes: the fewest nodes that it goes on with once it runs.
         needed: nodes that it cannot do without.
+        irreplaceable: those of them that are never started again.
         rng: draws the jitter of restarts.
 
     A master that takes a job over gives a fresh coordinator the same events at the same times, and has it where it was.
@@ -100,9 +101,11 @@ class JobCoordinator:
         *,
         min_nodes: int = 1,
         needed: Collection[int] = (),
+        irreplaceable: Collection[int] = (),
         rng: random.Random | None = None,
     ) -> None:
         self.state = JobState.SUBMITTED
+        self._irreplaceable = frozenset(irreplaceable)
         self.stopped_by: StoppedBy = ""
         self.started_s: float | None = None
         self.nodes = Membership(nodes, needed, min_nodes, rng or random.Random(0))
@@ -209,6 +212,8 @@ class JobCoordinator:
         node, where = event.node, event.where
         text = event.text + (f" at {where}" if where not in event.text else "")
         reason = f"node {self._names[node]}: {text}"
+        if node in self._causes:
+            reason += f"; it was started again because {self._causes[node]}"
         if self.state is JobState.CANCELLING:
             return self._on_gone(node, Life.GONE, now)
         if self.nodes[node].life not in (Life.JOINING, Life.ALIVE):
@@ -243,6 +248,8 @@ class JobCoordinator:
 
     def _dies(self, node: int, life: Life, cause: str, now: float) -> list[Command]:
         """Bury a node of a running job."""
+        if node in self._irreplaceable and life is not Life.DYING:
+            life = Life.GONE
         due_s = now + self._deadlines.return_s if life is Life.AWAY else math.inf
         was_member = self.nodes.bury(node, life, due_s)
         if life is Life.WAITING:
@@ -318,7 +325,9 @@ class JobCoordinator:
             node = max(lacking, key=lambda node: self.nodes[node].life is Life.GONE)
             again = f" (started again {RESTARTS} times within {RESTARTS_S:g} s)"
             tried = again if len(self.nodes[node].restarts) >= RESTARTS else ""
-            reason = f"node {self._names[node]}{tried}: {self._causes[node]}"
+            held = "; what it held is nowhere else: ako resume goes on from a checkpoint"
+            lost = held if node in self._irreplaceable else ""
+            reason = f"node {self._names[node]}{tried}: {self._causes[node]}{lost}"
             return self._go(Trigger.TOO_FEW_NODES, now, reason)
         return self._go(Trigger.ALL_ENDED, now) if self.nodes.through() else []
 

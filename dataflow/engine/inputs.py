@@ -8,20 +8,35 @@ from dataflow.engine.flow import as_set
 from dataflow.engine.loading import Members
 from dataflow.graph.logical import LogicalGraph, OperatorSpec
 from dataflow.graph.routes import reached
+from dataflow.state import PARTS_OF_A_WHOLE
 
 Source = tuple[int, int | None]
 """What feeds a chain: number of the edge, and of the sending node if the edge crosses nodes."""
 
 
 class Inputs:
-    """The sources of a chain. Only those that have ended are kept: what every node has is shared by all."""
+    """The sources of a chain. Only those that have ended are kept: what every node has is shared by all.
 
-    def __init__(self, senders: Mapping[int, Collection[int | None]]) -> None:
+    What a dead node would have sent has ended, but where the job cannot do without that node: it comes back, or the job
+    fails. A node that is itself needed goes on for others even if all of these are dead, as some may come back.
+    """
+
+    def __init__(
+        self,
+        senders: Mapping[int, Collection[int | None]],
+        *,
+        needed: Collection[int] = (),
+        stays: bool = False,
+    ) -> None:
         """Nothing has ended yet.
 
         Args:
             senders: by edge number, the nodes that may send; None for an edge that stays on its node.
+            needed: nodes that the job cannot do without.
+            stays: whether the chain's own node is one of them.
         """
+        self._needed, self._stays, self._finished = needed, stays, False
+        self._buried: set[int] = set()
         self._senders = senders
         self._ended: dict[int, set[int | None]] = {number: set() for number in senders}
         self._open = sum(len(nodes) for nodes in senders.values())
@@ -39,14 +54,19 @@ class Inputs:
                 senders[number] = as_set(members[graph.operator(edge.source).role]) if is_reached else ()
                 if not edge.loopback:
                     alone.add(number)
-        inputs = cls(senders)
+        needed = {
+            member for element in graph.elements if element.kind in PARTS_OF_A_WHOLE for member in members[element.role]
+        }
+        inputs = cls(senders, needed=needed, stays=node in needed)
         for number in alone:
-            inputs.end((number, node))
+            inputs._close((number, node))
         return inputs
 
     def __bool__(self) -> bool:
-        """Whether any source is open."""
-        return self._open > 0
+        """Whether anything more may come."""
+        if self._open or not self._buried:
+            return self._open > 0
+        return (self._stays and not self._finished) or any(node in self._needed for node in self._buried)
 
     def __iter__(self) -> Iterator[Source]:
         """Every open source."""
@@ -55,16 +75,21 @@ class Inputs:
             yield from ((number, node) for node in nodes if node not in ended)
 
     def end(self, source: Source) -> bool:
-        """Note that nothing more comes from a source; whether it was open."""
-        number, node = source
-        if node not in self._senders[number] or node in self._ended[number]:
-            return False
-        self._ended[number].add(node)
-        self._open -= 1
-        return True
+        """Note that nothing more comes from a source, which has said so; whether it was open."""
+        was_open = self._close(source)
+        self._finished = self._finished or not self.brings(source[1])
+        return was_open
+
+    def bury(self, node: int) -> bool:
+        """Note that a node has died; whether any of its sources was open."""
+        was_open = [source for source in self.of(node) if self._close(source)]
+        if was_open:
+            self._buried.add(node)
+        return bool(was_open)
 
     def reopen(self, node: int) -> None:
         """Note that a node has come back: what it sends is expected again."""
+        self._buried.discard(node)
         for number, ended in self._ended.items():
             if node in ended and node in self._senders[number]:
                 ended.remove(node)
@@ -74,6 +99,14 @@ class Inputs:
         """The sources that a node has, open or ended."""
         return [(number, node) for number, nodes in self._senders.items() if node in nodes]
 
-    def brings(self, node: int) -> bool:
-        """Whether anything may still come from a node."""
+    def brings(self, node: int | None) -> bool:
+        """Whether anything may still come from a node; None: from this one."""
         return any(node in nodes and node not in self._ended[number] for number, nodes in self._senders.items())
+
+    def _close(self, source: Source) -> bool:
+        number, node = source
+        if node not in self._senders[number] or node in self._ended[number]:
+            return False
+        self._ended[number].add(node)
+        self._open -= 1
+        return True

@@ -185,13 +185,17 @@ class Membership:
         return each.incarnation
 
     def lacks(self, now: float) -> tuple[int, ...]:
-        """The nodes for want of which the job cannot go on, if it cannot; whoever may still come back is none."""
+        """The nodes for want of which the job cannot go on, if it cannot; whoever may still come back is none.
+
+        Where some nodes are needed and all others are gone, those have nobody left to be there for.
+        """
         out = [
             node
             for node, each in enumerate(self.nodes)
             if each.life is Life.GONE or (each.life is Life.AWAY and now >= each.due_s)
         ]
-        too_few = len(self.nodes) - len(out) < self._min_nodes
+        served = set(range(len(self.nodes))) - self.needed
+        too_few = len(self.nodes) - len(out) < self._min_nodes or (bool(served) and served <= set(out))
         return tuple(node for node in out if too_few or node in self.needed)
 
     def through(self) -> bool:

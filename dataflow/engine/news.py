@@ -88,6 +88,5 @@ class News:
     def _leaves(self, node: int, what: Source | Change) -> bool:
         """Whether a node brings nothing any more after this, or is buried and never brought anything."""
         if isinstance(what, Change):
-            ended = [source for source in self._inputs.of(node) if self._inputs.end(source)]
-            return bool(ended) or not self._inputs.of(node)
+            return self._inputs.bury(node) or not self._inputs.of(node)
         return self._inputs.end(what) and not self._inputs.brings(node)

@@ -28,7 +28,7 @@ class NodeChange:
     def __str__(self) -> str:
         """What has happened, in words and one line."""
         again = f", incarnation {self.incarnation}" if self.incarnation else ""
-        why = f": {self.reason.partition(chr(10))[0].removesuffix('; the last it printed:')}" if self.reason else ""
+        why = f": {self.reason.partition(chr(10))[0]}" if self.reason else ""
         return f"{_WORDS[self.life]}{again}{why}"
 
 

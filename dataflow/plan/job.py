@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from dataflow.graph.logical import LogicalGraph
 from dataflow.plan.compile import compile_graph
-from dataflow.state import StateKind
+from dataflow.state import PARTS_OF_A_WHOLE, StateKind
 
 
 class _Data(BaseModel):
@@ -116,7 +116,16 @@ class JobSpec(_Data):
 
 
 def needed_nodes(spec: JobSpec) -> frozenset[int]:
-    """Nodes that a job cannot do without: those of roles that hold the parts of a partitioned state."""
-    roles = {element.role for element in spec.graph.elements if element.kind is StateKind.PARTITIONED}
+    """Nodes that a job cannot do without: those of roles that hold parts of a whole."""
+    return _holders(spec, PARTS_OF_A_WHOLE)
+
+
+def irreplaceable_nodes(spec: JobSpec) -> frozenset[int]:
+    """Those of them that cannot be started again: what they held is nowhere else, and others have gone on with it."""
+    return _holders(spec, frozenset({StateKind.SUMMED}))
+
+
+def _holders(spec: JobSpec, kinds: frozenset[StateKind]) -> frozenset[int]:
+    roles = {element.role for element in spec.graph.elements if element.kind in kinds}
     members = compile_graph(spec.graph, spec.nodes).members() if roles else {}
     return frozenset(node for role in roles for node in members[role])

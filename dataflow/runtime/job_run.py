@@ -17,7 +17,7 @@ from dataflow.engine.coordinator import Deadlines, JobCoordinator
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.membership import BURIED, Life
 from dataflow.observe.condition import RECENT, MeasuredJob
-from dataflow.plan.job import JobSpec, needed_nodes
+from dataflow.plan.job import JobSpec, irreplaceable_nodes, needed_nodes
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
@@ -87,6 +87,7 @@ class JobRun:
             deadlines,
             min_nodes=spec.min_nodes,
             needed=needed_nodes(spec),
+            irreplaceable=irreplaceable_nodes(spec),
             rng=random.Random(status.job),
         )
         self._timer: asyncio.TimerHandle | None = None

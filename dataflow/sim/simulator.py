@@ -45,7 +45,7 @@ from dataflow.errors import AkoError
 from dataflow.observe.events import JobEvent, NodeChange
 from dataflow.operators_api import Artifact
 from dataflow.plan.compile import compile_graph
-from dataflow.plan.job import JobSpec, needed_nodes
+from dataflow.plan.job import JobSpec, irreplaceable_nodes, needed_nodes
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.sim.clock import VirtualClock
@@ -117,6 +117,7 @@ class Simulator:
             spec.stop,
             min_nodes=spec.min_nodes,
             needed=needed_nodes(spec),
+            irreplaceable=irreplaceable_nodes(spec),
             rng=random.Random(spec.seed),
         )
         self._network = SimNetwork(self._clock, model.rates_of(spec.nodes), model.latency_s, self._arrived)

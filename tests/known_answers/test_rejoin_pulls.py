@@ -54,3 +54,26 @@ def test_server_that_comes_back_is_waited_for_and_all_end_with_one_model(consist
     loaded = workers(run(150, 300, SERVER, consistency=consistency))
     for other in loaded[1:]:
         np.testing.assert_array_equal(values(other), values(loaded[0]))
+
+
+@pytest.mark.parametrize("death", [31, 80])
+@pytest.mark.parametrize("consistency", ["bsp", "ssp", "async"])
+def test_only_server_that_comes_back_is_waited_for_and_all_end_with_one_model(consistency: str, death: int) -> None:
+    driver = run(death, death + 60, 4, consistency=consistency, servers=1)
+    loaded = [node for node in driver.run.nodes if "replica" in node.states]
+    assert len(loaded) == 4
+    assert [clocks_of(node).made for node in loaded] == [clocks_of(loaded[0]).made] * 4
+    for other in loaded[1:]:
+        np.testing.assert_array_equal(values(other), values(loaded[0]))
+
+
+@pytest.mark.parametrize("consistency", ["bsp", "ssp", "async"])
+def test_servers_wait_for_workers_that_come_back_when_all_have_died(consistency: str) -> None:
+    config = parameter_server.Config.parse({**SETTINGS, "lr": 0.01, "consistency": consistency})
+    plan = compile_graph(parameter_server.build(config), 3)
+    driver = Dying(plan, [(40, 0), (40, 1), (60, 0), (60, 1)])
+    driver.execute()
+    loaded = driver.run.nodes[:2]
+    assert all(settled(node) for node in loaded)
+    assert min(clocks_of(node).made for node in loaded) > 0
+    np.testing.assert_array_equal(values(loaded[0]), values(loaded[1]))

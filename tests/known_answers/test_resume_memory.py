@@ -22,8 +22,8 @@ from tests.known_answers.training import BASE, job, replica
 EVERY = {"checkpoint_every": 64}
 
 
-def plan(topology: str, nodes: int, tasks: int = 1, **settings: Any) -> PhysicalPlan:
-    return compile_graph(job(topology, **EVERY, **settings), nodes, seed=BASE["seed"], compute_tasks=tasks)
+def plan(name: str, nodes: int, tasks: int = 1, /, **settings: Any) -> PhysicalPlan:
+    return compile_graph(job(name, **EVERY, **settings), nodes, seed=BASE["seed"], compute_tasks=tasks)
 
 
 def by_number(run: MemoryRun) -> dict[int, list[Snapshot]]:
@@ -110,6 +110,12 @@ def test_resume_from_any_checkpoint_gives_the_uninterrupted_weights_bit_for_bit(
         ("parameter_server", {"n_push": 2, "n_fetch": 4}, 4),
         ("parameter_server", {"codec": "topk", "servers": "all"}, 3),
         ("sparse", {"consistency": "ssp", "tau": 1}, 3),
+        ("tree", {}, 3),
+        ("tree", {"consistency": "bsp"}, 4),
+        ("tree", {"consistency": "ssp", "topology": "star"}, 4),
+        ("tree", {"consistency": "assp", "n_sync": 2}, 4),
+        ("tree", {"flow": "period"}, 3),
+        ("tree", {"waves": "root", "codec": "topk"}, 4),
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
@@ -165,6 +171,28 @@ def test_resume_on_other_nodes_has_the_model_and_goes_through_the_rest_of_the_da
         if "clocks" in node.states:
             made, want = (each.states["clocks"].tensors()["made"].tolist()[0] for each in (resumed_node, node))
             assert made == want
+
+
+@pytest.mark.parametrize("consistency", ["eventual", "bsp"])
+def test_resumed_tree_believes_all_that_was_pushed_before(consistency: str) -> None:
+    of = plan("tree", 4, consistency=consistency)
+    whole = MemoryDriver(of).execute()
+    kept = by_number(whole)
+    snapshots = kept[sorted(kept)[len(kept) // 2]]
+    again = MemoryDriver(of, nodes=resumed(snapshots, of, of)).execute()
+    for before, after in zip(whole.nodes, again.nodes, strict=True):
+        sharing = after.states["replica"].sharing
+        np.testing.assert_array_equal(sharing.counts, before.states["replica"].sharing.counts)
+        np.testing.assert_allclose(replica(after), replica(again.nodes[0]), atol=1e-6)
+        if consistency == "bsp":
+            np.testing.assert_allclose(replica(after), replica(before), atol=1e-6)
+
+
+def test_tree_is_not_resumed_on_other_nodes() -> None:
+    of, onto = plan("tree", 4), plan("tree", 2)
+    kept = by_number(MemoryDriver(of).execute())
+    with pytest.raises(CheckpointError, match="'replica' is the sum of what 4 nodes hold"):
+        resumed(kept[sorted(kept)[0]], of, onto)
 
 
 def test_resume_where_a_node_had_died_takes_what_is_anybodys_for_it() -> None:

@@ -117,6 +117,44 @@ def test_job_that_cannot_do_without_a_node_fails_with_its_last_words(options: di
     ]
 
 
+@pytest.mark.parametrize(
+    ("event", "cause"),
+    [
+        (co.NodeExited(1, KILLED), KILLED),
+        (co.NodeLost(1, "its connection broke"), "it was lost: its connection broke"),
+    ],
+)
+def test_node_that_is_irreplaceable_fails_the_job_at_once(event: co.Event, cause: str) -> None:
+    job = running(3, needed=[0, 1, 2], irreplaceable=[0, 1, 2])
+    finish = job.handle(event, 20.0)[-1]
+    reason = f"node n1: {cause}; what it held is nowhere else: ako resume goes on from a checkpoint"
+    assert finish == co.Finish(JobState.FAILED, reason, "")
+
+
+def test_irreplaceable_node_that_stands_still_fails_the_job_once_its_process_is_gone() -> None:
+    job = running(3, needed=[0, 1, 2], irreplaceable=[0, 1, 2])
+    assert job.handle(co.NodeStalled(1, "it did nothing"), 20.0)[0] == co.KillNodes((1,))
+    job.handle(co.NodeExited(1, KILLED), 20.5)
+    assert job.state is JobState.FAILED
+
+
+def test_needed_nodes_do_not_wait_when_all_others_are_gone() -> None:
+    job = running(3, needed=[2])
+    for node in (0, 1):
+        job.handle(co.NodeLost(node, "its connection broke"), 20.0)
+    finish = job.handle(co.Tick(), 30.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node n0: it was lost: its connection broke", "")
+
+
+def test_node_that_cannot_be_started_again_fails_the_job_with_what_it_had_died_of() -> None:
+    job = running(2, needed=[1])
+    job.handle(co.NodeExited(1, KILLED), 20.0)
+    job.handle(co.Tick(), 21.0)
+    finish = job.handle(co.NodeFailed(1, "there is no whole checkpoint"), 22.0)[-1]
+    reason = f"node n1: there is no whole checkpoint; it was started again because {KILLED}"
+    assert finish == co.Finish(JobState.FAILED, reason, "")
+
+
 def test_error_of_an_operator_fails_the_job_at_once() -> None:
     job = running()
     finish = job.handle(co.NodeFailed(1, "operator blur raised ValueError: no", "my_job.py:12"), 20.0)[-1]
