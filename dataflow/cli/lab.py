@@ -147,11 +147,20 @@ OtherArgument = Annotated[
 ]
 
 
-@_fault.command(epilog=examples("ako lab fault cut 0 2", "ako lab fault cut 1"))
-def cut(host: HostArgument, other: OtherArgument = None) -> None:
+@_fault.command(epilog=examples("ako lab fault cut 0 2", "ako lab fault cut 1", "ako lab fault cut 0 2 --one-way"))
+def cut(
+    host: HostArgument,
+    other: OtherArgument = None,
+    one_way: Annotated[bool, typer.Option("--one-way", help="Only what the first host sends.")] = False,
+) -> None:
     """Cut the link between two hosts, or a host off from everybody, the master too."""
     plan = lab.find(default_state_dir())
-    lab.cut(plan.host(host), _others(plan, host, other))
+    one, others = plan.host(host), _others(plan, host, other)
+    if not one_way:
+        lab.cut(one, others)
+        return
+    for each in others:
+        lab.cut_one_way(one, each)
 
 
 @_fault.command(epilog=examples("ako lab fault mend 0 2", "ako lab fault mend 1"))
@@ -170,6 +179,17 @@ def change_rate(
     plan = lab.find(default_state_dir())
     plan.host(host)
     lab.set_rate(plan, host, _rate(rate))
+
+
+@_fault.command(epilog=examples("ako lab fault loss 2 0.05", "ako lab fault loss 2 0"))
+def loss(
+    host: HostArgument,
+    share: Annotated[
+        float, typer.Argument(metavar="SHARE", min=0, max=1, help="Of its packets, each way; 0: none any more.")
+    ],
+) -> None:
+    """Lose a share of the packets that a host sends, and of those that it receives."""
+    lab.lose(lab.find(default_state_dir()).host(host), share)
 
 
 @_fault.command(epilog=examples("ako lab fault pause 1 5"))
