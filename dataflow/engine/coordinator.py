@@ -201,12 +201,20 @@ class JobCoordinator:
             return []
         each.life = Life.ENDED
         commands: list[Command] = []
-        alive = self.nodes.those(Life.ALIVE)
-        if epoch is not None and any(self.nodes[other].admitted > epoch for other in alive):
+        for other in self._unheard(epoch):
+            if self._spare(other):
+                # Nobody is left to lend it a model: it would train alone.
+                commands += [KillNodes((other,)), *self._dies(other, Life.DYING, "the job is ending", now)]
+        if self.state is JobState.RUNNING and self._unheard(epoch):
             # Whoever has joined since would wait for its streams' ends.
             self.nodes.strike_off(node)
-            commands = [self._change(node), *self._tell()]
+            commands += [self._change(node), *self._tell()]
         return commands + self._look_around(now)
+
+    def _unheard(self, epoch: int | None) -> list[int]:
+        """Nodes that have joined after the membership of number `epoch`; none if that was the newest: None."""
+        alive = self.nodes.those(Life.ALIVE)
+        return [] if epoch is None else [node for node in alive if self.nodes[node].admitted > epoch]
 
     def _on_failed(self, event: NodeFailed, now: float) -> list[Command]:
         node, where = event.node, event.where

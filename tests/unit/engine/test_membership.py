@@ -263,8 +263,18 @@ def test_job_ends_without_waiting_for_a_node_that_is_being_started_again() -> No
     assert job.handle(ended(0), 20.1)[-1] == co.Finish(JobState.FINISHED, "", "epochs")
 
 
+def test_joiner_that_a_node_ended_without_hearing_of_is_let_go_and_the_job_ends() -> None:
+    job = running(2)
+    job.handle(co.NodeExited(1, KILLED), 20.0)
+    job.handle(co.Tick(), 21.0)
+    job.handle(co.NodePrepared(1, "host:11"), 22.0)
+    commands = job.handle(ended(0, epoch=2), 22.0)
+    assert commands[:2] == [co.KillNodes((1,)), co.ChangeNode(1, Life.DYING, 1, 4, "the job is ending")]
+    assert commands[-1] == co.Finish(JobState.FINISHED, "", "epochs")
+
+
 def test_node_that_ended_before_it_heard_of_a_joiner_is_no_member_for_it() -> None:
-    job = running(3)
+    job = running(3, min_nodes=3)
     job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), 20.0)
     job.handle(co.Tick(), 21.0)
     job.handle(co.NodePrepared(1, "host:11"), 22.0)
