@@ -143,10 +143,8 @@ def cuts(place: Place, seeds: int, quick: bool) -> list[Row]:
 
 def calm(place: Place, seeds: int, quick: bool) -> list[Row]:
     stops_each = 5 if quick else 12
-    runs = []
     with busy(place):
-        for seed in range(seeds):
-            runs.append(disturbed(place, spread([Kind.STOP] * stops_each, seed, 1.0, apart_s=2.0)))
+        runs = [disturbed(place, spread([Kind.STOP] * stops_each, seed, 1.0, apart_s=2.0)) for seed in range(seeds)]
     dead = [event.change for run in runs for event in run.events if event.change and event.change.reason]
     minutes = sum(float(str(run.result.record["run_s"])) for run in runs) / 60
     of = f"{stops_each * seeds} stops in {minutes:.1f} minutes"

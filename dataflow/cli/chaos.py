@@ -24,7 +24,7 @@ from dataflow.cli.common import (
 )
 from dataflow.cli.disturbed import Disturbed, run_disturbed
 from dataflow.cli.progress import Progress
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 from dataflow.errors import ConfigError, JobFailedError
 from dataflow.lab.chaos import Fault, Kind, plan_faults
 from dataflow.lab.chaos_disk import small_disk

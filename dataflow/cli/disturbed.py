@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ako_jobs.jobs import Prepared
 from ako_jobs.run import Result, execute
-from dataflow.engine.coordinator import JobState
+from dataflow.engine.job_life import JobState
 from dataflow.lab.chaos import Fault
 from dataflow.lab.chaos_disk import SmallDisk
 from dataflow.lab.chaos_injector import Injected, Injector
