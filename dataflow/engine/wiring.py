@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from dataflow.engine.chain import Chain
 from dataflow.engine.chain_state import ChainState
 from dataflow.engine.flow import Crossing
@@ -39,18 +37,18 @@ class Wiring:
         graph, members = plan.graph, loaded.members
         chains = [Chain(plan, chain, loaded.operators, loaded.contexts) for chain in plan.chains_on(node)]
         self.node = node
-        self.chains: Mapping[str, ChainState] = {
+        self.chains = {
             chain.plan.head: ChainState(chain, Inputs.feeding(graph, members, chain.head, node)) for chain in chains
         }
         # Those that chains wait for come before sources, whose work can always wait.
         self.in_order = sorted(self.chains.values(), key=lambda state: state.source)
-        self.entries: Mapping[int, tuple[ChainState, str]] = {
+        self.entries = {
             number: (self.chains[edge.target], edge.input)
             for number, edge in enumerate(graph.edges)
             if edge.target in self.chains
         }
         sending = {chain.last.id for chain in chains}
-        self.crossings: Mapping[int, Crossing] = {
+        self.crossings = {
             number: Crossing(
                 number,
                 edge,
