@@ -327,7 +327,7 @@ class Starter:
             self._unblocked(state)
             return True
         state.gate_shut = bool(uses.all)
-        if state.blocked_since is None:
+        if state.blocked_since is None and state.chain.gather:
             state.blocked_since = self._moment.now
         return False
 
