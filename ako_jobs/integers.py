@@ -52,6 +52,7 @@ class Config(BaseModel):
     Args:
         gradients: of each node, after which the job ends.
         pace_ms: milliseconds that a gradient takes at least, without use of the processor.
+        p: partitions. What chooses them for other jobs takes a worker that sleeps for a fast one.
         tau: gradients that a worker may be ahead of what the staleness bound allows.
         checkpoint_every: gradients of all workers between two checkpoints; none if left out.
         time: end the job after so many seconds.
@@ -61,6 +62,7 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     gradients: int = Field(default=1_000_000, ge=1)
     pace_ms: float = Field(default=10.0, ge=0)
+    p: int = Field(default=4, ge=1, le=CELLS)
     tau: int = Field(default=4, ge=0)
     checkpoint_every: int | None = Field(default=None, ge=1)
     time: float | None = Field(default=None, gt=0)
@@ -210,8 +212,8 @@ class Tell(Operator):
 
 
 def build(config: Config) -> LogicalGraph:
-    """Partial gradient exchange of workers that choose p and the gradients of a round while they run."""
-    cost = CostModel(model_nbytes=4 * WEIGHTS, cells=CELLS)
+    """Partial gradient exchange of workers that make gradients at one pace."""
+    cost = CostModel(model_nbytes=4 * WEIGHTS, cells=CELLS, partitions=config.p, every=1)
     every = config.checkpoint_every
     mark = Mark(
         pace_s=config.pace_ms / 1e3,

@@ -39,6 +39,7 @@ from dataflow.lab import lab
 from dataflow.lab.chaos import Fault, Kind
 from dataflow.lab.chaos_report import Outcome, outcomes, unexplained
 from dataflow.lab.plan import Host, LabPlan, lab_name
+from dataflow.lab.processes import ended_in_order
 
 HOSTS, RATE = 4, 1e9 / 8
 FIRST_S, APART_S, STOPPED_S, LAST_S = 5.0, 12.0, 6.0, 12.0
@@ -235,8 +236,11 @@ def main() -> None:
     options = parser.parse_args()
     found: list[Row] = []
     for name in options.rows or ROWS:
-        with made() as place:
-            found += ROWS[name](place, options.seeds, options.quick)
+        with ended_in_order(), made() as place:
+            rows = ROWS[name](place, options.seeds, options.quick)
+        for row in rows:
+            print(f"{row.what}: {row.got}", file=sys.stderr, flush=True)
+        found += rows
     print_table(
         ("ROW", "ASKED", "GOT", "OF", ""),
         [(each.what, each.asked, each.got, each.of, "" if each.holds else "MISSED") for each in found],
