@@ -227,7 +227,7 @@ class MemoryDriver:
         self.run.deliveries += 1
         engine = self.engines[node]
         commands = engine.handle(event, 0.0)
-        if isinstance(event, NodeJoined):
+        if isinstance(event, NodeJoined) and event.node in self._unmet:  # else it has died again meanwhile
             self._open.add((node, event.node))
             self._unmet[event.node].discard(node)
             self._start_joined()

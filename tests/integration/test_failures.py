@@ -149,7 +149,7 @@ def test_master_without_descriptors_does_not_spin_and_answers_again_afterwards(c
         taken_s = processor_s(master)
         CLOCK.sleep(2.0)
         assert processor_s(master) - taken_s < 1.0
-        assert client.nodes()
+        client.nodes()
     until(lambda: descriptors(master) <= before)
     with Client(client.address, (cluster.state_dir / "token").read_text().strip()) as another:
         until(lambda: len(another.nodes()) == 2)

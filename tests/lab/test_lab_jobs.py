@@ -32,9 +32,9 @@ def test_job_of_three_hosts_ends_and_its_streams_are_what_the_interfaces_count(l
     assert all(station["processes"] == [] for station in stations.values())
 
 
-def test_job_whose_host_is_killed_fails_and_names_the_node(lab: Lab) -> None:
+def test_job_that_needs_all_nodes_fails_when_a_host_is_killed_and_names_the_node(lab: Lab) -> None:
     lab("up", "2", "--rate", "1gbit")
-    process = lab.start("run", "ako", ENDLESS)
+    process = lab.start("run", "ako", ENDLESS, "min_nodes=2")
     read_until(process.stderr, "RUNNING")
     assert "the lab is in use" in lab("up", "2", status=2)
     assert "ako lab down --force" in lab("down", status=2)

@@ -75,7 +75,7 @@ def test_progress_failure_is_left_to_the_error_that_follows() -> None:
 
 
 def test_progress_says_who_has_died_and_joined_in_one_line_each() -> None:
-    crash = "its job process ended by SIGKILL; the last it printed:\nabout to die"
+    crash = "its job process ended by SIGKILL"
     events = [
         JobEvent(0, 0.0, 3.0, node=2, change=NodeChange(2, "waiting", 0, crash, 0.0)),
         JobEvent(1, 0.0, 5.0, node=2, change=NodeChange(2, "alive", 1, "", 0.0)),

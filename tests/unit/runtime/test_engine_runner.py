@@ -431,7 +431,7 @@ def test_engine_takes_nothing_in_after_a_pause_until_it_is_resumed() -> None:
             NODE,
             clock=clock,
             carry_out=lambda _command: None,
-            progress=lambda: None,
+            board=TaskBoard.unread(),
             on_paused=lambda: paused.append("paused"),
         )
         taken_in = []
