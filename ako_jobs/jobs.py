@@ -123,6 +123,10 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
     _check_importable(graph)
     check(graph)
     compile_graph(graph, nodes)
+    min_nodes = getattr(config, "min_nodes", 1)
+    if min_nodes > nodes:
+        fix = f"use min_nodes={nodes} or less, or more nodes"
+        raise ConfigError(what=f"min_nodes is more than the job's {nodes} nodes", got=min_nodes, fix=fix)
     rate = effective_rate(graph, config, nodes)
     with _user_code(f"the configuration of the job {job.name!r}", job.folder):
         spec = JobSpec(
@@ -134,7 +138,7 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
             keep=keep,
             config=config.model_dump(mode="json"),
             warnings=(rate,) if rate else (),
-            min_nodes=getattr(config, "min_nodes", 1),
+            min_nodes=min_nodes,
             watchdog_s=config.watchdog_s()
             if hasattr(config, "watchdog_s")
             else JobSpec.model_fields["watchdog_s"].default,

@@ -209,6 +209,11 @@ def test_prepare_wrong_setting_is_refused(settings: dict[str, str], said: str) -
         prepare(load_job("ako"), settings, nodes=2)
 
 
+def test_prepare_more_nodes_needed_than_there_are_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^min_nodes is more than the job's 2 nodes \(got 9\); use min_nodes=2 or less"):
+        prepare(load_job("ako"), {"min_nodes": "9"}, nodes=2)
+
+
 def test_prepare_missing_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="ako data fetch mnist"):
         prepare(load_job("ako"), {"data": "mnist", "data_dir": str(tmp_path)}, nodes=2)
