@@ -210,7 +210,9 @@ def test_prepare_wrong_setting_is_refused(settings: dict[str, str], said: str) -
 
 
 def test_prepare_more_nodes_needed_than_there_are_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^min_nodes is more than the job's 2 nodes \(got 9\); use min_nodes=2 or less"):
+    with pytest.raises(
+        ConfigError, match=r"^min_nodes is more than the job's 2 nodes \(got 9\); use min_nodes=2 or less"
+    ):
         prepare(load_job("ako"), {"min_nodes": "9"}, nodes=2)
 
 
