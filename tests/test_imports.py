@@ -6,6 +6,7 @@ Nothing is imported here: the rules hold for files that cannot run where the tes
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,6 +239,23 @@ def test_modules_of_this_tree_shadow_no_other() -> None:
 
 def test_agent_and_master_of_this_tree_load_no_user_code() -> None:
     assert reached_violations(ROOT) == []
+
+
+def unlisted_packages(root: Path) -> list[str]:
+    """Folders with modules that an installation would lack, and names in its list that are no such folders."""
+    listed = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+    folders = {path.parent for package in PACKAGES for path in (root / package).rglob("*.py")}
+    return sorted({".".join(folder.relative_to(root).parts) for folder in folders} ^ set(listed))
+
+
+def test_packages_of_this_tree_are_all_installed() -> None:
+    assert unlisted_packages(ROOT) == []
+
+
+def test_unlisted_packages_new_folder_and_stale_name_are_found(tmp_path: Path) -> None:
+    listed = '[tool.setuptools]\npackages = ["dataflow", "dataflow.gone", "operators"]\n'
+    files = {"pyproject.toml": listed, "dataflow/a.py": "", "operators/a.py": "", "operators/rules/a.py": ""}
+    assert unlisted_packages(tree(tmp_path, files)) == ["dataflow.gone", "operators.rules"]
 
 
 def test_checker_sees_this_tree() -> None:
