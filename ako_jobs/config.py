@@ -124,7 +124,7 @@ class TrainingConfig(BaseModel):
     @classmethod
     def _ascending(cls, value: str | None) -> str | None:
         try:
-            epochs = _numbers(value)
+            epochs = numbers(value)
         except ValueError:
             epochs = (0.0,)
         if not all(before < after < math.inf for before, after in pairwise((0.0, *epochs))):
@@ -154,7 +154,7 @@ class TrainingConfig(BaseModel):
 
     def milestone_epochs(self) -> tuple[float, ...]:
         """Epochs at which the learning rate falls, with schedule=step."""
-        return _numbers(self.milestones)
+        return numbers(self.milestones)
 
     @classmethod
     def parse(cls, settings: dict[str, Any]) -> Self:
@@ -193,7 +193,12 @@ class TrainingConfig(BaseModel):
         )
 
 
-def _numbers(text: str | None) -> tuple[float, ...]:
+def numbers(text: str | None) -> tuple[float, ...]:
+    """The numbers of a setting that is written like 4,8; none if it is left out.
+
+    Raises:
+        ValueError: something is no number.
+    """
     return () if text is None else tuple(float(part) for part in text.split(","))
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ako_jobs.codec_settings import NONE, CodecConfig, send_whole
+from ako_jobs.config import numbers
 from ako_jobs.worker import Setting, add_joining, add_worker, finish_after
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from operators.apply import Apply
 from operators.clocks import FAR, Clocks
+from operators.due import Due
 from operators.receive import ReceiveFromPeers
-from operators.source import Source, WarmUp
+from operators.source import Source
+from operators.warm_up import WarmUp
 
 
 class Config(CodecConfig):
@@ -24,17 +28,44 @@ class Config(CodecConfig):
             if they are to differ from their defaults: codec=threshold:tau=0.1. See docs/compression.md.
         consistency: ssp (bounded staleness; synchronous if tau is 0) or async.
         tau: with ssp, gradients of any other worker that a worker's weights may lack.
-        warm_up_epochs: epochs, or a part of one, at the beginning in which only `warm_up_nodes` workers have images.
-        warm_up_nodes: how many; all if left out. The other workers' data of these epochs is not seen.
-        warm_up_batch: images of a mini-batch in these epochs; `batch` if left out. What it leaves out is not seen.
+        warm_up_epochs: epochs, or a part of one, of each stage at the beginning, such as 0.2 or 0.17,0.83.
+        warm_up_nodes: workers that have images in the warm-up, or in each of its stages, such as 10 or 5,10; all if
+            left out. The other workers' data of these epochs is not seen.
+        warm_up_batch: images of a mini-batch in the warm-up, or in each of its stages, such as 8 or 4,8; `batch` if
+            left out. What it leaves out is not seen.
     """
 
     codec: str = "threshold"
     consistency: Literal["ssp", "async"] = "async"
     tau: int = Field(default=4, ge=0)
-    warm_up_epochs: float = Field(default=0.0, ge=0)
-    warm_up_nodes: PositiveInt | None = None
-    warm_up_batch: PositiveInt | None = None
+    warm_up_epochs: str | None = None
+    warm_up_nodes: str | None = None
+    warm_up_batch: str | None = None
+
+    @field_validator("warm_up_epochs", "warm_up_nodes", "warm_up_batch", mode="before")
+    @classmethod
+    def _as_typed(cls, value: object) -> object:
+        return str(value) if isinstance(value, int | float) else value
+
+    @field_validator("warm_up_epochs")
+    @classmethod
+    def _are_epochs(cls, value: str | None) -> str | None:
+        try:
+            each = numbers(value)
+        except ValueError:
+            each = (0.0,)
+        if not all(0 < epochs < math.inf for epochs in each):
+            message = "must be epochs above 0, for each stage; write them like 0.2 or 0.17,0.83"
+            raise ValueError(message)
+        return value
+
+    @field_validator("warm_up_nodes", "warm_up_batch")
+    @classmethod
+    def _are_counts(cls, value: str | None) -> str | None:
+        if value is not None and not all(part.strip().isdecimal() and int(part) for part in value.split(",")):
+            message = "must be a positive integer, or one for each stage; write them like 8 or 4,8"
+            raise ValueError(message)
+        return value
 
     @field_validator("codec")
     @classmethod
@@ -51,11 +82,33 @@ class Config(CodecConfig):
             message = "warm_up_nodes and warm_up_batch are for the first warm_up_epochs; add warm_up_epochs=0.2"
         elif self.warm_up_epochs and not asked:
             message = "warm_up_epochs needs warm_up_nodes or warm_up_batch, or they are as the others"
-        elif self.warm_up_batch is not None and self.warm_up_batch > self.batch:
-            message = f"warm_up_batch={self.warm_up_batch} is above batch={self.batch}; use a smaller warm_up_batch"
+        stages = len(numbers(self.warm_up_epochs))
+        for key in ("warm_up_nodes", "warm_up_batch"):
+            given = len(numbers(getattr(self, key)))
+            if not message and given > 1 and given != stages:
+                message = f"{key} is for {given} stages, and warm_up_epochs for {stages}; write as many, or one"
+        largest = max((stage.batch or 0 for stage in self.warm_up()), default=0) if not message else 0
+        if largest > self.batch:
+            message = f"warm_up_batch={largest} is above batch={self.batch}; use a smaller warm_up_batch"
         if message:
             raise ValueError(message)
         return self
+
+    def warm_up(self) -> tuple[WarmUp, ...]:
+        """The stages with which training begins."""
+        epochs = numbers(self.warm_up_epochs)
+        nodes, batch = (_each(text, len(epochs)) for text in (self.warm_up_nodes, self.warm_up_batch))
+        return tuple(
+            WarmUp(epochs=each[0], nodes=each[1], batch=each[2]) for each in zip(epochs, nodes, batch, strict=True)
+        )
+
+
+def _each(text: str | None, stages: int) -> tuple[int | None, ...]:
+    """The number for each stage: one for all, or as many."""
+    if text is None:
+        return (None,) * stages
+    found = tuple(int(part) for part in text.split(","))
+    return found * stages if len(found) == 1 else found
 
 
 def build(config: Config) -> LogicalGraph:
@@ -70,10 +123,11 @@ def build(config: Config) -> LogicalGraph:
         emits="gradient",
         slack=0,
     )
-    if config.warm_up_epochs:
+    if warm_up := config.warm_up():
         source = Source.model_validate_json(graph.operator("source").params)
-        warm_up = WarmUp(nodes=config.warm_up_nodes, epochs=config.warm_up_epochs, batch=config.warm_up_batch)
+        due = Due.model_validate_json(graph.operator("due").params)
         graph = graph.replace("source", source.model_copy(update={"warm_up": warm_up}))
+        graph = graph.replace("due", due.model_copy(update={"warm_up": warm_up}))
     graph = (
         send_whole(graph, setting, config.parsed_codec, emits="gradient", rated=True, own=True, span=span)
         .with_operator("receive", ReceiveFromPeers(), role="worker")

@@ -207,11 +207,15 @@ class Bench:
                 run.failed = "does not end"
                 return
             finally:
-                for process in ranks:
+                others = list[str]()
+                for process in ranks[1:]:
                     process.kill()
-                    process.communicate()
+                    others.append(process.communicate()[1])
+                ranks[0].kill()
+                ranks[0].wait()
         if not said:
-            run.failed = f"ended with status {ranks[0].returncode}: {errors[-1000:]}"
+            last = [text.strip().splitlines()[-1] for text in others if text.strip()]
+            run.failed = f"ended with status {ranks[0].returncode}: {errors[-1000:]}; other ranks: {last}"
             return
         found = json.loads(said)
         run.run_s = found["run_s"]

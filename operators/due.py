@@ -14,6 +14,7 @@ from dataflow.ports import In, Out
 from dataflow.state import Reads, State, StateElement, StateKind, Writes
 from operators.messages import Progress
 from operators.roll import Present
+from operators.warm_up import WarmUp, of_epoch
 
 
 @dataclass
@@ -53,14 +54,16 @@ class Due(Operator):
 
     What is `due` is let through on every node, and on one node `in_turn`: on the next one each time, and the final one
     on the first. So work that one replica is enough for is divided among the nodes, and none holds the others back.
-    Nodes that have died, or not caught up yet, have no turn.
+    Nodes that have died, or not caught up yet, have no turn, nor have those without images in a warm-up.
 
     Args:
         every: images that the whole role sees in between, or ``epoch``, or ``end`` for the final one only.
+        warm_up: the stages with which training begins.
     """
 
     pool = "network"
     every: int | Literal["epoch", "end"] = "epoch"
+    warm_up: tuple[WarmUp, ...] = ()
     progress = In(Progress, capacity=64)
     due = Out(Progress)
     in_turn = Out(Progress)
@@ -73,7 +76,8 @@ class Due(Operator):
         turn = self._turn(progress)
         if turn > self._turn(before):
             yield self.due(progress)
-            present = roll.of(node.members[node.role])
+            stage = of_epoch(self.warm_up, progress.epoch)
+            present = roll.of(node.members[node.role])[: stage.nodes if stage else None]
             if present and present[(turn - 1) % len(present)] == node.index:
                 yield self.in_turn(progress)
 

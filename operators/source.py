@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from dataflow.errors import ConfigError
 from dataflow.message import Tick
@@ -22,6 +22,7 @@ from operators.messages import Batch
 from operators.pixels import gathered
 from operators.roll import Present
 from operators.sampling import epoch_order, node_indices, split_validation
+from operators.warm_up import WarmUp, of_step
 
 Rows = npt.NDArray[np.int64]
 
@@ -39,7 +40,7 @@ class _Share:
         batch: images of a mini-batch.
         per_epoch: mini-batches of an epoch.
         sharing: the nodes that share the data.
-        warm_up_steps: mini-batches in which only nodes up to `warm_up_nodes` have images, `warm_up_batch` at most.
+        stages: how training begins, if not like the rest.
         order: the newest epoch that was read, and `rows` in its order.
     """
 
@@ -52,19 +53,16 @@ class _Share:
     batch: int
     per_epoch: int
     sharing: tuple[int, ...]
-    warm_up_steps: int
-    warm_up_nodes: int
-    warm_up_batch: int
+    stages: tuple[WarmUp, ...]
     order: tuple[int, Rows] = (-1, np.zeros(0, np.int64))
 
-    def shard(self, tick: Tick, number: int, epoch: int, position: int, seed: int) -> Batch:
+    def shard(self, tick: Tick, epoch: int, position: int, seed: int) -> Batch:
         """The shard that `tick` asks for of a node's mini-batch.
 
         Args:
             tick: says which shard.
-            number: of the mini-batch.
-            epoch: that it is in.
-            position: in the epoch.
+            epoch: of the mini-batch.
+            position: of it, in the epoch.
             seed: of the job.
         """
         known, order = self.order
@@ -74,8 +72,9 @@ class _Share:
         first = position * self.batch
         seen = min(first + self.batch, self.size)
         size, readers = seen - first, len(self.sharing)
-        if number < self.warm_up_steps:
-            size, readers = min(size, self.warm_up_batch), self.warm_up_nodes
+        stage = of_step(self.stages, epoch * self.per_epoch + position, self.per_epoch) if self.stages else None
+        if stage is not None:
+            size, readers = min(size, stage.batch or size), min(readers, stage.nodes or readers)
         of_all = size * readers
         if self.rank >= readers:
             size = 0
@@ -93,22 +92,6 @@ class _Share:
         )
 
 
-class WarmUp(BaseModel):
-    """A first part of training with fewer nodes and smaller mini-batches (strom_sparse_sgd.txt 3.3).
-
-    Args:
-        nodes: of the role, the first so many, all if None; the mini-batches of the others are empty.
-        epochs: how long, to the nearest mini-batch. All nodes go through their data at the pace of later epochs, so
-            what is left out of mini-batches is not seen in these.
-        batch: images of a mini-batch, the first ones of what it will be later; all if None.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    nodes: int | None = Field(default=None, ge=1)
-    epochs: float = Field(gt=0)
-    batch: int | None = Field(default=None, ge=1)
-
-
 class Source(Operator):
     """Mini-batches of labelled images. Node i of n owns samples i, i + n, ... of the training part.
 
@@ -124,7 +107,7 @@ class Source(Operator):
         epochs: passes over the data, to the nearest mini-batch, at least one; endless if None.
         holdout: fraction of the training images kept out, by seed, for validation.
         keep_last: whether an epoch's last, smaller mini-batch is used.
-        warm_up: how training begins, if not like the rest.
+        warm_up: stages with which training begins, one after the other, if it does not begin like the rest.
         redivide: whether data are divided anew at the next epoch, or now: then some are not read in this one, or twice.
     """
 
@@ -134,7 +117,7 @@ class Source(Operator):
     epochs: float | None = Field(default=None, gt=0)
     holdout: float = Field(default=0.0, ge=0, lt=1)
     keep_last: bool = True
-    warm_up: WarmUp | None = None
+    warm_up: tuple[WarmUp, ...] = ()
     redivide: Literal["epoch", "now"] = "epoch"
     batches = Out(Batch)
     roll = Reads()
@@ -151,7 +134,7 @@ class Source(Operator):
         """
         self.training_rows(node.size, node.seed)
         self._share = self._cut(node.members[node.role], node)
-        self._share.shard(Tick(0, 0, 1), 0, 0, 0, node.seed)  # compiles what it calls
+        self._share.shard(Tick(0, 0, 1), 0, 0, node.seed)  # compiles what it calls
 
     def training_rows(self, nodes: int, seed: int) -> npt.NDArray[np.int64]:
         """Rows of the images that so many nodes share.
@@ -164,8 +147,9 @@ class Source(Operator):
         if len(rows) < nodes:
             what = f"every node needs a training image, and {nodes} nodes share {len(rows)}"
             raise ConfigError(what, fix="use fewer nodes or a smaller holdout")
-        if self.warm_up and self.warm_up.nodes is not None and self.warm_up.nodes > nodes:
-            what = f"{self.warm_up.nodes} nodes cannot begin where there are {nodes}"
+        first = max((stage.nodes or 0 for stage in self.warm_up), default=0)
+        if first > nodes:
+            what = f"{first} nodes cannot begin where there are {nodes}"
             raise ConfigError(what, fix=f"use more nodes, or {nodes} at most in the warm-up")
         return rows
 
@@ -183,7 +167,7 @@ class Source(Operator):
             yield EndOfData()
             return
         position = course.number - course.first
-        yield self.batches(self._share.shard(tick, course.number, course.epoch, position, node.seed))
+        yield self.batches(self._share.shard(tick, course.epoch, position, node.seed))
 
     def _go_on(self, number: int, roll: Present, course: CourseState, node: NodeContext) -> None:
         """Take the course to mini-batch `number`."""
@@ -203,7 +187,7 @@ class Source(Operator):
 
     def _cut(self, sharing: tuple[int, ...], node: NodeContext) -> _Share:
         """This node's share of the data among those that share it."""
-        data, warm_up = open_data(self.data), self.warm_up
+        data = open_data(self.data)
         train = training_rows(len(data.train_images), self.holdout, node.seed)
         nodes, rank = len(sharing), sharing.index(node.index)
         per_epoch = steps_per_epoch(len(train), nodes, self.batch, keep_last=self.keep_last)
@@ -217,9 +201,7 @@ class Source(Operator):
             batch=self.batch,
             per_epoch=per_epoch,
             sharing=sharing,
-            warm_up_steps=math.floor(warm_up.epochs * per_epoch + 0.5) if warm_up else 0,
-            warm_up_nodes=min(nodes, (warm_up.nodes if warm_up else None) or nodes),
-            warm_up_batch=(warm_up.batch if warm_up else None) or self.batch,
+            stages=self.warm_up,
         )
 
 

@@ -1,3 +1,4 @@
+import math
 from functools import cache
 
 import numpy as np
@@ -14,7 +15,10 @@ from dataflow.plan.compile import compile_graph
 from dataflow.plan.placement import place
 from dataflow.quantities import bytes_per_second
 from operators.clocks import FAR
+from operators.due import Due
 from operators.schedule import Cosine, Schedule, Step
+from operators.source import Source
+from operators.warm_up import WarmUp
 
 WORKER_EDGES = {
     "source.batches -> normalise.batches",
@@ -313,7 +317,22 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
         (sparse, {"warm_up_nodes": 2}, r"^warm_up_nodes and warm_up_batch are for .*; add warm_up_epochs=0.2$"),
         (sparse, {"warm_up_batch": 2}, r"^warm_up_nodes and warm_up_batch are for .*; add warm_up_epochs=0.2$"),
         (sparse, {"warm_up_epochs": 2}, r"^warm_up_epochs needs warm_up_nodes or warm_up_batch"),
-        (sparse, {"warm_up_epochs": 2, "warm_up_nodes": 0}, r"^warm_up_nodes: must be a positive integer \(got 0\)"),
+        (
+            sparse,
+            {"warm_up_epochs": 2, "warm_up_nodes": 0},
+            r"^warm_up_nodes: must be a positive integer, .* \(got 0\)",
+        ),
+        (sparse, {"warm_up_epochs": 2, "warm_up_batch": "4;8"}, r"^warm_up_batch: must be a positive .* \(got 4;8\)"),
+        (
+            sparse,
+            {"warm_up_epochs": "1,0", "warm_up_nodes": 1},
+            r"^warm_up_epochs: must be epochs above 0, .*got 1,0\)",
+        ),
+        (
+            sparse,
+            {"warm_up_epochs": "0.2,0.8", "warm_up_nodes": "1,2,3"},
+            r"^warm_up_nodes is for 3 stages, and warm_up_epochs for 2; write as many, or one$",
+        ),
         (
             sparse,
             {"warm_up_epochs": 1, "warm_up_batch": 9, "batch": 8},
@@ -426,6 +445,26 @@ def test_run_with_a_warm_up_of_one_worker_is_counted_as_that(consistency):
     assert made(run) == [STEPS] * 2
     _, last = run.reports[-1]
     assert (last.fields["images"], last.fields["epoch"]) == (11 * 16 + 2 * (IMAGES - 11 * 32), 1.0)
+
+
+def test_sparse_warm_up_of_several_stages_is_for_who_reads_and_for_who_validates():
+    """The paper's table 1, with a tenth of its nodes and mini-batches."""
+    config = sparse.Config.parse({"warm_up_epochs": "0.166,0.834", "warm_up_nodes": 1, "warm_up_batch": "2,4"})
+    stages = (WarmUp(nodes=1, epochs=0.166, batch=2), WarmUp(nodes=1, epochs=0.834, batch=4))
+    graph = sparse.build(config)
+    assert Source.model_validate_json(graph.operator("source").params).warm_up == stages
+    assert Due.model_validate_json(graph.operator("due").params).warm_up == stages
+
+
+def test_run_with_a_warm_up_is_validated_by_who_has_images():
+    settings = {"warm_up_epochs": "0.5,0.4", "warm_up_nodes": 1, "validate_every": 64}
+    run = driver(sparse, 2, **settings).execute()
+    of = {(node, report.fields["epoch"] <= 0.9) for node, report in run.reports if report.port == "validate.results"}
+    assert (0, True) in of
+    assert (1, True) not in of
+    assert not any(
+        math.isnan(report.fields["training_loss"]) for _, report in run.reports if report.port == "validate.results"
+    )
 
 
 @pytest.mark.parametrize("codec", ["threshold:tau=0.05", "topk", "int8", "threshold:density=0.01:per_layer=true"])

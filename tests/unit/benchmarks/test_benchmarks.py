@@ -18,6 +18,12 @@ def lab_mnist(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
+def lab_slow(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("lab_slow")
+
+
+@pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("streams")
@@ -72,6 +78,20 @@ def test_summary_counts_runs_that_never_got_there_in_no_median_and_pairs_ratios_
     assert ddp.split() == ["ddp", "2", "of", "2", "6.50", "[6.25,", "6.75]", "3,714", "3", "3.00"]
     assert lab_mnist.fastest(runs) is runs[0]
     assert lab_mnist.fastest(runs[2:3]) is None
+
+
+def test_table_of_slow_links_says_never_and_pairs_ratios_by_seed(lab_mnist: ModuleType, lab_slow: ModuleType) -> None:
+    def run(system: str, seed: int, seconds: float, accuracy: float) -> object:
+        validations = [(seconds / 2, 12_000, accuracy), (seconds, 24_000, accuracy)]
+        return lab_mnist.Run(system, seed, {}, 0.98, sent_nbytes=3_000_000, validations=validations)
+
+    slow = [run("ako", 0, 2.0, 0.98), run("ddp", 0, 8.0, 0.99), run("ako", 1, 4.0, 0.9), run("ddp", 1, 12.0, 0.98)]
+    lines = lab_slow.table({"10mbit": slow, "20mbit": [run("ako", 0, 2.0, 0.9)]}, ["ako", "ddp"]).splitlines()
+    assert lines[2:] == [
+        "| 10mbit | ako | 1 of 2 | 2.0 | 2.0, never | 3.0 | 9,000 |  |",
+        "| 10mbit | ddp | 2 of 2 | 10.0 | 8.0, 12.0 | 3.0 | 2,500 | 4.00 |",
+        "| 20mbit | ako | 0 of 1 |  | never | 3.0 | 12,000 |  |",
+    ]
 
 
 def test_transfer_says_goodput_and_processor_time_of_both_ends(streams: ModuleType) -> None:

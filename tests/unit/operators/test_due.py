@@ -8,6 +8,7 @@ from dataflow.testing.operator_harness import Harness
 from operators.due import Due, Newest, NewestState
 from operators.messages import Progress
 from operators.roll import Roll
+from operators.warm_up import WarmUp
 
 
 def due(*, node=None, **fields):
@@ -83,6 +84,17 @@ def test_due_in_turn_is_let_through_by_one_node_each_time_and_the_final_by_the_f
         finals = [message.final for message in harness.emitted("in_turn")[len(turns[rank]) :]]
         assert finals == ([True] if rank == 0 else [])
     assert turns == {0: [2, 8], 1: [4, 10], 2: [6, 12]}
+
+
+def test_due_in_turn_of_a_warm_up_is_let_through_by_nodes_that_have_images_only():
+    """Turns 1 to 6 are at epochs 0.32, 0.64, 0.96, 1.28, 1.6 and 1.92; one node has images to 0.5, and two to 1.3."""
+    warm_up = (WarmUp(nodes=1, epochs=0.5), WarmUp(nodes=2, epochs=0.8))
+    turns = {}
+    for rank in range(3):
+        harness = due(every=32, warm_up=warm_up, node=NodeContext(index=rank, members={"worker": (0, 1, 2)}))
+        assert let_through(harness, map(progress, range(1, 13))) == [2, 4, 6, 8, 10, 12]
+        turns[rank] = [message.step for message in harness.emitted("in_turn")]
+    assert turns == {0: [2, 6], 1: [4, 8, 10], 2: [12]}
 
 
 def test_due_final_comes_even_if_nothing_was_done():

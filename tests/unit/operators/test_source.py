@@ -12,7 +12,8 @@ from dataflow.testing.operator_harness import Harness
 from operators.course import Course, CourseState
 from operators.data import DataRef, open_data, pixels
 from operators.roll import RollState
-from operators.source import Source, WarmUp, steps_per_epoch, training_rows
+from operators.source import Source, steps_per_epoch, training_rows
+from operators.warm_up import WarmUp
 
 
 def source(count, *, rank=0, size=1, seed=0, **fields):
@@ -60,15 +61,21 @@ def test_source_uneven_shares_leave_out_another_sample_in_another_epoch():
     assert len(left_out) > 1
 
 
+STAGES = (WarmUp(nodes=1, epochs=1 / 3, batch=1), WarmUp(nodes=2, epochs=1, batch=2))
+
+
 @pytest.mark.parametrize(
     ("rank", "warm_up", "sizes", "of_all"),
     [
         # 24 images of 3 nodes: mini-batches of 3, 3 and 2 in an epoch. Half an epoch is two of them: 1.5, rounded up.
-        (0, WarmUp(nodes=2, epochs=0.5, batch=2), [2, 2, 2, 3, 3, 2], [4, 4, 6, 9, 9, 6]),
-        (1, WarmUp(nodes=2, epochs=0.5), [3, 3, 2, 3, 3, 2], [6, 6, 6, 9, 9, 6]),
-        (2, WarmUp(nodes=2, epochs=0.5, batch=2), [0, 0, 2, 3, 3, 2], [4, 4, 6, 9, 9, 6]),
-        (2, WarmUp(epochs=1, batch=2), [2, 2, 2, 3, 3, 2], [6, 6, 6, 9, 9, 6]),
-        (2, None, [3, 3, 2, 3, 3, 2], [9, 9, 6, 9, 9, 6]),
+        (0, (WarmUp(nodes=2, epochs=0.5, batch=2),), [2, 2, 2, 3, 3, 2], [4, 4, 6, 9, 9, 6]),
+        (1, (WarmUp(nodes=2, epochs=0.5),), [3, 3, 2, 3, 3, 2], [6, 6, 6, 9, 9, 6]),
+        (2, (WarmUp(nodes=2, epochs=0.5, batch=2),), [0, 0, 2, 3, 3, 2], [4, 4, 6, 9, 9, 6]),
+        (2, (WarmUp(epochs=1, batch=2),), [2, 2, 2, 3, 3, 2], [6, 6, 6, 9, 9, 6]),
+        (2, (), [3, 3, 2, 3, 3, 2], [9, 9, 6, 9, 9, 6]),
+        # Two stages, the second until 4/3 of an epoch: its last mini-batch is the fourth.
+        (1, STAGES, [0, 2, 2, 2, 3, 2], [1, 4, 4, 4, 9, 6]),
+        (2, STAGES, [0, 0, 0, 0, 3, 2], [1, 4, 4, 4, 9, 6]),
     ],
 )
 def test_source_warm_up_leaves_nodes_and_images_out_and_counts_what_is_left(rank, warm_up, sizes, of_all):
@@ -81,7 +88,7 @@ def test_source_warm_up_leaves_nodes_and_images_out_and_counts_what_is_left(rank
 
 def test_source_warm_up_of_more_nodes_than_there_are_says_what_to_do():
     with pytest.raises(ConfigError, match=r"^4 nodes cannot begin where there are 3; use more nodes, or 3 at most"):
-        source(24, size=3, warm_up=WarmUp(nodes=4, epochs=1))
+        source(24, size=3, warm_up=(WarmUp(nodes=1, epochs=1), WarmUp(nodes=4, epochs=1)))
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 5])
