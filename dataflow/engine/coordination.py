@@ -118,11 +118,19 @@ class NodeBack:
 
 @dataclass(frozen=True, slots=True)
 class LinkBroken:
-    """A node has had no connection to another one for too long, and why."""
+    """A node has had no connection to another one for too long.
+
+    Args:
+        node: its number.
+        peer: number of the other node.
+        reason: why.
+        incarnation: that of the other node which it talked to; nothing is held against any later one.
+    """
 
     node: int
     peer: int
     reason: str
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +243,19 @@ class ChangeState:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Tell everybody that the job has ended, and how. The last command of a job."""
+    """Tell everybody that the job has ended. The last command of a job.
+
+    Args:
+        state: how.
+        reason: why.
+        stopped_by: what stopped it.
+        node: number of the node that `reason` names as the cause; None if it names none.
+    """
 
     state: JobState
     reason: str
     stopped_by: StoppedBy
+    node: int | None = None
 
 
 Command = Deploy | Connect | Start | StopNodes | CloseNodes | KillNodes | ChangeNode | SetTimer | ChangeState | Finish

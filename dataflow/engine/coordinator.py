@@ -43,7 +43,7 @@ from dataflow.engine.coordination import (
     Unplaced,
 )
 from dataflow.engine.job_life import ENDED, TRANSITIONS, JobState, StoppedBy, Trigger
-from dataflow.engine.membership import RESTARTS, RESTARTS_S, Life, Membership
+from dataflow.engine.membership import Life, Membership
 from dataflow.engine.stop_watch import StopWatch
 from dataflow.reports import OperatorReport
 
@@ -115,7 +115,7 @@ class JobCoordinator:
         self._ready: set[int] = set()
         self._deadline_s: float | None = None
         self._timer_s = math.inf
-        self._suspicion = ""
+        self._suspicion, self._suspect_node = "", 0
         self._causes: dict[int, str] = {}
         self._broken: dict[tuple[int, int], str] = {}
         self._judge_s = math.inf
@@ -147,6 +147,10 @@ class JobCoordinator:
     def _take(self, event: Event, now: float) -> list[Command]:
         take = _TAKE[type(event)]
         return take(self, event, now)
+
+    def _on_placed(self, names: tuple[str, ...], now: float) -> list[Command]:
+        self._names = names
+        return self._go(Trigger.PLACED, now)
 
     def _on_cancel(self, now: float) -> list[Command]:
         return self._go(Trigger.CANCEL, now, "cancelled") + self._all_gone(now)
@@ -220,7 +224,7 @@ class JobCoordinator:
         node, where = event.node, event.where
         text = event.text + (f" at {where}" if where not in event.text else "")
         reason = f"node {self._names[node]}: {text}"
-        if node in self._causes:
+        if node in self._causes and not self.nodes[node].running:
             reason += f"; it was started again because {self._causes[node]}"
         if self.state is JobState.CANCELLING:
             return self._on_gone(node, Life.GONE, now)
@@ -229,8 +233,8 @@ class JobCoordinator:
         if event.link and self.state is JobState.RUNNING:
             return [KillNodes((node,)), *self._dies(node, Life.DYING, text, now)]
         if event.link and self.state is JobState.DEPLOYING:
-            return self._suspect(reason, now)
-        return self._go(Trigger.NODE_FAILED, now, reason)
+            return self._suspect(reason, node, now)
+        return self._go(Trigger.NODE_FAILED, now, reason, node)
 
     # Dying, and coming back
 
@@ -241,7 +245,7 @@ class JobCoordinator:
                 return self._on_gone(node, Life.GONE, now)
             case JobState.DEPLOYING:
                 trigger = Trigger.NODE_LOST if life is Life.AWAY else Trigger.NODE_FAILED
-                return self._go(trigger, now, f"node {self._names[node]}: {cause}")
+                return self._go(trigger, now, f"node {self._names[node]}: {cause}", node)
             case JobState.RUNNING:
                 before = self.nodes[node].life
                 over = before in (Life.ENDED, Life.GONE) or (
@@ -254,12 +258,13 @@ class JobCoordinator:
                 return [*kill, *self._dies(node, life, cause, now)]
         return []
 
-    def _dies(self, node: int, life: Life, cause: str, now: float) -> list[Command]:
-        """Bury a node of a running job."""
+    def _dies(self, node: int, life: Life, cause: str, now: float, *, cut: bool = False) -> list[Command]:
+        """Bury a node of a running job; `cut`: because of its links."""
         if node in self._irreplaceable and life is not Life.DYING:
             life = Life.GONE
         due_s = now + self._deadlines.return_s if life is Life.AWAY else math.inf
         was_member = self.nodes.bury(node, life, due_s)
+        self.nodes[node].cut |= cut
         if life is Life.WAITING:
             if self._spare(node):
                 self.nodes[node].life = Life.GONE
@@ -290,13 +295,15 @@ class JobCoordinator:
         incarnation = self.nodes.restart(node, now, now + self._deadlines.preflight_s, counts=counts)
         return [self._change(node), Deploy(node, incarnation)]
 
-    def _on_broken(self, node: int, peer: int, reason: str, now: float) -> list[Command]:
+    def _on_broken(self, event: LinkBroken, now: float) -> list[Command]:
         """Judge in a moment, when others have told of theirs, or a death has turned out to be the cause."""
+        node, peer, reason, other = event.node, event.peer, event.reason, self.nodes[event.peer]
+        if other.incarnation != event.incarnation:
+            return []  # it has died since
         if self.state is JobState.DEPLOYING:
-            return self._suspect(f"node {self._names[node]}: {reason}", now)
+            return self._suspect(f"node {self._names[node]}: {reason}", node, now)
         if self.state is not JobState.RUNNING or self.nodes[node].life is not Life.ALIVE:
             return []
-        other = self.nodes[peer]
         if other.life is Life.ENDED and other.admitted:
             # Nothing more comes from it, and it needs nothing more.
             self.nodes.strike_off(peer)
@@ -307,16 +314,20 @@ class JobCoordinator:
         return []
 
     def _judge(self, now: float) -> list[Command]:
-        """Bury the node with most broken links, the higher number among equals, until no broken link is left."""
+        """Bury the node with most broken links, until no broken link is left.
+
+        Among equals that is the one that became a member last: it may be its joining that went wrong, and the others
+        have lent it what it has. Of those that became members together it is the one with the higher number.
+        """
         commands: list[Command] = []
         self._judge_s = math.inf
         while self._broken and self.state is JobState.RUNNING:
             broken = Counter(node for link in self._broken for node in link)
-            node = max(broken, key=lambda node: (broken[node], node))
+            node = max(broken, key=lambda node: (broken[node], self.nodes[node].admitted, node))
             link = next(link for link in self._broken if node in link)
             others = ", ".join(self._names[sum(link) - node] for link in self._broken if node in link)
             cause = f"its links are broken: {others}: {self._broken[link]}"
-            commands += [KillNodes((node,)), *self._dies(node, Life.DYING, cause, now)]
+            commands += [KillNodes((node,)), *self._dies(node, Life.DYING, cause, now, cut=True)]
         return commands
 
     def _look_around(self, now: float) -> list[Command]:
@@ -328,15 +339,13 @@ class JobCoordinator:
             last, cause = list(self._causes.items())[-1]
             fix = "ako resume goes on from its newest checkpoint"
             reason = f"all its nodes have died, the last of them node {self._names[last]}: {cause}; {fix}"
-            return self._go(Trigger.TOO_FEW_NODES, now, reason)
+            return self._go(Trigger.TOO_FEW_NODES, now, reason, last)
         if lacking:
             node = max(lacking, key=lambda node: self.nodes[node].life is Life.GONE)
-            again = f" (started again {RESTARTS} times within {RESTARTS_S:g} s)"
-            tried = again if len(self.nodes[node].restarts) >= RESTARTS else ""
             held = "; what it held is nowhere else: ako resume goes on from a checkpoint"
             lost = held if node in self._irreplaceable else ""
-            reason = f"node {self._names[node]}{tried}: {self._causes[node]}{lost}"
-            return self._go(Trigger.TOO_FEW_NODES, now, reason)
+            reason = f"node {self._names[node]}{self.nodes.tried(node)}: {self._causes[node]}{lost}"
+            return self._go(Trigger.TOO_FEW_NODES, now, reason, node)
         return self._go(Trigger.ALL_ENDED, now) if self.nodes.through() else []
 
     # Ending
@@ -372,11 +381,12 @@ class JobCoordinator:
 
     def _on_deadline(self, now: float) -> list[Command]:
         if self._suspicion:
-            return self._go(Trigger.NODE_FAILED, now, self._suspicion)
+            return self._go(Trigger.NODE_FAILED, now, self._suspicion, self._suspect_node)
         if self.state is JobState.DEPLOYING:
-            late = ", ".join(name for node, name in enumerate(self._names) if node not in self._ready)
-            seconds = self._deadlines.preflight_s
-            return self._go(Trigger.NOT_READY_IN_TIME, now, f"nodes not ready after {seconds:g} s: {late}")
+            missing = [node for node in self._all if node not in self._ready]
+            names, seconds = ", ".join(self._names[node] for node in missing), self._deadlines.preflight_s
+            why = f"nodes not ready after {seconds:g} s: {names}"
+            return self._go(Trigger.NOT_READY_IN_TIME, now, why, missing[0])
         if self.state is JobState.CANCELLING:
             return self._go(Trigger.GRACE_OVER, now, "cancelled; the nodes had to be killed")
         if not self.stopped_by:
@@ -384,10 +394,11 @@ class JobCoordinator:
         late = ", ".join(self._names[node] for node in self._all if self.nodes[node].life is not Life.ENDED)
         return self._go(Trigger.DRAINING_TOOK_TOO_LONG, now, f"killed nodes that did not drain: {late}")
 
-    def _suspect(self, reason: str, now: float) -> list[Command]:
-        """A link has failed: if no node fails by itself within a moment, that was the cause."""
+    def _suspect(self, reason: str, node: int, now: float) -> list[Command]:
+        """A link of a node has failed: if no node fails by itself within a moment, that was the cause."""
         if not self._suspicion:
-            self._suspicion, self._deadline_s = reason, now + self._deadlines.blame_s
+            self._suspicion, self._suspect_node = reason, node
+            self._deadline_s = now + self._deadlines.blame_s
         return []
 
     def _stop(self, stopped_by: StoppedBy, now: float) -> list[Command]:
@@ -396,27 +407,29 @@ class JobCoordinator:
         running = tuple(node for node in self.nodes.those(Life.ALIVE) if self.nodes[node].running)
         return [StopNodes(running, stopped_by)]
 
-    def _go(self, trigger: Trigger, now: float, reason: str = "", names: tuple[str, ...] = ()) -> list[Command]:
-        """Follow the table, and do what belongs to entering the state it names."""
+    def _go(self, trigger: Trigger, now: float, reason: str = "", node: int | None = None) -> list[Command]:
+        """Follow the table, and do what belongs to entering the state it names; `node`: the cause, if one is."""
         target = TRANSITIONS.get((self.state, trigger))
         if target is None:
             return []
         source, self.state, self._deadline_s = self.state, target, None
-        self._names, self._suspicion = names or self._names, ""
-        return self._enter(target, source, trigger, now, reason)
+        self._suspicion = ""
+        return self._enter(target, source, trigger, now, reason, node)
 
-    def _enter(self, target: JobState, source: JobState, trigger: Trigger, now: float, reason: str) -> list[Command]:
+    def _enter(
+        self, target: JobState, source: JobState, trigger: Trigger, now: float, reason: str, node: int | None
+    ) -> list[Command]:
         """What belongs to coming from `source` to `target`."""
         commands: list[Command] = [] if target in ENDED else [ChangeState(target, reason)]
         match target:
             case JobState.DEPLOYING:
-                commands += [Deploy(node) for node in self._all]
+                commands += [Deploy(each) for each in self._all]
                 self._deadline_s = now + self._deadlines.preflight_s
             case JobState.RUNNING:
                 self.started_s = now
-                for node in self._all:
-                    self.nodes[node].running = True
-                commands += [Start(node) for node in self._all]
+                for each in self._all:
+                    self.nodes[each].running = True
+                commands += [Start(each) for each in self._all]
                 if self._time_s is not None:
                     self._deadline_s = now + self._time_s
             case JobState.CANCELLING:
@@ -433,7 +446,7 @@ class JobCoordinator:
                 commands.append(Finish(target, reason or "cancelled", "cancel"))
             case JobState.FAILED:
                 self.stopped_by = ""
-                commands += [KillNodes(self._all), Finish(target, reason, "")]
+                commands += [KillNodes(self._all), Finish(target, reason, "", node)]
         return commands
 
     def _let_go(self, trigger: Trigger) -> Command:
@@ -454,7 +467,7 @@ class JobCoordinator:
 
 
 _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] = {
-    Placed: lambda job, event, now: job._go(Trigger.PLACED, now, names=event.names),
+    Placed: lambda job, event, now: job._on_placed(event.names, now),
     Unplaced: lambda job, event, now: job._go(Trigger.UNPLACED, now, event.reason),
     NodePrepared: lambda job, event, now: job._on_prepared(event.node, event.address, now),
     NodeReady: lambda job, event, now: job._on_ready(event.node, now),
@@ -466,7 +479,7 @@ _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] 
     NodePaused: lambda job, event, now: job._on_paused(event.node),
     NodeLost: lambda job, event, now: job._on_death(event.node, Life.AWAY, f"it was lost: {event.reason}", now),
     NodeBack: lambda job, event, now: job._on_back(event.node, now),
-    LinkBroken: lambda job, event, now: job._on_broken(event.node, event.peer, event.reason, now),
+    LinkBroken: lambda job, event, now: job._on_broken(event, now),
     CancelAsked: lambda job, event, now: job._on_cancel(now),
     Tick: lambda job, event, now: job._on_tick(now),
 }

@@ -17,6 +17,11 @@ RESTARTS: Final = 3
 
 RESTARTS_S: Final = 600.0
 
+RELINKS: Final = 20
+"""A node that was well but for its links is started again so often in `RELINKS_S` seconds."""
+
+RELINKS_S: Final = 3600.0
+
 BACKOFF_S: Final = (1.0, 30.0)
 """Longest pause before the first restart, in seconds; it doubles up to the second number."""
 
@@ -94,7 +99,9 @@ class NodeLife:
         running: it has been started.
         admitted: the epoch since which it is a member.
         due_s: when it is started again, or has been away or preparing for too long.
-        restarts: when it was started again.
+        restarts: when it was started again after it had died by itself.
+        relinks: when it was started again because its links were broken.
+        cut: it was buried because of its links.
     """
 
     life: Life = Life.JOINING
@@ -104,6 +111,8 @@ class NodeLife:
     admitted: int = 0
     due_s: float = math.inf
     restarts: list[float] = field(default_factory=list)
+    relinks: list[float] = field(default_factory=list)
+    cut: bool = False
 
 
 class Membership:
@@ -167,13 +176,18 @@ class Membership:
         return self.members()
 
     def retry(self, node: int, now: float) -> None:
-        """A process that is gone is started again after a while, unless that was tried too often."""
+        """A process that is gone is started again after a while, unless that was tried too often.
+
+        Crashes and broken links are counted apart: a network that fails now and then is no defect of the job.
+        """
         each = self.nodes[node]
         each.restarts = [at_s for at_s in each.restarts if now - at_s < RESTARTS_S]
-        if len(each.restarts) >= RESTARTS:
+        each.relinks = [at_s for at_s in each.relinks if now - at_s < RELINKS_S]
+        tried, bound = (len(each.relinks), RELINKS) if each.cut else (len(each.restarts), RESTARTS)
+        if tried >= bound:
             each.life, each.due_s = Life.GONE, math.inf
             return
-        pause_s = min(BACKOFF_S[1], BACKOFF_S[0] * 2.0 ** len(each.restarts))
+        pause_s = min(BACKOFF_S[1], BACKOFF_S[0] * 2.0**tried)
         each.life, each.due_s = Life.WAITING, now + pause_s * self._rng.uniform(0.5, 1.0)
 
     def restart(self, node: int, now: float, due_s: float, *, counts: bool = True) -> int:
@@ -181,7 +195,8 @@ class Membership:
         each = self.nodes[node]
         each.life, each.due_s, each.incarnation = Life.JOINING, due_s, each.incarnation + 1
         if counts:
-            each.restarts.append(now)
+            (each.relinks if each.cut else each.restarts).append(now)
+        each.cut = False
         return each.incarnation
 
     def lacks(self, now: float) -> tuple[int, ...]:
@@ -203,6 +218,13 @@ class Membership:
         pending = set(self.those(Life.JOINING, Life.DYING, Life.WAITING, Life.AWAY))
         enough = len(self.those(Life.ENDED)) >= self._min_nodes
         return enough and not self.those(Life.ALIVE) and pending.isdisjoint(self.needed)
+
+    def tried(self, node: int) -> str:
+        """How often a node that is gone for good was started again, for people; empty if that is not why it is."""
+        each = self.nodes[node]
+        if len(each.restarts) >= RESTARTS:
+            return f" (started again {RESTARTS} times within {RESTARTS_S:g} s)"
+        return f" (started again {RELINKS} times within {RELINKS_S:g} s)" if len(each.relinks) >= RELINKS else ""
 
     def spares(self, node: int) -> bool:
         """Whether the job can end without a node."""

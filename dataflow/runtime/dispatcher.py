@@ -326,7 +326,8 @@ class Dispatcher:
                 ended = message.ended
                 run.feed(co.NodeEnded(node, statistics_from_wire(ended.statistics), ended.epoch))
             case "link_broken":
-                run.feed(co.LinkBroken(node, message.link_broken.peer, message.link_broken.reason))
+                broken = message.link_broken
+                run.feed(co.LinkBroken(node, broken.peer, broken.reason, broken.incarnation))
             case "paused":
                 run.feed(co.NodePaused(node))
             case "failed":

@@ -192,8 +192,9 @@ class JobRelay:
         match report:
             case OperatorReport():
                 self._send(pb.ProcessMessage(report=report_to_wire(report)))
-            case LinkBroken(peer, reason):
-                self._send(pb.ProcessMessage(link_broken=pb.LinkBroken(peer=peer, reason=reason)))
+            case LinkBroken(peer, reason, incarnation):
+                broken = pb.LinkBroken(peer=peer, reason=reason, incarnation=incarnation)
+                self._send(pb.ProcessMessage(link_broken=broken))
             case Paused():
                 self._send(pb.ProcessMessage(paused=pb.Paused()))
             case Snapshot():

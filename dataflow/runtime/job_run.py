@@ -92,7 +92,6 @@ class JobRun:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: CheckpointKeeper | None = None
-        self._culprit: int | None = None
         self._lost: dict[str, None] = {}
 
     @property
@@ -216,9 +215,6 @@ class JobRun:
         """Give the coordinator an event and do what it says."""
         if not self._coordinator.minds(event):
             return
-        if isinstance(event, co.NodeFailed | co.NodeExited | co.NodeStalled | co.NodeLost) and not self.ended:
-            doubtful = isinstance(event, co.NodeFailed) and event.link and self._culprit is not None
-            self._culprit = self._culprit if doubtful else event.node
         with self._store.transaction(durable=not isinstance(event, co.NodeReport)):
             now = self._clock.now()
             self._store.add_decision(self.id, now, self._clock.wall(), event_to_text(event))
@@ -316,8 +312,8 @@ class JobRun:
                 self._set_timer(at_s)
             case co.ChangeState(state, reason):
                 self._change_state(state, reason)
-            case co.Finish(state, reason, stopped_by):
-                self._change_state(state, reason, stopped_by)
+            case co.Finish(state, reason, stopped_by, node):
+                self._change_state(state, reason, stopped_by, node)
 
     @property
     def _starts(self) -> bool:
@@ -359,13 +355,13 @@ class JobRun:
         delay_s = max(0.0, at_s - self._clock.now())
         self._timer = asyncio.get_running_loop().call_later(delay_s, self.feed, co.Tick())
 
-    def _change_state(self, state: JobState, reason: str, stopped_by: str = "") -> None:
+    def _change_state(self, state: JobState, reason: str, stopped_by: str = "", node: int | None = None) -> None:
         status = self.status
         if state is JobState.FINISHED and self._lost:
             reason = "; ".join([*filter(None, [reason]), f"artifacts that could not be kept: {', '.join(self._lost)}"])
         status.state, status.reason, status.stopped_by = state, reason, stopped_by
-        if state is JobState.FAILED and self._culprit is not None:
-            status.failed_node = self._culprit
+        if state is JobState.FAILED and node is not None:
+            status.failed_node = node
         if state is JobState.RUNNING:
             status.started_s = self._clock.wall()
         if state in ENDED:

@@ -292,7 +292,9 @@ class NodeDriver:
 
     def _lost(self, peer: int, reason: str) -> None:
         name = self._plan.nodes[peer].name
-        self._report(LinkBroken(peer, f"the link to node {name} is lost: {reason}"))
+        # Links with other incarnations than those of the membership have been dropped, and tell nothing.
+        incarnation = self._members.incarnations.get(peer, 0) if self._members else 0
+        self._report(LinkBroken(peer, f"the link to node {name} is lost: {reason}", incarnation))
 
     def _carry_out(self, command: Command) -> None:
         assert self._links is not None

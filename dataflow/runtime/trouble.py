@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LinkBroken:
-    """There has been no connection to node number `peer` for too long, and why."""
+    """There has been no connection to node number `peer`, as this incarnation, for too long, and why."""
 
     peer: int
     reason: str
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

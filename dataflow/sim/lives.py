@@ -127,7 +127,8 @@ class Lives:
         """Have both ends of a link that has been down for long say so."""
         if self._cuts[link] and not self.dead.intersection(link):
             for node, peer in (link, link[::-1]):
-                self._coordinate(co.LinkBroken(node, peer, f"no connection for {PATIENCE_S:g} s"))
+                why = f"no connection for {PATIENCE_S:g} s"
+                self._coordinate(co.LinkBroken(node, peer, why, self.incarnations[peer]))
 
     def _change_rate(self, change: tuple[int, float]) -> None:
         self._network.change(*change)

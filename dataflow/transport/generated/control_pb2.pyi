@@ -606,12 +606,14 @@ class ProcessMessage(_message.Message):
     def __init__(self, prepared: _Optional[_Union[Prepared, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., report: _Optional[_Union[OperatorReport, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactChunk, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., link_broken: _Optional[_Union[LinkBroken, _Mapping]] = ..., paused: _Optional[_Union[Paused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointChunk, _Mapping]] = ...) -> None: ...
 
 class LinkBroken(_message.Message):
-    __slots__ = ("peer", "reason")
+    __slots__ = ("peer", "reason", "incarnation")
     PEER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     peer: int
     reason: str
-    def __init__(self, peer: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, peer: _Optional[int] = ..., reason: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Paused(_message.Message):
     __slots__ = ()

@@ -171,7 +171,7 @@ def test_failed_node_kills_the_others_and_is_named_with_the_users_line() -> None
     job = running()
     commands = job.handle(co.NodeFailed(1, "operator blur raised ValueError: no", "my_job.py:12"), 20.0)
     cause = "node right: operator blur raised ValueError: no at my_job.py:12"
-    assert commands == [co.KillNodes((0, 1)), co.Finish(JobState.FAILED, cause, "")]
+    assert commands == [co.KillNodes((0, 1)), co.Finish(JobState.FAILED, cause, "", 1)]
 
 
 def test_failure_of_a_node_that_has_ended_changes_nothing() -> None:
@@ -187,17 +187,17 @@ def test_failed_link_while_deploying_is_the_cause_only_if_no_node_fails_by_itsel
     assert job.handle(link, 20.0) == [co.SetTimer(21.0)]
     assert job.handle(link, 20.5) == []
     finish = job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), 20.9)[-1]
-    assert finish == co.Finish(JobState.FAILED, "node right: its job process ended by SIGKILL", "")
+    assert finish == co.Finish(JobState.FAILED, "node right: its job process ended by SIGKILL", "", 1)
     job = deploying()
     job.handle(link, 20.0)
     finish = job.handle(co.Tick(), 21.0)[-1]
-    assert finish == co.Finish(JobState.FAILED, "node left: cannot connect to node right", "")
+    assert finish == co.Finish(JobState.FAILED, "node left: cannot connect to node right", "", 0)
 
 
 def test_node_lost_while_deploying_fails_the_job() -> None:
     job = deploying()
     finish = job.handle(co.NodeLost(0, "no heartbeat for 2.0 s"), 20.0)[-1]
-    assert finish == co.Finish(JobState.FAILED, "node left: it was lost: no heartbeat for 2.0 s", "")
+    assert finish == co.Finish(JobState.FAILED, "node left: it was lost: no heartbeat for 2.0 s", "", 0)
 
 
 def test_preflight_that_takes_too_long_names_the_nodes_that_are_late() -> None:
@@ -206,7 +206,7 @@ def test_preflight_that_takes_too_long_names_the_nodes_that_are_late() -> None:
         job.handle(co.NodePrepared(node, ADDRESSES[node]), 11.0)
     job.handle(co.NodeReady(0), 12.0)
     finish = job.handle(co.Tick(), 130.0)[-1]
-    assert finish == co.Finish(JobState.FAILED, "nodes not ready after 120 s: right", "")
+    assert finish == co.Finish(JobState.FAILED, "nodes not ready after 120 s: right", "", 1)
 
 
 def test_cancelling_a_running_job_stops_its_nodes_first() -> None:

@@ -113,6 +113,7 @@ def test_job_that_cannot_do_without_a_node_fails_with_its_last_words(options: di
             JobState.FAILED,
             f"node n1 (started again 3 times within 600 s): {KILLED}",
             "",
+            1,
         ),
     ]
 
@@ -128,7 +129,7 @@ def test_node_that_is_irreplaceable_fails_the_job_at_once(event: co.Event, cause
     job = running(3, needed=[0, 1, 2], irreplaceable=[0, 1, 2])
     finish = job.handle(event, 20.0)[-1]
     reason = f"node n1: {cause}; what it held is nowhere else: ako resume goes on from a checkpoint"
-    assert finish == co.Finish(JobState.FAILED, reason, "")
+    assert finish == co.Finish(JobState.FAILED, reason, "", 1)
 
 
 def test_irreplaceable_node_that_stands_still_fails_the_job_once_its_process_is_gone() -> None:
@@ -143,7 +144,7 @@ def test_needed_nodes_do_not_wait_when_all_others_are_gone() -> None:
     for node in (0, 1):
         job.handle(co.NodeLost(node, "its connection broke"), 20.0)
     finish = job.handle(co.Tick(), 30.0)[-1]
-    assert finish == co.Finish(JobState.FAILED, "node n0: it was lost: its connection broke", "")
+    assert finish == co.Finish(JobState.FAILED, "node n0: it was lost: its connection broke", "", 0)
 
 
 def test_node_that_cannot_be_started_again_fails_the_job_with_what_it_had_died_of() -> None:
@@ -152,14 +153,14 @@ def test_node_that_cannot_be_started_again_fails_the_job_with_what_it_had_died_o
     job.handle(co.Tick(), 21.0)
     finish = job.handle(co.NodeFailed(1, "there is no whole checkpoint"), 22.0)[-1]
     reason = f"node n1: there is no whole checkpoint; it was started again because {KILLED}"
-    assert finish == co.Finish(JobState.FAILED, reason, "")
+    assert finish == co.Finish(JobState.FAILED, reason, "", 1)
 
 
 def test_error_of_an_operator_fails_the_job_at_once() -> None:
     job = running()
     finish = job.handle(co.NodeFailed(1, "operator blur raised ValueError: no", "my_job.py:12"), 20.0)[-1]
     cause = "node n1: operator blur raised ValueError: no at my_job.py:12"
-    assert finish == co.Finish(JobState.FAILED, cause, "")
+    assert finish == co.Finish(JobState.FAILED, cause, "", 1)
 
 
 def test_stalled_node_is_killed_and_started_again_once_its_process_is_gone() -> None:
@@ -188,7 +189,7 @@ def test_job_waits_for_a_lost_node_that_it_needs_and_no_longer() -> None:
     job = running(2, needed=[1])
     assert job.handle(co.NodeLost(1, "its connection broke"), 20.0)[-1] == co.SetTimer(30.0)
     finish = job.handle(co.Tick(), 30.0)[-1]
-    assert finish == co.Finish(JobState.FAILED, "node n1: it was lost: its connection broke", "")
+    assert finish == co.Finish(JobState.FAILED, "node n1: it was lost: its connection broke", "", 1)
 
 
 def test_job_whose_nodes_are_all_dead_fails_at_once_as_what_it_learnt_is_gone() -> None:
@@ -200,6 +201,7 @@ def test_job_whose_nodes_are_all_dead_fails_at_once_as_what_it_learnt_is_gone() 
         "all its nodes have died, the last of them node n1: it was lost: its connection broke; "
         "ako resume goes on from its newest checkpoint",
         "",
+        1,
     )
 
 
@@ -217,6 +219,68 @@ def test_of_broken_links_the_node_with_most_is_buried_the_higher_number_among_eq
     commands = job.handle(co.Tick(), 20.25)
     assert [c.node for c in commands if isinstance(c, co.ChangeNode)] == buried
     assert [c.nodes for c in commands if isinstance(c, co.KillNodes)] == [(node,) for node in buried]
+
+
+def again(job: JobCoordinator, node: int, now: float) -> None:
+    """The process of a node that is buried ends, and the next incarnation becomes a member and starts."""
+    job.handle(co.NodeExited(node, KILLED), now)
+    job.handle(co.Tick(), now + 30.0)
+    job.handle(co.NodePrepared(node, f"host:{node}"), now + 30.0)
+    job.handle(co.NodeReady(node), now + 30.0)
+    assert job.nodes[node].life is Life.ALIVE
+
+
+def test_of_two_nodes_with_as_many_broken_links_the_one_that_became_a_member_last_is_buried() -> None:
+    job = running(3)
+    again(job, 0, 20.0)
+    job.handle(co.LinkBroken(2, 0, "no answer", incarnation=1), 60.0)
+    job.handle(co.Tick(), 60.25)
+    assert job.nodes.those(*BURIED) == (0,)
+
+
+def test_broken_link_with_an_incarnation_that_has_died_is_not_held_against_the_next() -> None:
+    job = running(3)
+    again(job, 1, 20.0)
+    for node in (0, 2):
+        assert job.handle(co.LinkBroken(node, 1, "refused", incarnation=0), 60.0) == []
+    job.handle(co.Tick(), 60.25)
+    assert job.nodes.those(*BURIED) == ()
+
+
+def cut(job: JobCoordinator, node: int, now: float) -> None:
+    """A node is buried because of its links, and its process killed."""
+    for other in (0, 2):
+        job.handle(co.LinkBroken(other, node, "down", job.nodes[node].incarnation), now)
+    job.handle(co.Tick(), now + 0.25)
+    assert job.nodes[node].life is Life.DYING
+    job.handle(co.NodeExited(node, KILLED), now + 0.25)
+
+
+def test_restarts_because_of_links_are_counted_apart_from_crashes_and_are_twenty_in_an_hour() -> None:
+    job, now, pauses = running(3), 20.0, []
+    for _ in range(20):
+        cut(job, 1, now)
+        assert job.nodes[1].life is Life.WAITING
+        pauses.append(job.nodes[1].due_s - now - 0.25)
+        now += 40.0
+        job.handle(co.Tick(), now)
+        job.handle(co.NodePrepared(1, "host:1"), now)
+        job.handle(co.NodeReady(1), now)
+    assert pauses == pytest.approx([0.75, 1.5, 3.0, 6.0, 12.0, *[22.5] * 15])
+    for times in range(1, 4):
+        again(job, 1, now)
+        assert len(job.nodes[1].restarts) == times
+        now += 60.0
+    cut(job, 1, now)
+    assert job.nodes[1].life is Life.GONE
+    assert job.nodes.tried(1) == " (started again 3 times within 600 s)"
+
+
+def test_failure_long_after_a_return_is_not_put_down_to_what_the_node_had_died_of() -> None:
+    job = running(3)
+    again(job, 1, 20.0)
+    finish = job.handle(co.NodeFailed(1, "no such image", "my_job.py:3"), 90.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node n1: no such image at my_job.py:3", "", 1)
 
 
 def test_broken_link_to_a_node_that_turns_out_dead_costs_nobody_else() -> None:

@@ -156,11 +156,11 @@ def test_later_memberships_are_met_trouble_is_told_and_the_end_names_the_newest(
         while (await agent.hear()).WhichOneof("body") != "report":
             pass
         assert agent.driver is not None
-        agent.driver.report(LinkBroken(0, "down"))
+        agent.driver.report(LinkBroken(0, "down", 2))
         agent.driver.report(Paused())
         said = [await agent.hear() for _ in range(6)][-2:]
         assert said == [
-            pb.ProcessMessage(link_broken=pb.LinkBroken(peer=0, reason="down")),
+            pb.ProcessMessage(link_broken=pb.LinkBroken(peer=0, reason="down", incarnation=2)),
             pb.ProcessMessage(paused=pb.Paused()),
         ]
         agent.tell(pb.ProcessCommand(connect=pb.Connect(addresses={1: "b:2"}, epoch=2, incarnations={1: 0})), STOP)
