@@ -42,15 +42,33 @@ class PullsState(State):
     workers: set[int]
     pushed: dict[Cells, dict[int, int]] = field(default_factory=dict)
     waiting: dict[Cells, list[int]] = field(default_factory=dict)
+    _last: dict[Cells, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By run of cells, the least number applied of any worker that is there, and of how many workers it is that."""
 
     def push(self, cells: Cells, worker: int, number: int) -> None:
         """Note that a worker's gradient `number` is applied."""
-        self.pushed.setdefault(cells, {})[worker] = number
+        pushed = self.pushed.setdefault(cells, {})
+        before, pushed[worker] = pushed.get(worker, 0), number
+        if cells in self._last and worker in self.workers:
+            least, many = self._last[cells]
+            if number < least or (before == least and many == 1):
+                del self._last[cells]
+            elif before == least and number > least:
+                self._last[cells] = (least, many - 1)
 
     def slowest(self, cells: Cells) -> int:
         """The least gradient number applied of any worker that is there."""
-        pushed = self.pushed.get(cells, {})
-        return min((pushed.get(worker, 0) for worker in self.workers), default=np.iinfo(np.int64).max)
+        if cells not in self._last:
+            pushed = self.pushed.get(cells, {})
+            numbers = [pushed.get(worker, 0) for worker in self.workers]
+            least = min(numbers, default=int(np.iinfo(np.int64).max))
+            self._last[cells] = (least, numbers.count(least))
+        return self._last[cells][0]
+
+    def leave(self, worker: int) -> None:
+        """Wait for a worker no more."""
+        self.workers.discard(worker)
+        self._last.clear()
 
     def applied(self) -> int:
         """The least gradient number applied of any worker that is there, over all cells; 0 if there is none."""
@@ -66,6 +84,7 @@ class PullsState(State):
     def join(self, cells: Cells, worker: int) -> int:
         """Take a worker that has come back for as far as the one that is furthest; how far that is."""
         self.workers.add(worker)
+        self._last.clear()
         pushed = self.pushed.setdefault(cells, {})
         pushed[worker] = max(pushed.values(), default=0)
         return pushed[worker]
@@ -85,7 +104,7 @@ class PullsState(State):
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over what was pushed; nobody waits."""
         self.workers = {int(worker) for worker in tensors["workers"]}
-        self.pushed, self.waiting = {}, {}
+        self.pushed, self.waiting, self._last = {}, {}, {}
         for start, stop, worker, number in tensors["pushed"].tolist():
             self.push((start, stop), worker, number)
 
@@ -162,7 +181,7 @@ class Serve(Operator):
         self, worker: int, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
     ) -> Emissions:
         """Go on without a worker that has ended."""
-        pulls.workers.discard(worker)
+        pulls.leave(worker)
         for cells in list(pulls.waiting):
             yield from self._answer(cells, shard, pulls, served, node)
 

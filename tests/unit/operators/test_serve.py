@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
@@ -196,3 +198,17 @@ def test_serve_compiles_the_codec_before_fragments_come(kind, monkeypatch):
 def test_serve_impossible_parameters_are_refused(fields):
     with pytest.raises(ValueError, match="validation error"):
         Serve(layout=LAYOUT, schedule=HALF, **fields)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["push", "push", "push", "leave", "join"]), st.integers(0, 3)), max_size=60))
+def test_slowest_is_the_least_number_of_the_workers_that_are_there(moves: list[tuple[str, int]]) -> None:
+    cells, pulls = (0, 2), PullsState({0, 1, 2})
+    for move, worker in moves:
+        if move == "push":
+            pulls.push(cells, worker, pulls.pushed.get(cells, {}).get(worker, 0) + 1)
+        elif move == "leave":
+            pulls.leave(worker)
+        else:
+            pulls.join(cells, worker)
+        numbers = [pulls.pushed.get(cells, {}).get(worker, 0) for worker in pulls.workers]
+        assert pulls.slowest(cells) == min(numbers, default=np.iinfo(np.int64).max)
