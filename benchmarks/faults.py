@@ -1,16 +1,18 @@
 """Figures of faults: how soon they are noticed, how soon nodes are back, and what the others lose meanwhile.
 
     sudo python benchmarks/faults.py kills stops cuts calm sleepers accuracy resumed [--seeds 3] [--quick] [--json FILE]
+        [--cores 0.4] [--data mnist]
 
-Each row makes a lab of four hosts of its own at 1 Gbit/s, and runs jobs in it. All but one run
-`ako_jobs.integers`, whose replicas show which gradients they hold: each run is checked for that too.
+Each row makes a lab of four hosts of its own at 1 Gbit/s, which share the machine's cores, or have --cores each, and
+runs jobs in it. All but one run `ako_jobs.integers`, whose replicas show which gradients they hold: each run is checked
+for that too.
 
 kills: job processes are ended with SIGKILL at random moments; four in each run, 12 s apart.
 stops: job processes are stopped for 6 s, or all processes of a host; two of each in a run.
 cuts: a link passes nothing for 6 s, or nothing in one direction; two of each in a run.
 calm: job processes are stopped for 1 s, one after the other, while a busy process runs on each host.
 sleepers: all processes of a host are stopped for 30 s, and go on; one in each run.
-accuracy: `ako` learns digits while a worker is killed; compared with the same without.
+accuracy: `ako` learns --data while a worker is killed; compared with the same without.
 resumed: everything is killed, and the job goes on from its checkpoint; see faults_checkpoints.py.
 """
 
@@ -59,21 +61,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Place:
-    """A lab, and the state directory that it is noted in."""
+    """A lab, the state directory that it is noted in, and the images that jobs in it learn."""
 
     plan: LabPlan
     state_dir: Path
+    data: str
 
 
 @contextmanager
-def made() -> Iterator[Place]:
+def made(cores: float | None, data: str) -> Iterator[Place]:
     """A lab, gone when the ``with`` block ends."""
     with tempfile.TemporaryDirectory() as path:
         state_dir = Path(path)
-        plan = LabPlan(name=lab_name(state_dir), hosts=(Host(rate=RATE),) * HOSTS)
+        plan = LabPlan(name=lab_name(state_dir), hosts=(Host(rate=RATE, cores=cores),) * HOSTS)
         lab.up(plan, state_dir, CLOCK)
         try:
-            yield Place(plan, state_dir)
+            yield Place(plan, state_dir, data)
         finally:
             lab.down(state_dir, CLOCK, force=True)
 
@@ -159,7 +162,7 @@ def sleepers(place: Place, seeds: int, quick: bool) -> list[Row]:
 
 
 def accuracy(place: Place, seeds: int, quick: bool) -> list[Row]:
-    settings = {"job": "ako", "epochs": 4 if quick else 12, "time": None, "batch": 8}
+    settings = {"job": "ako", "data": place.data, "epochs": 4 if quick else 12, "time": None, "batch": 8}
     calm_runs = [last_accuracy(disturbed(place, [], **settings, seed=seed)) for seed in range(seeds)]
     killed = [
         last_accuracy(
@@ -232,11 +235,13 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", choices=tuple(ROWS))
     parser.add_argument("--seeds", type=int, default=3, help="runs of each row")
     parser.add_argument("--quick", action="store_true", help="fewer faults in a run")
+    parser.add_argument("--cores", type=float, help="of each host; all share those of the machine if not given")
+    parser.add_argument("--data", default="digits", help="images of row accuracy")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     found: list[Row] = []
     for name in options.rows or ROWS:
-        with ended_in_order(), made() as place:
+        with ended_in_order(), made(options.cores, options.data) as place:
             rows = ROWS[name](place, options.seeds, options.quick)
         for row in rows:
             print(f"{row.what}: {row.got}", file=sys.stderr, flush=True)
