@@ -16,8 +16,8 @@ from setuptools import Distribution, setup
 from setuptools.command.build_ext import build_ext
 
 COMPILED = {
-    "engine": "chain chain_state elements events flow inbox inputs moment news node_engine recording starting tally"
-    " traffic turns wiring",
+    "engine": "chain chain_state elements events flow inbox inputs leaving moment news node_engine recording starting"
+    " tally traffic turns wiring",
     "sim": "clock cores costs lives meter network simulator",
 }
 """The compiled modules, by package in `dataflow`."""

@@ -149,9 +149,14 @@ class Beats(Operator):
     def process(self, tick: Tick, roll: Present, course: CourseState) -> Emissions:
         """A beat, or the end."""
         if not tick.shard:
-            course.number = course.base + tick.step
+            course.read(course.base + tick.step)
             course.closed = roll.idle or course.number >= self.gradients
         yield EndOfData() if course.closed else self.beats(Beat(tick.step, tick.shard, tick.shards))
+
+    def on_end(self, course: CourseState) -> Emissions:
+        """Nothing more comes, even where this source has been stopped."""
+        course.stop()
+        yield from ()
 
 
 class Mark(Gather):

@@ -160,6 +160,8 @@ class Operator(BaseModel):
         source: it has no inputs; it is asked with `Tick`s and yields `EndOfData` when through.
         sends: its emissions cross to other nodes; it is not started for a receiver without credit.
         receives: its input comes from other nodes.
+        ends_itself: a source that is not stopped when its node leaves a job that goes on: it sees for itself that it is
+            needed no more.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(In, Out, Access))
@@ -168,6 +170,7 @@ class Operator(BaseModel):
     source: ClassVar[bool] = False
     sends: ClassVar[bool] = False
     receives: ClassVar[bool] = False
+    ends_itself: ClassVar[bool] = False
 
     if not TYPE_CHECKING:  # as in pydantic: type checkers are to find misspelt attributes
 

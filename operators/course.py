@@ -20,7 +20,7 @@ class CourseState(State):
 
     `base` is the node's number of the mini-batch that its source calls 0; `epoch` the newest epoch that was begun, with
     mini-batch `first`; `sharing` the nodes that share its data; `per_epoch` the mini-batches of each of them in it.
-    `closed` is set once there are no more.
+    `begun` is set once one was read, and `closed` once there are no more.
     """
 
     def __init__(self) -> None:
@@ -28,12 +28,21 @@ class CourseState(State):
         self.per_epoch = 1
         self.sharing: tuple[int, ...] = ()
         self.number = 0
-        self.closed = False
+        self.begun = self.closed = False
         self._passes = math.nan
 
     def reached(self, number: int) -> float:
         """Passes over the data that were made by gradient `number`, with fraction."""
         return self.epoch + (number - self.first) / self.per_epoch
+
+    def read(self, number: int) -> None:
+        """Go on with mini-batch `number`."""
+        self.number, self.begun = number, True
+
+    def stop(self) -> None:
+        """Note that none follows those that were read; then `number` is how many there were."""
+        if not self.closed:
+            self.number, self.closed = self.number + self.begun, True
 
     def start(self, number: int, epoch: float = math.nan) -> None:
         """Go on behind gradient `number`, from where somebody was who had made so many passes over the data.
@@ -41,7 +50,7 @@ class CourseState(State):
         Who shares the data is asked again. Where nobody knows of passes, it is as if these had shared from the start.
         """
         self.base = self.number = number
-        self.sharing, self._passes = (), epoch
+        self.sharing, self._passes, self.begun = (), epoch, False
 
     def share(self, sharing: Sequence[int], per_epoch: int) -> None:
         """Divide the data of this epoch among other nodes, and go on as far in it as before.
@@ -71,7 +80,7 @@ class CourseState(State):
         """Take over the course; the source's next mini-batch is the one that was next."""
         self.number, self.base, self.epoch, self.first, self.per_epoch = map(int, tensors["course"])
         self.sharing = tuple(int(node) for node in tensors["sharing"])
-        self.closed = False
+        self.begun = self.closed = False
 
     def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
         """Go on behind the last gradient that was made, though mini-batches beyond that had been read."""

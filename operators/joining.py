@@ -30,6 +30,7 @@ class Talk(Operator):
     pool = "network"
     source = True
     sends = True
+    ends_itself = True
     words = Out(Word)
     presence = Out(Word)
     roll = Writes()

@@ -30,6 +30,7 @@ class Pull(Operator):
     pool = "network"
     source = True
     sends = True
+    ends_itself = True
     sharding: Sharding
     servers: str = "server"
     asks = Out(Fragment)

@@ -169,9 +169,14 @@ class Source(Operator):
         position = course.number - course.first
         yield self.batches(self._share.shard(tick, course.epoch, position, node.seed))
 
+    def on_end(self, course: CourseState) -> Emissions:
+        """Nothing more is read, even where this source has been stopped."""
+        course.stop()
+        yield from ()
+
     def _go_on(self, number: int, roll: Present, course: CourseState, node: NodeContext) -> None:
         """Take the course to mini-batch `number`."""
-        course.number = number
+        course.read(number)
         members = node.members[node.role]
         ended = course.sharing and number - course.first >= course.per_epoch
         if ended or not course.sharing or (self.redivide == "now" and roll.of(members) != course.sharing):

@@ -185,8 +185,15 @@ def _rate(nbytes_s: float | None) -> str | None:
 def _show_nodes(nodes: list[NodeStatus]) -> None:
     print_table(
         ("NODE", "HOST", "CORES", "TASKS", "JOB", "HEARD"),
-        [(n.name, n.host, n.cores, n.tasks, n.job or "free", f"{n.silent_s:.1f} s ago") for n in nodes],
+        [(n.name, n.host, n.cores, n.tasks, _busy(n), f"{n.silent_s:.1f} s ago") for n in nodes],
     )
+
+
+def _busy(node: NodeStatus) -> str:
+    """What a node does."""
+    if node.drained:
+        return f"leaves {node.job}" if node.job else "drained"
+    return node.job or "free"
 
 
 def _moment(wall_s: float) -> str:

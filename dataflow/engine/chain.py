@@ -188,6 +188,7 @@ class Chain:
         self.gate_uses = _together(member.uses("ready") for member in self._gates)
         self.minds_leaving = any(member.has("on_left") for member in self.members)
         self.minds_joining = any(member.has("on_joined") for member in self.members)
+        self.ends_itself = self.members[0].operator.ends_itself
         self.minds_rates = any(member.has("on_rates") for member in self.members)
         self.timer_s = min(
             (member.operator.timer_s for member in self.members if member.has("on_timer") and member.operator.timer_s),

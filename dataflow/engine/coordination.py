@@ -134,6 +134,13 @@ class LinkBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """Somebody wants a node to leave the job, which goes on; see `dataflow.engine.draining.objection`."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
 class CancelAsked:
     """Somebody wants the job stopped."""
 
@@ -157,6 +164,7 @@ Event = (
     | NodeLost
     | NodeBack
     | LinkBroken
+    | DrainAsked
     | CancelAsked
     | Tick
 )
@@ -191,6 +199,13 @@ class StopNodes:
 
     nodes: tuple[int, ...]
     reason: StoppedBy
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Have a node give the others all that it has begun, and end without waiting for them."""
+
+    node: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,4 +273,6 @@ class Finish:
     node: int | None = None
 
 
-Command = Deploy | Connect | Start | StopNodes | CloseNodes | KillNodes | ChangeNode | SetTimer | ChangeState | Finish
+Command = (
+    Deploy | Connect | Start | StopNodes | Leave | CloseNodes | KillNodes | ChangeNode | SetTimer | ChangeState | Finish
+)

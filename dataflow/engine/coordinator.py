@@ -21,6 +21,7 @@ from dataflow.engine.coordination import (
     Command,
     Connect,
     Deploy,
+    DrainAsked,
     Event,
     Finish,
     KillNodes,
@@ -42,6 +43,7 @@ from dataflow.engine.coordination import (
     Tick,
     Unplaced,
 )
+from dataflow.engine.draining import DRAINED, leave_with, others_have_stayed
 from dataflow.engine.job_life import ENDED, TRANSITIONS, JobState, StoppedBy, Trigger
 from dataflow.engine.membership import Life, Membership
 from dataflow.engine.stop_watch import StopWatch
@@ -181,7 +183,7 @@ class JobCoordinator:
         if self.state is JobState.RUNNING:
             each.running = True
             stop: list[Command] = [StopNodes((node,), self.stopped_by)] if self.stopped_by else []
-            return [Start(node), *stop]
+            return [Start(node), *stop, *leave_with(self.nodes, (node,))]
         if self.state is not JobState.DEPLOYING:
             return []
         self._ready.add(node)
@@ -203,6 +205,8 @@ class JobCoordinator:
             return self._on_gone(node, Life.ENDED, now)
         if self.state is not JobState.RUNNING or each.life is not Life.ALIVE:
             return []
+        if each.leaves_since is not None:
+            return self._leaves(node, now)
         each.life = Life.ENDED
         commands: list[Command] = []
         for other in self._unheard(epoch):
@@ -236,6 +240,32 @@ class JobCoordinator:
             return self._suspect(reason, node, now)
         return self._go(Trigger.NODE_FAILED, now, reason, node)
 
+    # Leaving by request
+
+    def _on_drain(self, node: int, now: float) -> list[Command]:
+        """Have a node leave: at once if it takes no part, else once the others have all that it has begun."""
+        each = self.nodes[node]
+        if self.state not in (JobState.DEPLOYING, JobState.RUNNING) or each.leaves_since is not None:
+            return []
+        each.leaves_since = max(1, self.nodes.epoch)
+        if self.state is JobState.DEPLOYING or each.life in (Life.DYING, Life.GONE):
+            return []
+        if each.life is Life.ENDED:
+            return self._leaves(node, now)
+        if each.life is Life.JOINING:
+            return [KillNodes((node,)), *self._dies(node, Life.DYING, DRAINED, now)]
+        return leave_with(self.nodes, (node,)) if each.life is Life.ALIVE else self._dies(node, Life.LEFT, DRAINED, now)
+
+    def _leaves(self, node: int, now: float) -> list[Command]:
+        """The others have all that a node has begun: let it go, if they are still there."""
+        if not others_have_stayed(self.nodes, node):
+            fix = "ako resume goes on from its newest checkpoint"
+            reason = f"node {self._names[node]} was drained, and meanwhile all others have died; {fix}"
+            return self._go(Trigger.TOO_FEW_NODES, now, reason)
+        if self.nodes[node].life is Life.ENDED:
+            self.nodes.strike_off(node)
+        return [CloseNodes((node,)), *self._dies(node, Life.LEFT, DRAINED, now, tell=True)]
+
     # Dying, and coming back
 
     def _on_death(self, node: int, life: Life, cause: str, now: float) -> list[Command]:
@@ -248,7 +278,7 @@ class JobCoordinator:
                 return self._go(trigger, now, f"node {self._names[node]}: {cause}", node)
             case JobState.RUNNING:
                 before = self.nodes[node].life
-                over = before in (Life.ENDED, Life.GONE) or (
+                over = before in (Life.ENDED, Life.GONE, Life.LEFT) or (
                     life is not Life.AWAY and before in (Life.WAITING, Life.AWAY)
                 )
                 if over or (before, life) == (Life.DYING, Life.DYING):
@@ -258,9 +288,13 @@ class JobCoordinator:
                 return [*kill, *self._dies(node, life, cause, now)]
         return []
 
-    def _dies(self, node: int, life: Life, cause: str, now: float, *, cut: bool = False) -> list[Command]:
-        """Bury a node of a running job; `cut`: because of its links."""
-        if node in self._irreplaceable and life is not Life.DYING:
+    def _dies(
+        self, node: int, life: Life, cause: str, now: float, *, cut: bool = False, tell: bool = False
+    ) -> list[Command]:
+        """Bury a node of a running job; `cut`: because of its links; `tell`: the others, even if it was no member."""
+        if life is not Life.DYING and self.nodes[node].leaves_since is not None:
+            life = Life.LEFT
+        elif node in self._irreplaceable and life is not Life.DYING:
             life = Life.GONE
         due_s = now + self._deadlines.return_s if life is Life.AWAY else math.inf
         was_member = self.nodes.bury(node, life, due_s)
@@ -273,8 +307,8 @@ class JobCoordinator:
         self._causes.pop(node, None)
         self._causes[node] = cause
         self._broken = {link: why for link, why in self._broken.items() if node not in link}
-        tell = self._tell() if was_member else []
-        return [self._change(node, cause), *tell, *self._look_around(now)]
+        told = self._tell() if was_member or tell else []
+        return [self._change(node, cause), *told, *self._look_around(now)]
 
     def _spare(self, node: int) -> bool:
         """Whether a node that is dead is not started again, as the job is ending and can end without it."""
@@ -430,6 +464,7 @@ class JobCoordinator:
                 for each in self._all:
                     self.nodes[each].running = True
                 commands += [Start(each) for each in self._all]
+                commands += leave_with(self.nodes, self._all)
                 if self._time_s is not None:
                     self._deadline_s = now + self._time_s
             case JobState.CANCELLING:
@@ -480,6 +515,7 @@ _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] 
     NodeLost: lambda job, event, now: job._on_death(event.node, Life.AWAY, f"it was lost: {event.reason}", now),
     NodeBack: lambda job, event, now: job._on_back(event.node, now),
     LinkBroken: lambda job, event, now: job._on_broken(event, now),
+    DrainAsked: lambda job, event, now: job._on_drain(event.node, now),
     CancelAsked: lambda job, event, now: job._on_cancel(now),
     Tick: lambda job, event, now: job._on_tick(now),
 }

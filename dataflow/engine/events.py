@@ -169,6 +169,11 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveAsked:
+    """The node is to leave a job that goes on: sources end as if stopped, then it ends without waiting for others."""
+
+
+@dataclass(frozen=True, slots=True)
 class GoOn:
     """There is more to start that nobody waits for; as a command, it asks to be handed back as an event."""
 
@@ -184,6 +189,7 @@ Event = (
     | Measured
     | TimerFired
     | StopAsked
+    | LeaveAsked
     | GoOn
 )
 

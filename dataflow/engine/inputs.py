@@ -35,7 +35,7 @@ class Inputs:
             needed: nodes that the job cannot do without.
             stays: whether the chain's own node is one of them.
         """
-        self._needed, self._stays, self._finished = needed, stays, False
+        self._needed, self._stays, self._finished, self._deaf = needed, stays, False, False
         self._buried: set[int] = set()
         self._senders = senders
         self._ended: dict[int, set[int | None]] = {number: set() for number in senders}
@@ -90,10 +90,28 @@ class Inputs:
     def reopen(self, node: int) -> None:
         """Note that a node has come back: what it sends is expected again."""
         self._buried.discard(node)
+        if self._deaf:
+            return
         for number, ended in self._ended.items():
             if node in ended and node in self._senders[number]:
                 ended.remove(node)
                 self._open += 1
+
+    def others(self, node: int) -> list[Source]:
+        """The sources that other nodes than `node` have, open or ended."""
+        return [
+            (number, each)
+            for number, nodes in self._senders.items()
+            for each in nodes
+            if each is not None and each != node
+        ]
+
+    def close_others(self, node: int) -> None:
+        """Expect nothing more of any other node than `node`, nor that it comes back."""
+        for source in self.others(node):
+            self._close(source)
+        self._buried.clear()
+        self._deaf = True
 
     def of(self, node: int) -> list[Source]:
         """The sources that a node has, open or ended."""

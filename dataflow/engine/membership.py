@@ -43,9 +43,11 @@ class Life(StrEnum):
     """It is buried, its agent is gone, and either may come back."""
     GONE = "gone"
     """It is buried for good."""
+    LEFT = "left"
+    """It has left by request, and comes back no more."""
 
 
-BURIED: Final = frozenset({Life.DYING, Life.WAITING, Life.AWAY, Life.GONE})
+BURIED: Final = frozenset({Life.DYING, Life.WAITING, Life.AWAY, Life.GONE, Life.LEFT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class NodeLife:
         restarts: when it was started again after it had died by itself.
         relinks: when it was started again because its links were broken.
         cut: it was buried because of its links.
+        leaves_since: the epoch in which it was asked to leave; None: it was not.
     """
 
     life: Life = Life.JOINING
@@ -113,6 +116,7 @@ class NodeLife:
     restarts: list[float] = field(default_factory=list)
     relinks: list[float] = field(default_factory=list)
     cut: bool = False
+    leaves_since: int | None = None
 
 
 class Membership:
@@ -128,7 +132,7 @@ class Membership:
     def __init__(self, nodes: int, needed: Collection[int], min_nodes: int, rng: random.Random) -> None:
         self.epoch = 0
         self.nodes = [NodeLife() for _ in range(nodes)]
-        self.needed, self._min_nodes, self._rng = frozenset(needed), min_nodes, rng
+        self.needed, self.min_nodes, self._rng = frozenset(needed), min_nodes, rng
 
     def __getitem__(self, node: int) -> NodeLife:
         return self.nodes[node]
@@ -207,16 +211,16 @@ class Membership:
         out = [
             node
             for node, each in enumerate(self.nodes)
-            if each.life is Life.GONE or (each.life is Life.AWAY and now >= each.due_s)
+            if each.life in (Life.GONE, Life.LEFT) or (each.life is Life.AWAY and now >= each.due_s)
         ]
         served = set(range(len(self.nodes))) - self.needed
-        too_few = len(self.nodes) - len(out) < self._min_nodes or (bool(served) and served <= set(out))
+        too_few = len(self.nodes) - len(out) < self.min_nodes or (bool(served) and served <= set(out))
         return tuple(node for node in out if too_few or node in self.needed)
 
     def through(self) -> bool:
         """Whether enough have ended, and nobody is left who has not, nor anybody who is needed and may come back."""
         pending = set(self.those(Life.JOINING, Life.DYING, Life.WAITING, Life.AWAY))
-        enough = len(self.those(Life.ENDED)) >= self._min_nodes
+        enough = len(self.those(Life.ENDED)) >= self.min_nodes
         return enough and not self.those(Life.ALIVE) and pending.isdisjoint(self.needed)
 
     def tried(self, node: int) -> str:
@@ -229,7 +233,7 @@ class Membership:
     def spares(self, node: int) -> bool:
         """Whether the job can end without a node."""
         others = set(self.those(Life.ALIVE, Life.ENDED)) - {node}
-        return node not in self.needed and len(others) >= self._min_nodes
+        return node not in self.needed and len(others) >= self.min_nodes
 
     def due(self, now: float) -> tuple[int, ...]:
         """Nodes that are to be started again, or have been preparing for too long."""

@@ -22,6 +22,7 @@ from dataflow.engine.events import (
     Failed,
     GoOn,
     GrantCredit,
+    LeaveAsked,
     MessageArrived,
     NodeJoined,
     NodeLeft,
@@ -61,7 +62,7 @@ class MemoryRun:
         artifacts: files of the job's results by name.
         snapshots: what nodes have kept of themselves, in the order they came.
         ended: nodes that have ended.
-        buried: nodes that have died and not joined again.
+        buried: nodes that have died, or left by request, and not joined again.
         deliveries: events handled.
     """
 
@@ -80,7 +81,8 @@ class MemoryDriver:
     Args:
         plan: the physical plan.
         order: picks which stream's, node's or task's event comes next; first in, first out if left out.
-        on_report: called with (driver, node, report) as reports come; it may call `stop`, `bury` and `join`.
+        on_report: called with (driver, node, report) as reports come; it may call `stop`, `bury`,
+            `leave` and `join`.
         nodes: the loaded nodes, if they are not to be loaded here.
     """
 
@@ -104,6 +106,7 @@ class MemoryDriver:
         everybody = range(len(self.engines))
         self._open = {(node, other) for node in everybody for other in everybody}
         self._unmet: dict[int, set[int]] = {}
+        self._leaving: set[int] = set()
         self._timers: list[tuple[float, int, str]] = []
         self._now = 0.0
         self._in_vain = 0
@@ -133,6 +136,7 @@ class MemoryDriver:
 
     def bury(self, node: int) -> None:
         """Let a node die: what is under way from it or to it is lost, and the others are told that it has left."""
+        self._leaving.discard(node)
         self.run.buried.add(node)
         self.run.ended.discard(node)
         self._compute = [(at, task) for at, task in self._compute if at != node]
@@ -147,6 +151,11 @@ class MemoryDriver:
         for other in self._alive():
             self._put(("control", other), other, NodeLeft(node))
         self._start_joined()
+
+    def leave(self, node: int) -> None:
+        """Have a node leave: it gives the others all that it has begun, and then they are told that it has left."""
+        self._leaving.add(node)
+        self._put(("control", node), node, LeaveAsked())
 
     def join(self, node: int) -> None:
         """Have a node that was buried join again, with fresh state, as its next incarnation.
@@ -186,6 +195,7 @@ class MemoryDriver:
 
     def _step(self) -> bool:
         """Handle one event, or else run one compute task; whether there was anything."""
+        self._let_leave()
         if self._order is not None:
             return self._step_at_random(self._order)
         if self._events:
@@ -195,6 +205,12 @@ class MemoryDriver:
         else:
             return self._let_time_pass()
         return True
+
+    def _let_leave(self) -> None:
+        """Part with nodes that leave, once they have ended and all that they have sent has arrived."""
+        for node in self._leaving & self.run.ended:
+            if not any(_sender(event) == node for events in self._events.values() for _, event in events):
+                self.bury(node)
 
     def _let_time_pass(self) -> bool:
         """Fire the next timer; False if there is none, or several rounds of all of them have changed nothing."""

@@ -21,6 +21,7 @@ from dataflow.engine.events import (
     Event,
     Failed,
     GoOn,
+    LeaveAsked,
     Measured,
     MessageArrived,
     NodeJoined,
@@ -34,6 +35,7 @@ from dataflow.engine.events import (
     TaskFinished,
     TimerFired,
 )
+from dataflow.engine.leaving import Leaving
 from dataflow.engine.loading import LoadedNode
 from dataflow.engine.moment import Moment
 from dataflow.engine.starting import Starter
@@ -65,6 +67,8 @@ class NodeEngine:
         pools = {"compute": here.compute_tasks, "network": here.network_tasks}
         self._name, self._moment, self._tally = here.name, Moment(), Tally(node, incarnation, pools)
         wiring, elements = Wiring(plan, node, loaded), Elements(here.name, loaded.states)
+        self._graph, self._nodes, self._wiring = plan.graph, len(plan.nodes), wiring
+        self._leaving: Leaving | None = None
         self._chains, self._turns = wiring.chains, Turns(wiring.in_order)
         self._repeating = [state for state in wiring.in_order if state.chain.repeats]
         self._traffic = Traffic(wiring, self._turns, self._tally, self._moment)
@@ -90,6 +94,10 @@ class NodeEngine:
                 commands.append(GoOn())
             elif self._started:
                 starter.start_all()
+                if self._leaving is not None and self._leaving.has_made_all(self._turns.chains):
+                    self._leaving = None
+                    self._traffic.turn_deaf(self._nodes)
+                    starter.start_all()
                 self._end_if_through()
             for state in self._repeating:
                 starter.offer(state)
@@ -121,6 +129,12 @@ class NodeEngine:
     def _stop(self, _: StopAsked) -> None:
         for state in self._turns.chains:
             state.stopping = True
+            self._turns.wake(state)
+
+    def _leave(self, _: LeaveAsked) -> None:
+        self._leaving = Leaving(self._graph, self._wiring)
+        for state in self._turns.chains:
+            self._leaving.stop(state)
             self._turns.wake(state)
 
     def _go_on(self, _: GoOn) -> None:
@@ -226,5 +240,6 @@ _TAKE: Final[Mapping[type, Callable[[NodeEngine, Any], None]]] = {
     TimerFired: NodeEngine._timer_fired,
     GoOn: NodeEngine._go_on,
     StopAsked: NodeEngine._stop,
+    LeaveAsked: NodeEngine._leave,
     Started: NodeEngine._begin,
 }

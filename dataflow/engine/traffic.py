@@ -51,6 +51,7 @@ class Traffic:
         self._wiring, self._turns, self._tally, self._moment = wiring, turns, tally, moment
         self._node, self._entries, self._crossings = wiring.node, wiring.entries, wiring.crossings
         self._gone: set[int] = set()
+        self._deaf = False
         self._under_way = UnderWay()
         self.to_self: deque[Event] = deque()
         self.joins = 0
@@ -141,22 +142,25 @@ class Traffic:
     def stream_ended(self, event: StreamEnded) -> None:
         """Take in that nothing more comes on a stream."""
         edge, node, _ = event.stream
+        if self._deaf and node != self._node:
+            return
         self._hear(self._entries[edge][0], node, (edge, node))
 
     def node_left(self, event: NodeLeft) -> None:
         """Send a node nothing more, and have the chains hear that it has left."""
-        if event.node in self._gone:
+        if event.node in self._gone and not self._deaf:
             return
         self._gone.add(event.node)
         for crossing in self._crossings.values():
             crossing.drop(event.node)
         for state in self._turns.chains:
             state.forget(event.node)
-            self._hear(state, event.node, Change.BURIED)
+            if not self._deaf:
+                self._hear(state, event.node, Change.BURIED)
 
     def node_joined(self, event: NodeJoined) -> None:
         """A node that is a member from the start, as another incarnation than its first, makes no difference."""
-        if event.node not in self._gone:
+        if event.node not in self._gone or self._deaf:
             return
         self._gone.remove(event.node)
         self.joins += 1
@@ -165,6 +169,14 @@ class Traffic:
         for state in self._turns.chains:
             if state.chain.minds_joining or state.open_inputs.of(event.node):
                 self._hear(state, event.node, Change.JOINED)
+
+    def turn_deaf(self, nodes: int) -> None:
+        """Take in nothing more of other nodes, as if all that they send had ended; `nodes` is how many there are."""
+        self._deaf = True
+        self._gone.update(node for node in range(nodes) if node != self._node)
+        for state in self._turns.chains:
+            state.open_inputs.close_others(self._node)
+            self._turns.wake(state)
 
     def told(self, state: ChainState, node: int) -> None:
         """A chain's operators have been told that a node has left or joined."""

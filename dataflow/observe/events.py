@@ -40,6 +40,7 @@ _WORDS = {
     "waiting": "is dead and will be started again",
     "away": "is dead until its agent comes back",
     "gone": "is dead and is not started again",
+    "left": "has left the job",
 }
 
 

@@ -279,6 +279,8 @@ class _Agent:
                 supervisor.tell(pb.ProcessCommand(start=message.start))
             case "state":
                 supervisor.tell(pb.ProcessCommand(state=message.state))
+            case "leave":
+                supervisor.tell(pb.ProcessCommand(leave=message.leave))
             case "stop":
                 supervisor.tell(pb.ProcessCommand(stop=message.stop))
             case "kill":

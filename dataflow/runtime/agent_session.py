@@ -23,6 +23,7 @@ class AgentSession:
         kept: number of the last of its messages that an earlier connection, or an earlier master, has kept.
 
     Attributes:
+        drained: it was asked to leave its jobs, and gets no more.
         jobs: number that the node has in each job whose process it holds, by job id.
         heard_s: when the agent was last heard, on the master's clock.
         seen_s: when another node was last heard to receive something of its job process, likewise.
@@ -34,6 +35,7 @@ class AgentSession:
 
     def __init__(self, hello: pb.Hello, now: float, kept: int = 0) -> None:
         self.name, self.host, self.cores, self.tasks = hello.name, hello.host, hello.cores, max(1, hello.tasks)
+        self.drained = False
         self.jobs: dict[str, int] = {}
         self.progress: dict[str, int] = {}
         self._moved_s: dict[str, float] = {}
@@ -93,4 +95,5 @@ class AgentSession:
             job=job,
             silent_s=max(0.0, now - self.heard_s),
             progress=self.progress.get(job, 0),
+            drained=self.drained,
         )

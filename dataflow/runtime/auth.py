@@ -54,6 +54,7 @@ ALLOWED: Mapping[str, frozenset[Role]] = {
     "Logs": _READING,
     "Artifacts": _READING,
     "ListNodes": _READING,
+    "DrainNode": frozenset({Role.ADMIN}),
     "Attach": frozenset({Role.NODE, Role.ADMIN}),
 }
 """Who may call each method of the master. What is not listed needs any of the tokens."""

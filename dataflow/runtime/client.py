@@ -136,6 +136,7 @@ class NodeStatus:
         job: id of the job that runs on it; empty if it is free.
         silent_s: seconds since the master last heard of it.
         progress: progress counter of the job's process.
+        drained: it was asked to leave its jobs, and gets no more.
     """
 
     name: str
@@ -145,6 +146,7 @@ class NodeStatus:
     job: str
     silent_s: float
     progress: int
+    drained: bool = False
 
 
 class Client:
@@ -277,9 +279,20 @@ class Client:
     def nodes(self) -> list[NodeStatus]:
         """Every attached node, in the order in which they attached."""
         return [
-            NodeStatus(node.name, node.host, node.cores, node.tasks, node.job, node.silent_s, node.progress)
+            NodeStatus(
+                node.name, node.host, node.cores, node.tasks, node.job, node.silent_s, node.progress, node.drained
+            )
             for node in self._call(self._stub.ListNodes, pb.ListNodesRequest()).nodes
         ]
+
+    def drain(self, name: str, operation_id: str = "") -> None:
+        """Have a node leave its jobs, which go on, and get no more. Returns before it has: see `NodeStatus`.
+
+        Raises:
+            MasterError: no node of this name is attached, or a job cannot do without it; then nothing has happened.
+        """
+        operation_id = operation_id or secrets.token_hex(16)
+        self._call(self._stub.DrainNode, pb.DrainNodeRequest(operation_id=operation_id, name=name))
 
     def _get(self, job: str) -> pb.GetJobReply:
         reply: pb.GetJobReply = self._call(self._stub.GetJob, pb.GetJobRequest(job=job))

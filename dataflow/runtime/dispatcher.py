@@ -148,6 +148,27 @@ class Dispatcher:
             self._runs[job].feed(co.CancelAsked())
             self._settle()
 
+    def drain(self, name: str) -> None:
+        """Have a node leave its jobs, which go on, and give it no more until its agent is started anew.
+
+        Raises:
+            MasterError: no node of this name is attached, or a job cannot do without it.
+        """
+        session = self._sessions.get(name)
+        if session is None:
+            known = ", ".join(sorted(self._sessions, key=_in_order)) or "none is attached"
+            raise MasterError(what="there is no such node", got=name, fix=f"one of: {known}")
+        runs = list(self._runs.values())
+        for run in runs:
+            if reason := run.objection(name):
+                raise MasterError(what=f"node {name} cannot leave job {run.id} ({run.spec.name}): {reason}")
+        with self._store.transaction(durable=True):
+            self._store.set_drained(name, session.life)
+            session.drained = True
+            for run in runs:
+                run.drain(name)
+        self._settle()
+
     def run(self, job: str) -> JobRun | None:
         """The job, unless it is over."""
         return self._runs.get(job)
@@ -180,6 +201,7 @@ class Dispatcher:
             before.jobs = {}
         kept = self._store.kept(hello.name, hello.life)
         session = self._sessions[hello.name] = AgentSession(hello, self._clock.now(), kept)
+        session.drained = self._store.is_drained(hello.name, hello.life)
         held = {}
         for each in hello.held:
             run = self._runs.get(each.job)
@@ -274,9 +296,10 @@ class Dispatcher:
         waiting = [Waiting(run.id, run.spec.nodes) for run in self._runs.values() if run.waiting]
         # By name, not by who attached first: a job that runs again gets the same nodes in the same order.
         kept = {name for name in self._sessions for run in self._runs.values() if run.keeps(name)}
-        idle = (session.name for session in self._sessions.values() if not session.jobs)
+        staying = [session for session in self._sessions.values() if not session.drained]
+        idle = (session.name for session in staying if not session.jobs)
         free = sorted((name for name in idle if name not in kept), key=_in_order)
-        placements = place_jobs(waiting, free, len(self._sessions))
+        placements = place_jobs(waiting, free, len(staying))
         for job, names in placements.placed.items():
             sessions = tuple(self._sessions[name] for name in names)
             self._runs[job].place(sessions, self._encrypt([session.host for session in sessions]))

@@ -48,6 +48,9 @@ class Driver(Protocol):
     def stop(self) -> None:
         """Have the sources end, so that everything drains."""
 
+    def leave(self) -> None:
+        """Have the node end without the others, once they have all that it has begun."""
+
     async def wait(self) -> NodeStatistics:
         """Return when the node has ended; raises what failed it."""
 
@@ -177,6 +180,8 @@ class JobRelay:
                     self._start.set()
                 case "state":
                     self._state.put_nowait(command.state)
+                case "leave" if self._driver is not None and not life.done():
+                    self._driver.leave()
                 case "stop":
                     if not self._start.is_set():
                         return

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataflow.clock import Clock
 from dataflow.engine import coordination as co
 from dataflow.engine.coordinator import Deadlines, JobCoordinator
+from dataflow.engine.draining import objection
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.membership import BURIED, Life
 from dataflow.observe.condition import RECENT, MeasuredJob
@@ -191,7 +192,26 @@ class JobRun:
     def keeps(self, name: str) -> bool:
         """Whether a node of this name is the job's although no process of it is there."""
         node = self._node_named(name)
-        return node is not None and not self.ended and self._coordinator.nodes[node].life in BURIED - {Life.GONE}
+        return (
+            node is not None
+            and not self.ended
+            and self._coordinator.nodes[node].life in BURIED - {Life.GONE, Life.LEFT}
+        )
+
+    def objection(self, name: str) -> str:
+        """Why a node of this name cannot leave the job, and what to do; empty if it can, or is none of its nodes."""
+        node = self._node_named(name)
+        if node is None or not self._starts:
+            return ""
+        members = {role: tuple(nodes) for role, nodes in self._nodes.plan.members().items()}
+        nodes, names = self._coordinator.nodes, self.status.node_names
+        return objection(nodes, node, names, members, irreplaceable_nodes(self.spec))
+
+    def drain(self, name: str) -> None:
+        """Have a node of this name leave, if it is one of the job's."""
+        node = self._node_named(name)
+        if node is not None and not self.waiting and not self.ended:
+            self.feed(co.DrainAsked(node))
 
     def incarnation(self, node: int) -> int:
         """How often a node had been started before, as it is now."""
@@ -302,6 +322,8 @@ class JobRun:
             case co.StopNodes(nodes, reason):
                 for node in nodes:
                     self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, stop=pb.Stop(reason=reason)))
+            case co.Leave(node):
+                self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, leave=pb.Leave()))
             case co.CloseNodes(nodes):
                 self._kill(nodes, _CLOSE_S)
             case co.KillNodes(nodes):

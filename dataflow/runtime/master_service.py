@@ -130,6 +130,15 @@ class MasterService(MasterServicer):
                         break
                     data, start = following, start + len(data)
 
+    async def DrainNode(self, request: pb.DrainNodeRequest, context: Context) -> pb.DrainNodeReply:  # noqa: N802
+        """See control.proto."""
+        try:
+            _check_operation_id(request.operation_id)
+            self._dispatcher.drain(request.name)
+        except AkoError as error:
+            await _refuse(context, error)
+        return pb.DrainNodeReply()
+
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesReply:  # noqa: N802
         """See control.proto."""
         return pb.ListNodesReply(nodes=self._dispatcher.nodes())

@@ -19,6 +19,7 @@ from dataflow.engine.events import (
     Ended,
     Failed,
     GrantCredit,
+    LeaveAsked,
     Measured,
     MessageArrived,
     NodeJoined,
@@ -226,6 +227,11 @@ class NodeDriver:
         """Let the sources end; everything under way is finished."""
         assert self._runner is not None
         self._runner.feed(StopAsked())
+
+    def leave(self) -> None:
+        """Give the others all that was begun, and end without waiting for them."""
+        assert self._runner is not None
+        self._runner.feed(LeaveAsked())
 
     async def wait(self) -> NodeStatistics:
         """Return once every operator has ended and all that was sent has arrived.

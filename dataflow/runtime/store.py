@@ -30,7 +30,7 @@ MAX_ARTIFACT_NBYTES = 1 << 30
 """Largest artifact, in bytes."""
 
 _SEARCHED_LINES = 5000
-_SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 3
 
 _SCHEMA = """
 CREATE TABLE jobs (
@@ -55,6 +55,7 @@ CREATE TABLE decisions (
 CREATE INDEX decisions_of_job ON decisions (job, number);
 CREATE TABLE placements (job TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE agents (name TEXT PRIMARY KEY, life TEXT NOT NULL, kept INTEGER NOT NULL);
+CREATE TABLE drained (name TEXT PRIMARY KEY, life TEXT NOT NULL);
 CREATE TABLE master (only INTEGER PRIMARY KEY CHECK (only = 0), alive_s REAL NOT NULL);
 """
 
@@ -194,6 +195,14 @@ class Store:
     def set_kept(self, agent: str, life: str, number: int) -> None:
         """Note that an agent's messages up to this number are kept; those of its earlier lives count no more."""
         self._database.write("INSERT OR REPLACE INTO agents VALUES (?, ?, ?)", (agent, life, number))
+
+    def is_drained(self, agent: str, life: str) -> bool:
+        """Whether this life of an agent was asked to leave its jobs."""
+        return bool(self._database.read("SELECT name FROM drained WHERE name = ? AND life = ?", agent, life))
+
+    def set_drained(self, agent: str, life: str) -> None:
+        """Note that this life of an agent was asked to leave its jobs; its next one was not."""
+        self._database.write("INSERT OR REPLACE INTO drained VALUES (?, ?)", (agent, life))
 
     def alive_s(self) -> float | None:
         """When a master was last known to run here, in seconds since 1970-01-01 UTC; None if none has."""

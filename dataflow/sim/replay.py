@@ -22,6 +22,7 @@ from dataflow.engine.events import (
     Failed,
     GoOn,
     GrantCredit,
+    LeaveAsked,
     Measured,
     MessageArrived,
     NodeJoined,
@@ -300,6 +301,8 @@ class _Replay:
                 return Started()
             case Kind.STOP_ASKED:
                 return StopAsked()
+            case Kind.LEAVE_ASKED:
+                return LeaveAsked()
             case Kind.GO_ON:
                 return GoOn()
             case _:

@@ -117,11 +117,14 @@ def _options(_: str) -> str:
 
 
 def _describe(name: str, command: Any) -> Iterator[str]:
-    nested = getattr(command, "commands", None)
-    if nested is not None:
-        for verb, inner in nested.items():
-            yield from _describe(f"{name} {verb}", inner)
-        return
+    nested = getattr(command, "commands", {})
+    if not nested or command.invoke_without_command:
+        yield from _describe_one(name, command)
+    for verb, inner in nested.items():
+        yield from _describe(f"{name} {verb}", inner)
+
+
+def _describe_one(name: str, command: Any) -> Iterator[str]:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
     words = [each.metavar + ("..." if each.nargs == -1 else "") for each in arguments]

@@ -126,9 +126,13 @@ def _parse(verb: str, arguments: list[str]) -> dict[str, object]:
     """What the verb would be called with; fails where the verb would refuse it."""
     command: Any = typer.main.get_command(importlib.import_module(f"dataflow.cli.{VERBS[verb][0]}").app)
     command = command.commands[verb]
-    while getattr(command, "commands", None):
+    while getattr(command, "commands", None) and not (command.invoke_without_command and _has_no_verb(arguments)):
         command, arguments = command.commands[arguments[0]], arguments[1:]
     return dict(command.make_context(verb, arguments).params)
+
+
+def _has_no_verb(arguments: list[str]) -> bool:
+    return not arguments or arguments[0].startswith("--")
 
 
 def test_pages_show_what_every_verb_is_good_for() -> None:

@@ -82,6 +82,10 @@ class RejoiningCompute(Operator):
             replica.values -= update
         yield self.gradients(Gradient(clocks.made, update))
 
+    def on_end(self, clocks: ClocksState, course: CourseState) -> Emissions:
+        course.number, course.closed = clocks.made, True
+        yield from ()
+
 
 def rejoining_job(
     p: int, *, slack: int | None = None, every: int = 1, restless: bool = False, rounds: int = ROUNDS
@@ -129,16 +133,29 @@ class Dying(MemoryDriver):
     Args:
         plan: see `MemoryDriver`.
         turns: (events, node): the node dies, or comes back if it is dead.
+        drains: (events, node): the node is asked to leave, if it is there and another one that is not asked stays.
         kwargs: see `MemoryDriver`.
     """
 
-    def __init__(self, plan: PhysicalPlan, turns: Sequence[tuple[int, int]], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        plan: PhysicalPlan,
+        turns: Sequence[tuple[int, int]],
+        drains: Sequence[tuple[int, int]] = (),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(plan, **kwargs)
+        self._drains = sorted(drains)
+        self._asked: set[int] = set()
+        self.left: list[tuple[int, int, range]] = []
+        """(node, incarnation, numbers of the gradients made) of those that left by request."""
         self._turns = sorted(turns)
         self.deaths: list[tuple[int, int, range]] = []
         """(node, incarnation, numbers of the gradients made) of those that died."""
 
     def _step(self) -> bool:
+        while self._drains and self._drains[0][0] <= self.run.deliveries:
+            self._ask(self._drains.pop(0)[1])
         while self._turns and self._turns[0][0] <= self.run.deliveries and (self._order or not self._events):
             _, node = self._turns.pop(0)
             if node in self.run.ended:
@@ -146,15 +163,28 @@ class Dying(MemoryDriver):
             if node in self.run.buried:
                 self.join(node)
             else:
-                dying = self.run.nodes[node]
-                if "course" in dying.states:  # a worker
-                    numbers = range(first(dying) + 1, clocks_of(dying).made + 1)
-                    self.deaths.append((node, self.incarnations[node], numbers))
                 self.bury(node)
         if super()._step():
             return True
+        if self._drains:
+            self._ask(self._drains.pop(0)[1])
+            return True
         self._turns = [(0, node) for _, node in self._turns]  # nothing more happens before the next
         return bool(self._turns) and bool(self.run.buried)
+
+    def bury(self, node: int) -> None:
+        before, left = self.run.nodes[node], node in self._leaving and node in self.run.ended
+        if "course" in before.states:  # a worker
+            numbers = range(first(before) + 1, clocks_of(before).made + 1)
+            (self.left if left else self.deaths).append((node, self.incarnations[node], numbers))
+        self._asked.discard(node)
+        super().bury(node)
+
+    def _ask(self, node: int) -> None:
+        there = set(range(len(self.run.nodes))) - self.run.buried - self.run.ended - self._asked
+        if node in there and len(there) > 1:
+            self._asked.add(node)
+            self.leave(node)
 
 
 def assert_every_replica_is_accounted_for(driver: Dying) -> None:
@@ -163,17 +193,25 @@ def assert_every_replica_is_accounted_for(driver: Dying) -> None:
     live = [node for node in range(len(nodes)) if node not in driver.run.buried and settled(nodes[node])]
     if any(driver.incarnations[node] and not borrowed(nodes[node]) for node in live):
         return  # nobody was there to go on from: two trainings that have nothing to do with each other
-    assert_accounted_for({node: (driver.incarnations[node], nodes[node]) for node in live}, driver.deaths)
+    there = {node: (driver.incarnations[node], nodes[node]) for node in live}
+    assert_accounted_for(there, driver.deaths, driver.left)
 
 
-def assert_accounted_for(live: Mapping[int, tuple[int, LoadedNode]], deaths: Sequence[tuple[int, int, range]]) -> None:
+def assert_accounted_for(
+    live: Mapping[int, tuple[int, LoadedNode]],
+    deaths: Sequence[tuple[int, int, range]],
+    left: Sequence[tuple[int, int, range]] = (),
+) -> None:
     """As `assert_every_replica_is_accounted_for`.
 
     Args:
         live: by node, its incarnation and itself.
         deaths: node, incarnation and gradients made of those that died.
+        left: the same of those that left by request: everybody has all that they made.
     """
     made = np.zeros(WEIGHTS, np.float32)
+    for node, incarnation, numbers in left:
+        made += sum((gradient(node, incarnation, number) for number in numbers), np.zeros(WEIGHTS, np.float32))
     for node, (incarnation, loaded) in live.items():
         for number in range(first(loaded) + 1, clocks_of(loaded).made + 1):
             made += gradient(node, incarnation, number)

@@ -113,6 +113,18 @@ class CancelReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class DrainNodeRequest(_message.Message):
+    __slots__ = ("operation_id", "name")
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    operation_id: str
+    name: str
+    def __init__(self, operation_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class DrainNodeReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class WatchRequest(_message.Message):
     __slots__ = ("job", "since")
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -341,7 +353,7 @@ class ListNodesReply(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("name", "host", "cores", "tasks", "job", "silent_s", "progress")
+    __slots__ = ("name", "host", "cores", "tasks", "job", "silent_s", "progress", "drained")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -349,6 +361,7 @@ class NodeStatus(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     SILENT_S_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     cores: int
@@ -356,7 +369,8 @@ class NodeStatus(_message.Message):
     job: str
     silent_s: float
     progress: int
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., tasks: _Optional[int] = ..., job: _Optional[str] = ..., silent_s: _Optional[float] = ..., progress: _Optional[int] = ...) -> None: ...
+    drained: bool
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., tasks: _Optional[int] = ..., job: _Optional[str] = ..., silent_s: _Optional[float] = ..., progress: _Optional[int] = ..., drained: _Optional[bool] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
     __slots__ = ("hello", "heartbeat", "from_process", "log_lines", "exited", "number")
@@ -448,7 +462,7 @@ class ProcessExited(_message.Message):
     def __init__(self, job: _Optional[str] = ..., status: _Optional[int] = ..., incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("job", "welcome", "deploy", "connect", "start", "stop", "kill", "state", "kept")
+    __slots__ = ("job", "welcome", "deploy", "connect", "start", "stop", "kill", "state", "kept", "leave")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DEPLOY_FIELD_NUMBER: _ClassVar[int]
@@ -458,6 +472,7 @@ class MasterMessage(_message.Message):
     KILL_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     job: str
     welcome: Welcome
     deploy: Deploy
@@ -467,7 +482,8 @@ class MasterMessage(_message.Message):
     kill: Kill
     state: StateChunk
     kept: Kept
-    def __init__(self, job: _Optional[str] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., kill: _Optional[_Union[Kill, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ...) -> None: ...
+    leave: Leave
+    def __init__(self, job: _Optional[str] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., kill: _Optional[_Union[Kill, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("version", "kept")
@@ -561,6 +577,10 @@ class Stop(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class Leave(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Kill(_message.Message):
     __slots__ = ("grace_s",)
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
@@ -568,18 +588,20 @@ class Kill(_message.Message):
     def __init__(self, grace_s: _Optional[float] = ...) -> None: ...
 
 class ProcessCommand(_message.Message):
-    __slots__ = ("deploy", "connect", "start", "stop", "state")
+    __slots__ = ("deploy", "connect", "start", "stop", "state", "leave")
     DEPLOY_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     deploy: Deploy
     connect: Connect
     start: Start
     stop: Stop
     state: StateChunk
-    def __init__(self, deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ...) -> None: ...
+    leave: Leave
+    def __init__(self, deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class ProcessMessage(_message.Message):
     __slots__ = ("prepared", "ready", "report", "artifact", "statistics", "ended", "failed", "link_broken", "paused", "checkpoint")

@@ -69,6 +69,11 @@ class MasterStub:
                 request_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.ArtifactsRequest.SerializeToString,
                 response_deserializer=dataflow_dot_transport_dot_generated_dot_control__pb2.ArtifactChunk.FromString,
                 _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/ako.control.Master/DrainNode',
+                request_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=dataflow_dot_transport_dot_generated_dot_control__pb2.DrainNodeReply.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/ako.control.Master/ListNodes',
                 request_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.ListNodesRequest.SerializeToString,
@@ -133,6 +138,13 @@ class MasterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainNode(self, request, context):
+        """Have a node leave its jobs, which go on, and get no more; returns before it has left.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListNodes(self, request, context):
         """Every attached node.
         """
@@ -184,6 +196,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.Artifacts,
                     request_deserializer=dataflow_dot_transport_dot_generated_dot_control__pb2.ArtifactsRequest.FromString,
                     response_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.ArtifactChunk.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=dataflow_dot_transport_dot_generated_dot_control__pb2.DrainNodeRequest.FromString,
+                    response_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.DrainNodeReply.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -385,6 +402,33 @@ class Master:
             '/ako.control.Master/Artifacts',
             dataflow_dot_transport_dot_generated_dot_control__pb2.ArtifactsRequest.SerializeToString,
             dataflow_dot_transport_dot_generated_dot_control__pb2.ArtifactChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ako.control.Master/DrainNode',
+            dataflow_dot_transport_dot_generated_dot_control__pb2.DrainNodeRequest.SerializeToString,
+            dataflow_dot_transport_dot_generated_dot_control__pb2.DrainNodeReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,7 +42,7 @@ METHODS = [
 
 
 def test_there_are_methods_to_test() -> None:
-    assert len(METHODS) == 12
+    assert len(METHODS) == 13
     assert "/grpc.health.v1.Health/Check" in METHODS
 
 

@@ -95,6 +95,46 @@ async def heard(session: AgentSession) -> tuple[str | None, str]:
     return (None, "") if message is None else (message.job, str(message.WhichOneof("body")))
 
 
+def test_drained_node_leaves_its_job_and_gets_no_more_before_its_agent_is_started_anew(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        sessions = [world.attach(f"node-{number}", life=f"life {number}") for number in range(2)]
+        job = world.submit("op", nodes=2)
+        for step in ({"prepared": pb.Prepared(address="127.0.0.1:1")}, {"ready": pb.Ready()}):
+            for session in sessions:
+                world.say(session, job, **step)
+        assert [(await heard(sessions[1]))[1] for _ in range(3)] == ["deploy", "connect", "start"]
+        world.dispatcher.drain("node-1")
+        world.dispatcher.drain("node-1")
+        assert await heard(sessions[1]) == (job, "leave")
+        with pytest.raises(
+            MasterError, match=r"node node-0 cannot leave job \w+ \(job\): it would be left without any"
+        ):
+            world.dispatcher.drain("node-0")
+        with pytest.raises(MasterError, match=r"no such node \(got node-2\); one of: node-0, node-1"):
+            world.dispatcher.drain("node-2")
+
+        world.restart()
+        held = [pb.Held(job=job, operation_id=f"{job}/{number}/0", node=number) for number in range(2)]
+        sessions = [world.attach(f"node-{number}", f"life {number}", [held[number]]) for number in range(2)]
+        assert [(await heard(sessions[1]))[1] for _ in range(3)] == ["connect", "start", "leave"]
+        world.say(sessions[1], job, ended=pb.Ended(epoch=1))
+        assert await heard(sessions[1]) == (job, "kill")
+        assert world.change(job, 1) == ("left", 0, "it was drained")
+        world.dispatcher.heard(sessions[1], pb.AgentMessage(exited=pb.ProcessExited(job=job, status=0)))
+        assert [(node.job, node.drained) for node in world.dispatcher.nodes()] == [(job, False), ("", True)]
+
+        waiting = world.submit("next")
+        assert world.state(waiting) == ("PENDING", "needs 1 node, 1 attached, 1 busy")
+        world.dispatcher.detach(sessions[1], "its connection broke")
+        again = world.attach("node-1", "life 1", connection=2)
+        assert world.state(waiting)[0] == "PENDING"
+        world.dispatcher.detach(again, "it was ended")
+        world.attach("node-1", "another life", connection=3)
+        assert world.state(waiting)[0] == "DEPLOYING"
+
+    play(tmp_path, scene)
+
+
 def test_job_is_placed_deployed_started_and_its_node_is_free_again_when_the_process_is_gone(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         job = world.submit("op")

@@ -23,6 +23,7 @@ EVENTS = [
     co.NodeLost(1, "gone"),
     co.NodeBack(1),
     co.LinkBroken(0, 2, "cut"),
+    co.DrainAsked(2),
     co.CancelAsked(),
     co.Tick(),
 ]
