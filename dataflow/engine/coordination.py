@@ -69,13 +69,11 @@ class NodeFailed:
         node: its number.
         text: the error.
         where: operator and the user's ``file:line``, as far as known.
-        link: what failed is a link to another node, perhaps because that one failed first.
     """
 
     node: int
     text: str
     where: str = ""
-    link: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +94,15 @@ class NodeStalled:
 
 @dataclass(frozen=True, slots=True)
 class NodePaused:
-    """A node's job process did nothing for a while, goes on, and asks whether it is a member still."""
+    """A node's job process did nothing for a while, goes on, and asks whether it is a member still.
+
+    Args:
+        node: its number.
+        number: of the pause, from 1.
+    """
 
     node: int
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +184,17 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Tell a node who the members are, and have it connect to those that it is not connected to."""
+    """Tell a node who the members are, and have it connect to those that it is not connected to.
+
+    Args:
+        node: its number.
+        members: the membership.
+        answers: number of the last pause of which the node has told; 0 if it has told of none.
+    """
 
     node: int
     members: Members
+    answers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

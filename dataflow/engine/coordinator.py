@@ -173,8 +173,8 @@ class JobCoordinator:
         each.address = address
         if not all(other.address for other in self.nodes.nodes):
             return []
-        members = self.nodes.found()
-        return [Connect(node, members) for node in self._all]
+        self.nodes.found()
+        return self._tell()
 
     def _on_ready(self, node: int, now: float) -> list[Command]:
         each = self.nodes[node]
@@ -234,10 +234,6 @@ class JobCoordinator:
             return self._on_gone(node, Life.GONE, now)
         if self.nodes[node].life not in (Life.JOINING, Life.ALIVE):
             return []  # what becomes of a process that has done its part, or is no member, changes nothing
-        if event.link and self.state is JobState.RUNNING:
-            return [KillNodes((node,)), *self._dies(node, Life.DYING, text, now)]
-        if event.link and self.state is JobState.DEPLOYING:
-            return self._suspect(reason, node, now)
         return self._go(Trigger.NODE_FAILED, now, reason, node)
 
     # Leaving by request
@@ -315,10 +311,13 @@ class JobCoordinator:
         ending = bool(self.stopped_by) or bool(self.nodes.those(Life.ENDED))
         return ending and self.nodes.spares(node)
 
-    def _on_paused(self, node: int) -> list[Command]:
-        if self.state in (JobState.RUNNING, JobState.CANCELLING) and self.nodes[node].life is Life.ALIVE:
-            return [Connect(node, self.nodes.members())]
-        return [KillNodes((node,))] if self.nodes[node].life is Life.DYING else []
+    def _on_paused(self, node: int, number: int) -> list[Command]:
+        """Tell a node that it is a member still; one that is none yet hears that once it is."""
+        each = self.nodes[node]
+        each.paused = number
+        if each.life is Life.ALIVE:
+            return [Connect(node, self.nodes.members(), number)]
+        return [KillNodes((node,))] if each.life is Life.DYING else []
 
     def _on_back(self, node: int, now: float) -> list[Command]:
         if self.state is not JobState.RUNNING or self.nodes[node].life is not Life.AWAY or self._spare(node):
@@ -494,7 +493,7 @@ class JobCoordinator:
     def _tell(self) -> list[Command]:
         """Tell every member who the members are."""
         members = self.nodes.members()
-        return [Connect(node, members) for node in self.nodes.those(Life.ALIVE)]
+        return [Connect(node, members, self.nodes[node].paused) for node in self.nodes.those(Life.ALIVE)]
 
     @property
     def _all(self) -> tuple[int, ...]:
@@ -511,7 +510,7 @@ _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] 
     NodeFailed: lambda job, event, now: job._on_failed(event, now),
     NodeExited: lambda job, event, now: job._on_death(event.node, Life.WAITING, event.reason, now),
     NodeStalled: lambda job, event, now: job._on_death(event.node, Life.DYING, event.reason, now),
-    NodePaused: lambda job, event, now: job._on_paused(event.node),
+    NodePaused: lambda job, event, now: job._on_paused(event.node, event.number),
     NodeLost: lambda job, event, now: job._on_death(event.node, Life.AWAY, f"it was lost: {event.reason}", now),
     NodeBack: lambda job, event, now: job._on_back(event.node, now),
     LinkBroken: lambda job, event, now: job._on_broken(event, now),

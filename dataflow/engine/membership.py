@@ -99,6 +99,7 @@ class NodeLife:
         incarnation: how often it had been started before.
         address: where it listens.
         running: it has been started.
+        paused: number of the last pause of which it has told; 0 if it has told of none.
         admitted: the epoch since which it is a member.
         due_s: when it is started again, or has been away or preparing for too long.
         restarts: when it was started again after it had died by itself.
@@ -111,6 +112,7 @@ class NodeLife:
     incarnation: int = 0
     address: str = ""
     running: bool = False
+    paused: int = 0
     admitted: int = 0
     due_s: float = math.inf
     restarts: list[float] = field(default_factory=list)
@@ -200,7 +202,7 @@ class Membership:
         each.life, each.due_s, each.incarnation = Life.JOINING, due_s, each.incarnation + 1
         if counts:
             (each.relinks if each.cut else each.restarts).append(now)
-        each.cut = False
+        each.cut, each.paused = False, 0
         return each.incarnation
 
     def lacks(self, now: float) -> tuple[int, ...]:

@@ -352,10 +352,10 @@ class Dispatcher:
                 broken = message.link_broken
                 run.feed(co.LinkBroken(node, broken.peer, broken.reason, broken.incarnation))
             case "paused":
-                run.feed(co.NodePaused(node))
+                run.feed(co.NodePaused(node, message.paused.number))
             case "failed":
                 failed = message.failed
-                run.feed(co.NodeFailed(node, failed.text, failed.where, link=failed.link))
+                run.feed(co.NodeFailed(node, failed.text, failed.where))
 
     def _see(self, run: JobRun, statistics: pb.NodeStatistics) -> None:
         """Nodes that another one has received something of since it told the last time were alive then."""

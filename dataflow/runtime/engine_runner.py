@@ -61,8 +61,8 @@ class EngineRunner:
         clock: for measurements.
         carry_out: told of every command but `RunTask`, `Offer` and `GoOn`, on the event loop, in order.
         board: told of every event and every beat, and of what every thread does.
-        on_paused: told, on the event loop, that nothing is taken in until `resume`, as there was no beat for `PAUSED_S`
-            seconds.
+        on_paused: told, on the event loop, the number of a pause, from 1: nothing is taken in until `resume`, as there
+            was no beat for `PAUSED_S` seconds.
 
     Attributes:
         task_s: seconds of finished tasks by where they ran and the chain they belong to; places are the two pools,
@@ -77,11 +77,11 @@ class EngineRunner:
         clock: Clock,
         carry_out: Callable[[Command], None],
         board: TaskBoard,
-        on_paused: Callable[[], None] = lambda: None,
+        on_paused: Callable[[int], None] = lambda _number: None,
     ) -> None:
         self._engine, self._name, self._clock = engine, node.name, clock
         self._carry_out, self._board, self._on_paused = carry_out, board, on_paused
-        self._beat_s, self._held = math.inf, False
+        self._beat_s, self._held, self._pauses = math.inf, False, 0
         self._loop = asyncio.get_running_loop()
         self._pools = {
             "compute": TaskPool("compute", node.compute_tasks, clock, board, self._came_back, niceness=NICENESS),
@@ -107,12 +107,14 @@ class EngineRunner:
     def beat(self) -> None:
         """Say that the event loop runs; from the first time on, again and again, or the engine takes nothing in."""
         self._board.bump()
-        if not self._paused():
-            self._beat_s = self._clock.now()
+        self._paused()
+        self._beat_s = self._clock.now()
 
-    def resume(self) -> None:
-        """Go on, after a pause, with what has come in: this node is a member still."""
-        self._beat_s, self._held = self._clock.now(), False
+    def resume(self, pause: int) -> None:
+        """Go on, after the pause of this number, with what has come in: this node is a member still."""
+        if not self._paused() or pause != self._pauses:
+            return  # said before the last pause, in which this node may have been buried
+        self._held = False
         with self._lock:
             waits, self._taken = bool(self._waiting) and not self._taken, self._taken or bool(self._waiting)
         if waits:
@@ -209,10 +211,12 @@ class EngineRunner:
 
     def _paused(self) -> bool:
         """Whether nothing may be taken in."""
-        if not self._held and self._clock.now() - self._beat_s > PAUSED_S:
-            self._held = True
+        now = self._clock.now()
+        if now - self._beat_s > PAUSED_S:
+            self._beat_s, self._held = now, True
+            self._pauses += 1
             if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._on_paused)
+                self._loop.call_soon_threadsafe(self._on_paused, self._pauses)
         return self._held
 
     def _take_in(self, item: _Item, place: str) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 from dataflow.engine.checkpoints import Resumption, encode
 from dataflow.engine.events import Snapshot
 from dataflow.engine.membership import Members
-from dataflow.errors import CheckpointError, WireError
+from dataflow.errors import CheckpointError
 from dataflow.operators_api import Artifact
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.frames import pack_frame, read_frame
@@ -40,7 +40,10 @@ class Driver(Protocol):
         """Connect to the members that this one sends to."""
 
     async def meet(self, members: Members) -> None:
-        """Take in another membership."""
+        """Take in another membership, after those before it."""
+
+    def resume(self, pause: int) -> None:
+        """Go on after the pause of this number: the master has heard of it, and this node is a member still."""
 
     def start(self) -> None:
         """Begin."""
@@ -90,6 +93,7 @@ class JobRelay:
         self._start = asyncio.Event()
         self._state: asyncio.Queue[pb.StateChunk] = asyncio.Queue()
         self._keeping: asyncio.Task[None] | None = None
+        self._meetings: set[asyncio.Task[None]] = set()
 
     async def run(self) -> bool:
         """Serve until the agent closes the connection; returns whether the node did not fail."""
@@ -107,9 +111,10 @@ class JobRelay:
             await asked_to_leave
             return life.result()
         finally:
-            for task in (life, asked_to_leave):
+            tasks = (life, asked_to_leave, *self._meetings)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(life, asked_to_leave, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             if self._keeping is not None:
                 self._keeping.cancel()
             if self._driver is not None:
@@ -123,8 +128,7 @@ class JobRelay:
         # The one boundary between the user's code, which may raise anything, and the master, which must be told.
         except Exception as error:
             text, where = self._explain(error)
-            link = isinstance(error, WireError)
-            self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where, link=link)))
+            self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where)))
             return False
         epoch = self._driver.epoch if self._driver else 0
         self._send(pb.ProcessMessage(ended=pb.Ended(statistics=statistics_to_wire(statistics), epoch=epoch)))
@@ -169,13 +173,11 @@ class JobRelay:
         return chunk
 
     async def _listen(self, life: asyncio.Task[bool]) -> None:
-        """Take commands; returns when the process is to leave."""
+        """Take commands as they come, whatever the driver is waiting for; returns when the process is to leave."""
         while (command := await self._next()) is not None:
             match command.WhichOneof("body"):
-                case "connect" if not self._members.done():
-                    self._members.set_result(members_from_wire(command.connect))
-                case "connect" if self._driver is not None:
-                    await self._driver.meet(members_from_wire(command.connect))
+                case "connect":
+                    self._meet(members_from_wire(command.connect), command.connect.answers)
                 case "start":
                     self._start.set()
                 case "state":
@@ -187,6 +189,17 @@ class JobRelay:
                         return
                     if self._driver is not None and not life.done():
                         self._driver.stop()
+
+    def _meet(self, members: Members, answers: int) -> None:
+        """Hear of a membership; to take it in, the driver may need a later one that answers a pause."""
+        if self._driver is not None:
+            self._driver.resume(answers)
+        if not self._members.done():
+            self._members.set_result(members)
+        elif self._driver is not None:
+            task = asyncio.create_task(self._driver.meet(members))
+            self._meetings.add(task)
+            task.add_done_callback(self._meetings.discard)
 
     async def _tell_statistics(self, driver: Driver) -> None:
         while True:
@@ -200,8 +213,8 @@ class JobRelay:
             case LinkBroken(peer, reason, incarnation):
                 broken = pb.LinkBroken(peer=peer, reason=reason, incarnation=incarnation)
                 self._send(pb.ProcessMessage(link_broken=broken))
-            case Paused():
-                self._send(pb.ProcessMessage(paused=pb.Paused()))
+            case Paused(number):
+                self._send(pb.ProcessMessage(paused=pb.Paused(number=number)))
             case Snapshot():
                 self._loop.call_soon_threadsafe(self._keep, report)
             case Artifact():

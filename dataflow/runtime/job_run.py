@@ -315,8 +315,9 @@ class JobRun:
         match command:
             case co.Deploy(node, incarnation):
                 self._nodes.deploy(node, incarnation)
-            case co.Connect(node, members):
-                self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, connect=members_to_wire(members)))
+            case co.Connect(node, members, answers):
+                connect = members_to_wire(members, answers)
+                self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, connect=connect))
             case co.Start(node):
                 self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, start=pb.Start()))
             case co.StopNodes(nodes, reason):

@@ -132,7 +132,7 @@ class NodeDriver:
             clock=self._clock,
             carry_out=self._carry_out,
             board=self._board,
-            on_paused=lambda: self._report(Paused()),
+            on_paused=lambda number: self._report(Paused(number)),
         )
         self._beating = asyncio.ensure_future(self._beat(runner))
         self._links = Links(
@@ -161,25 +161,31 @@ class NodeDriver:
         return 0 if self._members is None else self._members.epoch
 
     async def connect(self, members: Members) -> None:
-        """Connect to every member that this node sends to.
+        """Connect to every member that this node sends to, or to those of a later membership.
+
+        Of a link that cannot be made the master is told, as of any that breaks; it decides whose end this is.
 
         Args:
             members: the membership.
 
         Raises:
-            WireError: a member cannot be reached or refuses.
+            AuthError: a member refuses the job's token.
         """
         assert self._links is not None
         await self.meet(members)
         while True:
-            epoch = self.epoch
+            self._changed.clear()
             try:
                 await self._links.connect(self._receivers(self._members or members))
             except WireError:
-                if self.epoch == epoch:
-                    raise
+                await self._changed.wait()
             else:
                 return
+
+    def resume(self, pause: int) -> None:
+        """Go on after the pause of this number: the master has heard of it, and this node is a member still."""
+        assert self._runner is not None
+        self._runner.resume(pause)
 
     async def meet(self, members: Members) -> None:
         """Take in a membership: nobody else is talked to, and who has joined is connected to.
@@ -193,8 +199,6 @@ class NodeDriver:
     async def _meet(self, members: Members) -> None:
         assert self._links is not None
         assert self._runner is not None
-        if members.incarnations.get(self._node) == self._incarnation:
-            self._runner.resume()
         if members.epoch <= self.epoch:
             return
         now = changes(self._members, members, self._node)

@@ -16,7 +16,12 @@ class LinkBroken:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The process did nothing for a while, and takes nothing in until it has been told the membership."""
+    """The process did nothing for a while, and takes nothing in until it is told that it is a member still.
+
+    Pauses are numbered from 1: what was on its way before is no answer.
+    """
+
+    number: int
 
 
 Trouble = LinkBroken | Paused

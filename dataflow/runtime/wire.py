@@ -24,6 +24,8 @@ CHANNEL_OPTIONS = (
     # Whoever waits for a master that was restarted must not wait for long after it is back.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # TCP repeats what opens a connection after 1, 3, 7 and 15 s: an attempt that began in a cut must not outlast it.
+    ("grpc.min_reconnect_backoff_ms", 3000),
     # A proxy for the web ($http_proxy) does not know the cluster.
     ("grpc.enable_http_proxy", 0),
 )
@@ -107,9 +109,10 @@ def statistics_from_wire(message: pb.NodeStatistics) -> NodeStatistics:
     )
 
 
-def members_to_wire(members: Members) -> pb.Connect:
-    """The control message of a membership."""
-    return pb.Connect(addresses=members.addresses, epoch=members.epoch, incarnations=members.incarnations)
+def members_to_wire(members: Members, answers: int = 0) -> pb.Connect:
+    """The control message of a membership, which answers a pause of that number and those before it."""
+    addresses, incarnations = members.addresses, members.incarnations
+    return pb.Connect(addresses=addresses, epoch=members.epoch, incarnations=incarnations, answers=answers)
 
 
 def members_from_wire(message: pb.Connect) -> Members:

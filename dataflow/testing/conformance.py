@@ -405,7 +405,7 @@ async def check_handshake_names_what_differs(subject: Subject) -> None:
         source = Node(subject, 1, **settings)
         expected = f"cannot connect to node {peer}: refused: {reason} at {address}"
         await _raises(WireError, source.links.connect({peer: address}), expected)
-        assert source.lost == []
+        assert source.lost == [(peer, f"refused: {reason}")]
         await closed([source])
     assert target.lost == []
     await closed([target])

@@ -6,9 +6,9 @@ What differs from a cluster is that there is no master: all nodes are started to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dataflow.clock import SystemClock
 from dataflow.engine.events import Snapshot
@@ -22,6 +22,8 @@ from dataflow.runtime.node_driver import NodeDriver
 from dataflow.runtime.trouble import LinkBroken, Paused, Trouble
 from dataflow.runtime.watchdog import TaskBoard
 from dataflow.transport.base import Network
+
+_Result = TypeVar("_Result")
 
 
 @dataclass
@@ -67,13 +69,12 @@ def run_in_process(plan: PhysicalPlan, make_network: Callable[[int], Network], *
 
 
 async def _run(plan: PhysicalPlan, make_network: Callable[[int], Network], *, record: bool) -> InProcessRun:
-    run, resuming = InProcessRun(), set[asyncio.Task[None]]()
-    members = Members(1, {}, {})
+    run = InProcessRun()
     broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def hear(node: int, report: OperatorReport | Artifact | Trouble) -> None:
         if isinstance(report, Paused):  # nobody is buried here
-            resuming.add(asyncio.ensure_future(drivers[node].meet(members)))
+            drivers[node].resume(report.number)
         elif not isinstance(report, LinkBroken):
             run.note(node, report)
         elif not broken.done():
@@ -94,28 +95,35 @@ async def _run(plan: PhysicalPlan, make_network: Callable[[int], Network], *, re
         )
         for node in plan.nodes
     ]
-    tasks: list[asyncio.Task[NodeStatistics]] = []
+    tasks: list[asyncio.Task[Any]] = []
     try:
         addresses = dict(enumerate([await driver.prepare() for driver in drivers]))
         members = Members(1, dict.fromkeys(addresses, 0), addresses)
-        await asyncio.gather(*(driver.connect(members) for driver in drivers))
+        tasks = [asyncio.create_task(driver.connect(members)) for driver in drivers]
+        await _unless(broken, tasks)
         for driver in drivers:
             driver.start()
-        tasks = [asyncio.create_task(driver.wait()) for driver in drivers]
-        ended = asyncio.gather(*tasks)
-        either: list[asyncio.Future[Any]] = [ended, broken]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if broken.done():
-            ended.cancel()
-            broken.result()
-        run.statistics = list(await ended)
+        living = [asyncio.create_task(driver.wait()) for driver in drivers]
+        tasks += living
+        run.statistics = await _unless(broken, living)
         run.nodes = [driver.loaded for driver in drivers if driver.loaded is not None]
     finally:
         for task in tasks:
             task.cancel()
         broken.cancel()
-        await asyncio.gather(*tasks, *resuming, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(driver.close() for driver in drivers))
         for network in {id(network): network for network in networks}.values():
             await network.close()
     return run
+
+
+async def _unless(broken: asyncio.Future[None], tasks: Sequence[asyncio.Task[_Result]]) -> list[_Result]:
+    """The results of tasks; raises what the first that fails raises, or `broken` does."""
+    done = asyncio.gather(*tasks)
+    either: list[asyncio.Future[Any]] = [done, broken]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if broken.done():
+        done.cancel()
+        broken.result()
+    return await done

@@ -30,6 +30,9 @@ _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
+    # TCP repeats what opens a connection after 1, 3, 7 and 15 s: an attempt that began in a cut must not outlast it.
+    # This limits the connection itself; who answers is given longer by the links.
+    ("grpc.min_reconnect_backoff_ms", 1900),
     # gRPC's own pings wait behind data, so there are none; but this makes it set TCP_USER_TIMEOUT, by which the kernel
     # gives up a connection on which nothing that was sent is acknowledged, whatever the processes are doing.
     ("grpc.keepalive_time_ms", 2**31 - 2),

@@ -16,6 +16,7 @@ class LinkOptions:
 
     Args:
         patience_s: a link that has been down for this long is given up, in seconds.
+        hearing_s: so long a peer is given that answers and has yet to hear that this node is a member, in seconds.
         handshake_s: dialling and greeting take at most this long, in seconds.
         first_backoff_s: mean pause before the first attempt to reconnect, in seconds; doubles with every attempt.
         max_backoff_s: longest pause between two attempts, in seconds.
@@ -29,6 +30,7 @@ class LinkOptions:
     """
 
     patience_s: float = 10.0
+    hearing_s: float = 10.0
     handshake_s: float = 5.0
     first_backoff_s: float = 0.02
     max_backoff_s: float = 1.0

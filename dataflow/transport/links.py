@@ -38,7 +38,7 @@ class Links:
         on_message: told (source, edge, message, bytes) of every message; its arrays are read-only.
         on_end: told (source, edge) when a source has ended an edge.
         on_credit: told (peer, edge, bytes) of every grant, once, whatever the connections.
-        on_lost: told (peer, reason) when a link that was up is given up; once per direction.
+        on_lost: told (peer, reason) when a link is given up, whether it was ever up or not; once per direction.
         rng: draws the jitter of reconnections.
         options: settings.
         clock: measures how long a link is down, how long acknowledgements are held back, and how long messages take.

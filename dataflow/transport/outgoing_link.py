@@ -33,6 +33,10 @@ LEAST_HANDSHAKE_S: Final = 0.25
 """So long every attempt to connect is given."""
 
 
+class _NotYetError(ConnectionLostError):
+    """The peer answers, and one of the two has yet to hear of the membership in which both are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all outgoing links of a node share.
@@ -43,7 +47,7 @@ class Surroundings:
         peers: the incarnations that peers must have.
         options: the links' settings.
         on_credit: told (peer, edge, bytes) of every grant, once.
-        on_lost: told (peer, reason) when a link that was up is given up.
+        on_lost: told (peer, reason) when a link is given up.
         rng: draws the jitter of reconnections.
         clock: measures patience.
         sleep: waits for a number of seconds.
@@ -179,11 +183,13 @@ class OutgoingLink:
         options, clock = self._around.options, self._around.clock
         down_since, attempts = clock.now(), 0
         while True:
-            acknowledged = self._acknowledged
+            acknowledged, patience_s = self._acknowledged, options.patience_s
             try:
                 connection = await self._connect(options.patience_s - (clock.now() - down_since))
             except TimeoutError:
                 reason = "no answer"
+            except _NotYetError as error:
+                reason, patience_s = str(error), options.hearing_s
             except ConnectionLostError as error:
                 reason = str(error)
             else:
@@ -192,11 +198,11 @@ class OutgoingLink:
                 if clock.now() - down_since >= options.patience_s:  # whatever broke it, it is tried once more
                     down_since = clock.now() - options.patience_s + options.first_backoff_s
             attempts = 0 if self._acknowledged > acknowledged else attempts + 1
-            if clock.now() - down_since >= options.patience_s:
-                what = f"no connection for {options.patience_s} s: {reason}"
+            if clock.now() - down_since >= patience_s:
+                what = f"no connection for {patience_s} s: {reason}"
                 raise WireError(what)
             pause_s = min(options.max_backoff_s, options.first_backoff_s * 2.0 ** min(attempts, 30))
-            left_s = options.patience_s - (clock.now() - down_since)
+            left_s = patience_s - (clock.now() - down_since)
             await self._around.sleep(min(pause_s * self._around.rng.uniform(0.5, 1.5), left_s))
 
     async def _connect(self, patience_s: float) -> Connection:
@@ -241,7 +247,7 @@ class OutgoingLink:
             peers = self._around.peers
             refusal = peers.meet(self.peer, welcome.incarnation, peers.epoch)
             if refusal is not None:
-                kind = ConnectionLostError if refusal.retry else WireError
+                kind = _NotYetError if refusal.retry else WireError
                 raise kind(refusal.reason)
             if welcome.received:
                 what = f"node {self.peer} had a link from this incarnation before, which was given up"
@@ -328,14 +334,12 @@ class OutgoingLink:
                     raise WireError(what) from error
 
     def _lose(self, error: AkoError) -> None:
-        """Give the link up; told through `up` before the first handshake, and through `on_lost` after it."""
-        was_up = self._settled.is_set()
+        """Give the link up, and say so, whether anybody waits for it in `up` or not."""
         self._give_up(error)
-        if was_up:
-            try:
-                self._around.on_lost(self.peer, str(error))
-            except Exception as failure:
-                report_failure(self._around.on_lost, failure)
+        try:
+            self._around.on_lost(self.peer, str(error))
+        except Exception as failure:
+            report_failure(self._around.on_lost, failure)
 
     def _give_up(self, error: AkoError) -> None:
         self._error = error
@@ -350,6 +354,6 @@ class OutgoingLink:
 def _raise_refusal(payload: memoryview) -> None:
     refusal = data_pb2.Refused()
     parse(payload, refusal)
-    kind = ConnectionLostError if refusal.retry else WireError
+    kind = _NotYetError if refusal.retry else WireError
     what = f"refused: {refusal.reason}"
     raise kind(what)

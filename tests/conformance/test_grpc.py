@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Iterator
 
 import grpc
 import grpc.aio
@@ -12,6 +14,7 @@ import pytest
 from dataflow.clock import SystemClock
 from dataflow.errors import AuthError, WireError
 from dataflow.runtime.certificates import JOB_DAYS, job_pair
+from dataflow.runtime.wire import CHANNEL_OPTIONS
 from dataflow.testing.conformance import Node, Subject, closed, run_check
 from dataflow.transport.base import Connection, ConnectionLostError
 from dataflow.transport.encryption import KeyPair
@@ -66,6 +69,32 @@ def test_call_without_a_token_ends_before_its_handler_or_body(capfd: pytest.Capt
 
     run(body)
     assert SECRET not in "".join(capfd.readouterr())
+
+
+@pytest.fixture
+def unanswered() -> Iterator[str]:
+    """An address at which nothing that opens a connection is answered, as behind a cut."""
+    with contextlib.ExitStack() as sockets:
+        listening = sockets.enter_context(socket.socket())
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(2):  # the kernel drops what comes beyond a full queue
+            waiting = sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_attempt_to_connect_through_a_cut_ends_before_tcp_gives_up(unanswered: str) -> None:
+    async def body(network: GrpcNetwork) -> None:
+        async with asyncio.timeout(15):  # gRPC's own limit is 20 s
+            with pytest.raises(ConnectionLostError):
+                await network.dial(unanswered)
+            async with grpc.aio.insecure_channel(unanswered, options=CHANNEL_OPTIONS) as to_master:
+                call: grpc.aio.StreamStreamCall[bytes, bytes] = to_master.stream_stream("/no/such")()
+                assert await call.code() == grpc.StatusCode.UNAVAILABLE
+
+    run(body)
 
 
 NOW_S = SystemClock().wall()

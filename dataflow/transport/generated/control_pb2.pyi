@@ -544,7 +544,7 @@ class StateChunk(_message.Message):
     def __init__(self, resumption_json: _Optional[bytes] = ..., data: _Optional[bytes] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class Connect(_message.Message):
-    __slots__ = ("addresses", "epoch", "incarnations")
+    __slots__ = ("addresses", "epoch", "incarnations", "answers")
     class AddressesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -562,10 +562,12 @@ class Connect(_message.Message):
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.ScalarMap[int, str]
     epoch: int
     incarnations: _containers.ScalarMap[int, int]
-    def __init__(self, addresses: _Optional[_Mapping[int, str]] = ..., epoch: _Optional[int] = ..., incarnations: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    answers: int
+    def __init__(self, addresses: _Optional[_Mapping[int, str]] = ..., epoch: _Optional[int] = ..., incarnations: _Optional[_Mapping[int, int]] = ..., answers: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ()
@@ -638,8 +640,10 @@ class LinkBroken(_message.Message):
     def __init__(self, peer: _Optional[int] = ..., reason: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Paused(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class CheckpointChunk(_message.Message):
     __slots__ = ("number", "data", "last")
@@ -670,11 +674,9 @@ class Ended(_message.Message):
     def __init__(self, statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("text", "where", "link")
+    __slots__ = ("text", "where")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
-    LINK_FIELD_NUMBER: _ClassVar[int]
     text: str
     where: str
-    link: bool
-    def __init__(self, text: _Optional[str] = ..., where: _Optional[str] = ..., link: _Optional[bool] = ...) -> None: ...
+    def __init__(self, text: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...

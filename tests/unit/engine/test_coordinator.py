@@ -183,7 +183,7 @@ def test_failure_of_a_node_that_has_ended_changes_nothing() -> None:
 
 def test_failed_link_while_deploying_is_the_cause_only_if_no_node_fails_by_itself_within_a_moment() -> None:
     job = deploying()
-    link = co.NodeFailed(0, "cannot connect to node right", link=True)
+    link = co.LinkBroken(0, 1, "cannot connect to node right")
     assert job.handle(link, 20.0) == [co.SetTimer(21.0)]
     assert job.handle(link, 20.5) == []
     finish = job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), 20.9)[-1]
@@ -192,6 +192,14 @@ def test_failed_link_while_deploying_is_the_cause_only_if_no_node_fails_by_itsel
     job.handle(link, 20.0)
     finish = job.handle(co.Tick(), 21.0)[-1]
     assert finish == co.Finish(JobState.FAILED, "node left: cannot connect to node right", "", 0)
+
+
+def test_node_that_was_paused_while_the_job_is_deployed_is_answered() -> None:
+    job = deploying()
+    assert job.handle(co.NodePaused(0, 1), 10.5) == []
+    job.handle(co.NodePrepared(1, ADDRESSES[1]), 11.0)
+    assert job.handle(co.NodePrepared(0, ADDRESSES[0]), 11.0) == [co.Connect(0, FIRST, 1), co.Connect(1, FIRST)]
+    assert job.handle(co.NodePaused(1, 1), 11.5) == [co.Connect(1, FIRST, 1)]
 
 
 def test_node_lost_while_deploying_fails_the_job() -> None:
@@ -260,7 +268,7 @@ events = st.one_of(
     st.builds(report, st.sampled_from([0.1, 0.95, float("nan"), None, True]), nodes),
     nodes.map(ended),
     nodes.map(lambda node: co.NodeFailed(node, "failed")),
-    nodes.map(lambda node: co.NodeFailed(node, "link", link=True)),
+    nodes.map(lambda node: co.LinkBroken(node, 1 - node, "link")),
     nodes.map(co.NodeLost),
     st.just(co.CancelAsked()),
     st.just(co.Tick()),

@@ -306,9 +306,18 @@ def test_broken_link_to_a_node_that_has_ended_costs_nobody_anything() -> None:
 
 def test_node_that_was_paused_is_told_the_membership_or_killed() -> None:
     job = running(2)
-    assert job.handle(co.NodePaused(1), 20.0) == [co.Connect(1, members(1, {0: 0, 1: 0}))]
+    assert job.handle(co.NodePaused(1, 1), 20.0) == [co.Connect(1, members(1, {0: 0, 1: 0}), 1)]
     job.handle(co.NodeStalled(1, "no progress"), 21.0)
-    assert job.handle(co.NodePaused(1), 21.0) == [co.KillNodes((1,))]
+    assert job.handle(co.NodePaused(1, 2), 21.0) == [co.KillNodes((1,))]
+
+
+def test_node_that_was_paused_before_it_is_a_member_is_answered_once_it_is() -> None:
+    job = running(2)
+    job.handle(co.NodeExited(1, KILLED), 20.0)
+    job.handle(co.Tick(), 30.0)
+    assert job.handle(co.NodePaused(1, 1), 31.0) == []
+    told = [command for command in job.handle(co.NodePrepared(1, "host:11"), 32.0) if isinstance(command, co.Connect)]
+    assert [(connect.node, connect.answers) for connect in told] == [(0, 0), (1, 1)]
 
 
 def test_node_that_dies_while_the_job_ends_is_not_started_again() -> None:
@@ -372,7 +381,7 @@ happenings = st.one_of(
     nodes.map(co.NodeBack),
     nodes.map(co.NodePaused),
     st.builds(lambda node, step: co.LinkBroken(node, (node + step) % 3, "down"), nodes, st.integers(1, 2)),
-    nodes.map(lambda node: co.NodeFailed(node, "link", link=True)),
+    st.tuples(nodes, nodes).map(lambda both: co.LinkBroken(*both, "link")),
     st.just(co.Tick()),
 )
 

@@ -228,7 +228,9 @@ def test_link_that_breaks_first_does_not_hide_the_node_that_failed(tmp_path: Pat
     async def scene(world: World) -> None:
         left, right = world.attach("a"), world.attach("b")
         job = world.submit("one", nodes=2)
-        world.say(left, job, failed=pb.Failed(text="the link to node b is lost", link=True))
+        for session, address in ((left, "127.0.0.1:1"), (right, "127.0.0.1:2")):
+            world.say(session, job, prepared=pb.Prepared(address=address))
+        world.say(left, job, link_broken=pb.LinkBroken(peer=1, reason="the link to node b is lost"))
         world.say(right, job, failed=pb.Failed(text="no memory"))
         assert world.state(job) == ("FAILED", "node b: no memory")
         assert world.store.job(job).status.failed_node == 1

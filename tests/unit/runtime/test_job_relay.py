@@ -12,7 +12,7 @@ import pytest
 from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Member, Resumption, describe
 from dataflow.engine.events import Snapshot
 from dataflow.engine.membership import Members
-from dataflow.errors import OperatorError, WireError
+from dataflow.errors import AuthError, OperatorError
 from dataflow.operators_api import Artifact
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.frames import pack_frame, read_frame
@@ -33,6 +33,8 @@ class FakeDriver:
     def __init__(self, report: Report, fails: Mapping[str, Exception]) -> None:
         self.report, self.fails, self.calls = report, fails, list[Any]()
         self.stopped = asyncio.Event()
+        self.resumed: list[int] = []
+        self.busy: asyncio.Event | None = None
 
     def called(self, name: str, *arguments: object) -> None:
         self.calls.append((name, *arguments) if arguments else name)
@@ -51,7 +53,14 @@ class FakeDriver:
         self.called("connect", members)
 
     async def meet(self, members: Members) -> None:
+        if self.busy is not None:
+            await self.busy.wait()
         self.called("meet", members)
+
+    def resume(self, pause: int) -> None:
+        self.resumed.append(pause)
+        if pause and self.busy is not None:
+            self.busy.set()
 
     def start(self) -> None:
         self.called("start")
@@ -157,44 +166,61 @@ def test_later_memberships_are_met_trouble_is_told_and_the_end_names_the_newest(
             pass
         assert agent.driver is not None
         agent.driver.report(LinkBroken(0, "down", 2))
-        agent.driver.report(Paused())
+        agent.driver.report(Paused(3))
         said = [await agent.hear() for _ in range(6)][-2:]
         assert said == [
             pb.ProcessMessage(link_broken=pb.LinkBroken(peer=0, reason="down", incarnation=2)),
-            pb.ProcessMessage(paused=pb.Paused()),
+            pb.ProcessMessage(paused=pb.Paused(number=3)),
         ]
         agent.tell(pb.ProcessCommand(connect=pb.Connect(addresses={1: "b:2"}, epoch=2, incarnations={1: 0})), STOP)
         assert (await agent.hear()).ended.epoch == 7
-        assert agent.driver.calls[3] == ("meet", Members(2, {1: 0}, {1: "b:2"}))
+        assert ("meet", Members(2, {1: 0}, {1: "b:2"})) in agent.driver.calls
         await agent.leave()
 
     converse(talk)
 
 
 @pytest.mark.parametrize(
-    ("method", "error", "link"),
+    ("method", "error"),
     [
-        ("prepare", OperatorError(what="no data"), False),
-        ("connect", WireError(what="no link"), True),
-        ("start", ValueError("anything"), False),
-        ("wait", OperatorError(what="it raised"), False),
+        ("prepare", OperatorError(what="no data")),
+        ("connect", AuthError(what="the token is wrong")),
+        ("start", ValueError("anything")),
+        ("wait", OperatorError(what="it raised")),
     ],
 )
-def test_failure_is_told_and_the_process_stays_until_it_is_asked_to_leave(
-    method: str, error: Exception, link: bool
-) -> None:
+def test_failure_is_told_and_the_process_stays_until_it_is_asked_to_leave(method: str, error: Exception) -> None:
     async def talk(agent: Conversation) -> None:
         agent.tell(DEPLOY, CONNECT, START)
         while (message := await agent.hear()).WhichOneof("body") != "failed":
             if message.WhichOneof("body") == "report":
                 agent.tell(STOP)
         failed = message.failed
-        assert (failed.text, failed.where, failed.link) == (f"{error}", "my_job.py:3", link)
+        assert (failed.text, failed.where) == (f"{error}", "my_job.py:3")
         assert not await agent.leave()
         assert agent.driver is not None
         assert agent.driver.calls[-1] == "close"
 
     converse(talk, {method: error})
+
+
+def test_answer_to_a_pause_is_read_while_the_driver_cannot_take_a_membership_in_for_that_pause() -> None:
+    async def talk(agent: Conversation) -> None:
+        agent.tell(DEPLOY, CONNECT, START)
+        while (await agent.hear()).WhichOneof("body") != "report":
+            pass
+        assert agent.driver is not None
+        agent.driver.busy = asyncio.Event()
+        members = pb.Connect(addresses={1: "b:2"}, epoch=2, incarnations={1: 0})
+        agent.tell(pb.ProcessCommand(connect=members))
+        members.answers = 1
+        agent.tell(pb.ProcessCommand(connect=members), STOP)
+        async with asyncio.timeout(60):
+            assert [message async for message in until_end(agent)]
+        assert agent.driver.resumed == [0, 0, 1]
+        await agent.leave()
+
+    converse(talk)
 
 
 def snapshot(number: int) -> Snapshot:

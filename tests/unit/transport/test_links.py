@@ -13,13 +13,14 @@ import pytest
 from dataflow.errors import WireError
 from dataflow.message import HEADER_NBYTES, Message
 from dataflow.testing.conformance import OPTIONS, Node, Numbered, Subject, closed, connected, run_check
+from dataflow.transport.base import Connection
 from dataflow.transport.codec import encode
 from dataflow.transport.faulty import CutAfter, FaultyNetwork
-from dataflow.transport.frames import only_frame, parse
+from dataflow.transport.frames import only_frame, pack_control, parse
 from dataflow.transport.generated import data_pb2
 from dataflow.transport.link_options import LinkOptions
 from dataflow.transport.memory import MemoryNetwork
-from dataflow.transport.peers import Identity, Peers, Refusal, hello
+from dataflow.transport.peers import Identity, Peers, Refusal, hello, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,65 @@ def test_patience_is_measured_on_the_injected_clock() -> None:
 
     run(body)
     assert clock.now_s == 30.0
+
+
+class Clock:
+    """Goes on by a second whenever somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def now(self) -> float:
+        return self.now_s
+
+    def wall(self) -> float:
+        return self.now_s
+
+    async def sleep(self, _duration_s: float) -> None:
+        self.now_s += 1.0
+
+
+def test_link_that_nobody_waits_for_is_reported_when_it_cannot_be_made() -> None:
+    async def body(subject: Subject) -> None:
+        clock = Clock()
+        node = Node(subject, 0, options=LinkOptions(patience_s=3.0), clock=clock, sleep=clock.sleep)
+        node.links.open({3: "memory:9"})
+        await node.until(lambda: bool(node.lost))
+        assert node.lost == [(3, "no connection for 3.0 s: nobody listens at memory:9")]
+        await closed([node])
+
+    run(body)
+
+
+@pytest.mark.parametrize(("refusals", "lost"), [(9, False), (11, True)])
+def test_peer_that_has_yet_to_hear_of_a_newcomer_is_given_longer_than_one_that_does_not_answer(
+    refusals: int, lost: bool
+) -> None:
+    async def body(subject: Subject) -> None:
+        clock, refused_so_far = Clock(), list[int]()
+
+        async def accept(connection: Connection) -> None:
+            await connection.read()
+            if len(refused_so_far) < refusals:
+                refused_so_far.append(1)
+                await connection.write(refused(Refusal("node 0 is not a member yet", retry=True)))
+            else:
+                welcome = data_pb2.Welcome(incarnation=0)
+                await connection.write(pack_control(data_pb2.KIND_WELCOME, welcome))
+            await connection.read()
+
+        options = LinkOptions(patience_s=2.0, hearing_s=10.0)
+        node = Node(subject, 0, options=options, clock=clock, sleep=clock.sleep)
+        connecting = node.links.connect({1: await subject.at(1).listen(accept)})
+        if lost:
+            with pytest.raises(WireError, match=r"no connection for 10.0 s: refused: node 0 is not a member yet"):
+                await connecting
+        else:
+            await connecting
+        assert bool(node.lost) == lost
+        await closed([node])
+
+    run(body)
 
 
 def test_close_while_connecting_ends_the_attempt() -> None:
