@@ -7,7 +7,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from ako_jobs.codec_settings import CodecConfig, window
+from ako_jobs.codec_settings import window
+from ako_jobs.look_ahead import LookAheadConfig
 from ako_jobs.worker import Setting, add_joining, add_worker, finish_after
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
@@ -26,7 +27,7 @@ from operators.send import SendIntervals, SendToPeers
 from operators.window import Window
 
 
-class Config(CodecConfig):
+class Config(LookAheadConfig):
     """Settings of an Ako job.
 
     Args:
@@ -38,7 +39,7 @@ class Config(CodecConfig):
     """
 
     gone: ClassVar[Mapping[str, str]] = {
-        **CodecConfig.gone,
+        **LookAheadConfig.gone,
         "gradients_per_s": "leave it out: each node measures its pace while it runs; p=auto and every=auto go by that",
     }
 
@@ -52,6 +53,9 @@ class Config(CodecConfig):
     def _accumulates(self) -> Self:
         if self.parsed_codec and not self.accumulate:
             message = "what a codec leaves out of a gradient is sent later, so it needs accumulate=true"
+            raise ValueError(message)
+        if self.look_ahead and not self.accumulate:
+            message = "look_ahead needs all updates to arrive, and accumulate=false loses some; leave one out"
             raise ValueError(message)
         return self
 
@@ -86,6 +90,7 @@ def build(config: Config) -> LogicalGraph:
         local=True,
         emits="update",
         slack=config.tau,
+        optimizer=config.worker_optimizer,
     )
     rotation = Rotation(receivers="worker", cost=cost)
     kept = window(setting, codec, "worker", updates=True, newest_only=not config.accumulate)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from ako_jobs.codec_settings import CodecConfig, send_whole
+from ako_jobs.codec_settings import send_whole
+from ako_jobs.look_ahead import LookAheadConfig
 from ako_jobs.worker import Setting, add_joining, add_worker, finish_after
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
@@ -16,7 +17,7 @@ from operators.clocks import Clocks
 from operators.receive import ReceiveFromPeers
 
 
-class Config(CodecConfig):
+class Config(LookAheadConfig):
     """Settings of an all-to-all job.
 
     Args:
@@ -26,6 +27,13 @@ class Config(CodecConfig):
 
     consistency: Literal["bsp", "ssp", "async"] = "ssp"
     tau: int = Field(default=4, ge=0)
+
+    @model_validator(mode="after")
+    def _has_updates_under_way(self) -> Self:
+        if self.look_ahead and self.consistency == "bsp":
+            message = "with consistency=bsp no update is under way to look ahead of; use nesterov=true, or ssp or async"
+            raise ValueError(message)
+        return self
 
 
 def build(config: Config) -> LogicalGraph:
@@ -39,6 +47,7 @@ def build(config: Config) -> LogicalGraph:
         local=not bsp,
         emits="gradient" if bsp else "update",
         slack={"bsp": 0, "ssp": config.tau, "async": None}[config.consistency],
+        optimizer=config.worker_optimizer,
     )
     if bsp:
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="worker")

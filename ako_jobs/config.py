@@ -71,7 +71,9 @@ class TrainingConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     gone: ClassVar[Mapping[str, str]] = {
-        "rule": "update rules are those of servers: ako run parameter_server rule=...; here, see momentum and nesterov"
+        "rule": "update rules are those of servers: ako run parameter_server rule=...; here, see momentum and nesterov",
+        "look_ahead": "it is for ako and all_to_all, where nobody keeps all momentum; with parameter_server use"
+        " rule=dana-slim, else nesterov=true",
     }
     """Settings that a job does not have, but others have or it once had, and what to do instead."""
 
@@ -214,6 +216,6 @@ def _explained(error: ErrorDetails, fields: Mapping[str, FieldInfo], gone: Mappi
         return ConfigError(what=f"{key}: must be given", fix=f"write {key}=value")
     field = fields[key]
     words = required(field)
-    near = difflib.get_close_matches(str(error["input"]), literals(field), n=1)
+    near = difflib.get_close_matches(str(error["input"]).lower(), literals(field), n=1)
     fix = f"did you mean {near[0]!r}?" if near else ""
     return ConfigError(what=f"{key}: must be {words}" if words else f"{key}: {message}", got=error["input"], fix=fix)

@@ -137,7 +137,8 @@ class RuleConfig(CodecConfig):
         if self.rule in _AT_SERVER:
             return Sgd()
         slim, momentum = self.rule == SLIM, self.momentum
-        return Sgd(momentum=momentum, nesterov=self.nesterov or slim, weight_decay=self.weight_decay, scaled=slim)
+        ahead = int(self.nesterov or slim)
+        return Sgd(momentum=momentum, look_ahead=ahead, weight_decay=self.weight_decay, scaled=slim)
 
     def _misfit(self) -> str:
         """What does not go together with the rule, and what to do; empty if all does."""

@@ -110,7 +110,7 @@ class Setting:
     def optimizer(self) -> Sgd:
         """What makes directions of gradients."""
         config = self.config
-        return Sgd(momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay)
+        return Sgd(momentum=config.momentum, look_ahead=int(config.nesterov), weight_decay=config.weight_decay)
 
     @property
     def checkpoints(self) -> Checkpoints | None:

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from operators.dnn.arrays import read_only
 from operators.messages import Vector
 
-_Accelerate = Callable[[Vector, Vector, Vector, np.float32, np.float32, np.float32, bool], None]
-_Travel = Callable[[Vector, Vector, Vector, np.float32, np.float32, np.float32, bool], None]
+_Step = Callable[[Vector, Vector, Vector, np.float32, np.float32, np.float32, np.float32, np.float32], None]
 
 
 class Sgd(BaseModel):
@@ -26,7 +25,12 @@ class Sgd(BaseModel):
 
         g <- g + weight_decay w
         v <- momentum v + g
-        direction = g + momentum v with Nesterov's, v without (Sutskever et al. 2013, equations 1 to 4)
+        direction = v, or g + momentum v with Nesterov's (Sutskever et al. 2013, equations 1 to 4)
+
+    Nesterov's looks one step ahead: the weights that it moves are where momentum alone is about to lead. With
+    `look_ahead` k they are where it leads in k steps, w = theta - (momentum + ... + momentum^k) v, and move by
+
+        direction = (1 + momentum + ... + momentum^(k-1)) g + momentum^k v          (docs/momentum.md)
 
     The learning rate scales the direction, so a schedule scales what earlier gradients put into v, too. With `scaled`
     it scales g in the second line instead: earlier updates stay what they were, and the direction is the update.
@@ -34,14 +38,14 @@ class Sgd(BaseModel):
 
     Args:
         momentum: share of the velocity that is kept.
-        nesterov: whether the direction looks ahead.
+        look_ahead: steps of momentum that the weights are ahead of those without: 1 is Nesterov's.
         weight_decay: strength of the pull towards zero.
         scaled: whether the learning rate is in the velocity.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    nesterov: bool = False
+    look_ahead: int = Field(default=0, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
     scaled: bool = False
 
@@ -60,8 +64,8 @@ class Sgd(BaseModel):
         """
         decay, scale = np.float32(self.weight_decay), np.float32(rate if self.scaled else 1.0)
         if self.momentum:
-            momentum = np.float32(self.momentum)
-            _accelerate(gradient, read_only(weights), velocity, momentum, scale, decay, self.nesterov)
+            shares = _shares(self.momentum, self.look_ahead)
+            _accelerate(gradient, read_only(weights), velocity, np.float32(self.momentum), scale, decay, *shares)
             return
         if self.weight_decay:
             gradient += decay * weights
@@ -81,7 +85,7 @@ def travel(
     momentum: float,
     rate: float,
     weight_decay: float = 0.0,
-    nesterov: bool = False,
+    look_ahead: int = 0,
 ) -> None:
     """Move weights as `Sgd` with `scaled` would, in one pass: what a server does that keeps a velocity.
 
@@ -92,18 +96,24 @@ def travel(
         momentum: see `Sgd`.
         rate: the learning rate.
         weight_decay: see `Sgd`.
-        nesterov: see `Sgd`.
+        look_ahead: see `Sgd`.
     """
     numbers = np.float32(momentum), np.float32(rate), np.float32(weight_decay)
-    _travel(weights, velocity, read_only(gradient), *numbers, nesterov)
+    _travel(weights, velocity, read_only(gradient), *numbers, *_shares(momentum, look_ahead))
+
+
+def _shares(momentum: float, look_ahead: int) -> tuple[np.float32, np.float32]:
+    """Shares of a step and of the velocity in a direction: 0 and 1 without looking ahead, 1 and momentum one step."""
+    kept = momentum**look_ahead
+    return np.float32((1 - kept) / (1 - momentum)), np.float32(kept)
 
 
 def _moved(velocity: np.float32, step: np.float32, momentum: np.float32) -> np.float32:
     return momentum * velocity + step
 
 
-def _direction(velocity: np.float32, step: np.float32, momentum: np.float32, nesterov: bool) -> np.float32:
-    return step + momentum * velocity if nesterov else velocity
+def _direction(velocity: np.float32, step: np.float32, of_step: np.float32, of_velocity: np.float32) -> np.float32:
+    return of_step * step + of_velocity * velocity
 
 
 def _accelerated(
@@ -113,12 +123,13 @@ def _accelerated(
     momentum: np.float32,
     rate: np.float32,
     decay: np.float32,
-    nesterov: bool,
+    of_step: np.float32,
+    of_velocity: np.float32,
 ) -> None:
     for i in range(gradient.size):
         step = rate * (gradient[i] + decay * weights[i])
         velocity[i] = _move(velocity[i], step, momentum)
-        gradient[i] = _direct(velocity[i], step, momentum, nesterov)
+        gradient[i] = _direct(velocity[i], step, of_step, of_velocity)
 
 
 def _travelled(
@@ -128,16 +139,17 @@ def _travelled(
     momentum: np.float32,
     rate: np.float32,
     decay: np.float32,
-    nesterov: bool,
+    of_step: np.float32,
+    of_velocity: np.float32,
 ) -> None:
     for i in range(gradient.size):
         step = rate * (gradient[i] + decay * weights[i])
         velocity[i] = _move(velocity[i], step, momentum)
-        weights[i] -= _direct(velocity[i], step, momentum, nesterov)
+        weights[i] -= _direct(velocity[i], step, of_step, of_velocity)
 
 
 # Without fast math: every product and sum is rounded as NumPy rounds it, so runs can be compared bit for bit.
 _compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
 _move, _direct = _compiled(_moved), _compiled(_direction)
-_accelerate = cast("_Accelerate", _compiled(_accelerated))
-_travel = cast("_Travel", _compiled(_travelled))
+_accelerate = cast("_Step", _compiled(_accelerated))
+_travel = cast("_Step", _compiled(_travelled))

@@ -3,7 +3,8 @@
     python benchmarks/reproductions/dana_runs.py --data /path/to/mnist --out dana.jsonl
 
 Each run is a line of JSON in the file; runs that are there are not made again, so this may be stopped and called
-again, with some rules, workers, seeds or rates only. At the end it prints the file's runs as tables.
+again, with some rules, workers, seeds or rates only. At the end it prints the file's runs as tables. With
+`--data-set cifar10` the folder is that of CIFAR-10; cifar10_from_jpeg.py makes one of a copy as JPEG files.
 """
 
 from __future__ import annotations
@@ -36,15 +37,30 @@ RULES: dict[str, dict[str, Any]] = {
     "easgd": {},
     "ssgd": {"momentum": 0.9, "nesterov": True},
 }
-SETTINGS: dict[str, Any] = {"data": "mnist", "epochs": 2, "warmup": 1, "warm_start": 0, "holdout": 0.1, "batch": 16}
-KEYS = ("compute", "workers", "lr", "seed", "rule")
+SETTINGS: dict[str, Any] = {"warmup": 1, "warm_start": 0, "holdout": 0.1, "batch": 16}
+COMPENSATED = ("dana-dc", "dc-asgd")
+"""Rules that have a lambda."""
+KEYS = ("compute", "workers", "lr", "seed", "rule", "data_set", "epochs", "dc_lambda")
 CHANCE = 10.0
 """Accuracy in percent that a run counts with whose loss was no number any more."""
 
 
-def one(compute: str, workers: int, lr: float, seed: int, rule: str, data: str) -> dict[str, Any]:
+def one(
+    compute: str,
+    workers: int,
+    lr: float,
+    seed: int,
+    rule: str,
+    data_set: str,
+    epochs: float,
+    dc_lambda: float,
+    folder: str,
+) -> dict[str, Any]:
     """A run: its accuracies in percent, and the means of the staleness of all workers' gradients."""
-    settings = {**SETTINGS, **RULES[rule], "rule": rule, "lr": lr, "seed": seed, "data_dir": data}
+    data = {"data": data_set, "data_dir": folder, "epochs": epochs}
+    settings = {**SETTINGS, **RULES[rule], **data, "rule": rule, "lr": lr, "seed": seed}
+    if rule in COMPENSATED:
+        settings["dc_lambda"] = dc_lambda
     model = ClusterModel.model_validate({"compute": compute, "step_s": 0.01, "rate": 1e12, "latency_s": 0.0})
     began = time.process_time()
     result = simulate("parameter_server", settings, nodes=workers + 1, model=model)
@@ -55,6 +71,9 @@ def one(compute: str, workers: int, lr: float, seed: int, rule: str, data: str) 
         "lr": lr,
         "seed": seed,
         "rule": rule,
+        "data_set": data_set,
+        "epochs": epochs,
+        "dc_lambda": dc_lambda,
         "state": result.state,
         "accuracy": found[-1] if result.state == "FINISHED" else CHANCE,
         "validations": found,
@@ -80,17 +99,18 @@ def runs(path: Path) -> list[dict[str, Any]]:
 
 
 def tables(found: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """For each kind of cluster and rate, a table with a row for each number of workers and one of gaps."""
-    groups: dict[tuple[str, float], list[dict[str, Any]]] = defaultdict(list)
+    """For each of the other settings, tables with a row for each number of workers: accuracy, gap and lag."""
+    groups: dict[tuple[str, float, str, float, float], list[dict[str, Any]]] = defaultdict(list)
     for run in found:
-        groups[run["compute"], run["lr"]].append(run)
-    for (compute, lr), group in sorted(groups.items()):
+        groups[run["data_set"], run["epochs"], run["compute"], run["lr"], run["dc_lambda"]].append(run)
+    for (data_set, epochs, compute, lr, dc_lambda), group in sorted(groups.items()):
         rules = [rule for rule in RULES if any(run["rule"] == rule for run in group)]
-        yield f"\ncompute {compute}, lr {lr:g}: accuracy, %"
+        what = f"\n{data_set}, {epochs:g} epochs, compute {compute}, lr {lr:g}, lambda {dc_lambda:g}"
+        yield f"{what}: accuracy, %"
         yield from rows(group, rules, lambda run: run["accuracy"], "{:.2f}")
-        yield f"\ncompute {compute}, lr {lr:g}: gap"
+        yield f"{what}: gap"
         yield from rows(group, rules, lambda run: run["staleness"].get("gap"), "{:.2g}")
-        yield f"\ncompute {compute}, lr {lr:g}: lag"
+        yield f"{what}: lag"
         yield from rows(group, rules, lambda run: run["staleness"].get("lag"), "{:.1f}")
 
 
@@ -113,8 +133,11 @@ def rows(group: Sequence[dict[str, Any]], rules: Sequence[str], value: Any, show
 def main() -> None:
     """Make the runs that are asked for and not there yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder of the MNIST files")
+    parser.add_argument("--data", required=True, help="folder of the data set's files")
     parser.add_argument("--out", type=Path, default=Path("dana.jsonl"))
+    parser.add_argument("--data-set", default="mnist", choices=["mnist", "cifar10"])
+    parser.add_argument("--epochs", type=float, default=2.0)
+    parser.add_argument("--dc-lambda", type=float, default=2.0, help="of rules with delay compensation")
     parser.add_argument("--compute", nargs="*", default=["gamma"], choices=["gamma", "gamma-heterogeneous"])
     parser.add_argument("--workers", nargs="*", type=int, default=[1, 8, 16, 32])
     parser.add_argument("--lr", nargs="*", type=float, default=[0.006])
@@ -122,7 +145,8 @@ def main() -> None:
     parser.add_argument("--rules", nargs="*", default=[*RULES], choices=[*RULES])
     asked = parser.parse_args()
     done = {tuple(run[key] for key in KEYS) for run in runs(asked.out)}
-    for run in product(asked.compute, asked.workers, asked.lr, asked.seeds, asked.rules):
+    same = [asked.data_set], [asked.epochs], [asked.dc_lambda]
+    for run in product(asked.compute, asked.workers, asked.lr, asked.seeds, asked.rules, *same):
         if run not in done:
             line = json.dumps(one(*run, asked.data))
             with asked.out.open("a") as file:

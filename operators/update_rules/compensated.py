@@ -37,7 +37,7 @@ class CompensatedRule(Rule):
     weight_decay: float = Field(default=0.0, ge=0)
     strength: float = Field(default=2.0, ge=0)
 
-    def _move(self, weights: Vector, velocity: Vector, gradient: Vector, rate: float, *, nesterov: bool) -> None:
+    def _move(self, weights: Vector, velocity: Vector, gradient: Vector, rate: float, *, look_ahead: int) -> None:
         travel(
             weights,
             velocity,
@@ -45,7 +45,7 @@ class CompensatedRule(Rule):
             momentum=self.momentum,
             rate=rate,
             weight_decay=self.weight_decay,
-            nesterov=nesterov,
+            look_ahead=look_ahead,
         )
 
 
@@ -71,7 +71,7 @@ class DcAsgd(CompensatedRule):
             numbers = np.float32(self.strength), np.float32(self.smoothing)
             _adapt(gradient, squares, read_only(weights), sent, read_only(push.gradient), *numbers)
         velocity = memory.vector(of_worker(push.worker), weights.size)
-        self._move(weights, velocity, gradient, push.rate, nesterov=False)
+        self._move(weights, velocity, gradient, push.rate, look_ahead=0)
 
 
 @final
@@ -90,7 +90,7 @@ class DanaDc(CompensatedRule):
         gradient = _corrected(master, sent, push.gradient, self.strength)
         velocity, total = memory.vector(of_worker(push.worker), weights.size), memory.vector(_TOTAL, weights.size)
         total -= velocity
-        self._move(weights, velocity, gradient, push.rate, nesterov=True)
+        self._move(weights, velocity, gradient, push.rate, look_ahead=1)
         total += velocity
 
     def master(self, weights: Vector, memory: Memory) -> Vector:

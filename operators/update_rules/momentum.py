@@ -34,7 +34,7 @@ class MomentumRule(Rule):
     momentum: float = Field(gt=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     per_worker: ClassVar[bool]
-    nesterov: ClassVar[bool] = False
+    look_ahead: ClassVar[int] = 0
 
     def update(self, weights: Vector, memory: Memory, push: Push) -> None:
         """Move along the velocity, brought up to date."""
@@ -45,7 +45,7 @@ class MomentumRule(Rule):
             momentum=self.momentum,
             rate=push.rate,
             weight_decay=self.weight_decay,
-            nesterov=self.nesterov,
+            look_ahead=self.look_ahead,
         )
 
 
@@ -91,7 +91,7 @@ class DanaZero(MomentumRule):
 
     kind: Literal["dana-zero"] = "dana-zero"
     per_worker: ClassVar[bool] = True
-    nesterov: ClassVar[bool] = True
+    look_ahead: ClassVar[int] = 1
 
     def master(self, weights: Vector, memory: Memory) -> Vector:
         """Theta of algorithm 4, which no worker sees: theta = Theta + momentum sum(v)."""

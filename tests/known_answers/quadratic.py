@@ -127,7 +127,7 @@ def turns_job(rule: AnyRule, updates: int, *, servers: int = 1, slim: bool = Fal
     """
     layout = Layout.of(WEIGHTS)
     sharding = Sharding(layout=layout)
-    optimizer = Sgd(momentum=0.9, nesterov=True, scaled=True) if slim else Sgd()
+    optimizer = Sgd(momentum=0.9, look_ahead=1, scaled=True) if slim else Sgd()
     schedule = Schedule(lr=RATE)
     graph = (
         LogicalGraph(name="turns")

@@ -64,6 +64,7 @@ def resumed(snapshots: list[Snapshot], of: PhysicalPlan, onto: PhysicalPlan) -> 
 EXACT: list[tuple[str, dict[str, Any], int, int]] = [
     ("ako", {}, 1, 1),
     ("ako", {"momentum": 0.9}, 1, 2),
+    ("ako", {"momentum": 0.9, "look_ahead": 3}, 1, 1),
     ("ako", {"codec": "topk"}, 1, 1),
     ("all_to_all", {"consistency": "ssp"}, 1, 1),
     ("sparse", {"codec": "threshold:tau=0.03"}, 1, 1),

@@ -257,7 +257,7 @@ def test_setting_schedule_cosine_with_nothing_but_warm_up_ends_with_it():
 
 def test_setting_optimizer_is_in_workers_and_warm_start():
     built = graph(ako, momentum=0.9, nesterov=True, weight_decay=0.001)
-    want = '"optimizer":{"momentum":0.9,"nesterov":true,"weight_decay":0.001'
+    want = '"optimizer":{"momentum":0.9,"look_ahead":1,"weight_decay":0.001'
     params = {element.name: element.params for element in built.elements}
     assert all(want in each for each in (built.operator("compute").params, params["velocity"], params["replica"]))
 

@@ -3,7 +3,7 @@ from typing import get_args
 
 import pytest
 
-from ako_jobs import ako, all_to_all, parameter_server, sparse
+from ako_jobs import ako, all_to_all, parameter_server, sparse, tree
 from ako_jobs.jobs import load_job, prepare
 from ako_jobs.parameter_server import Config, build
 from ako_jobs.update_rules import RuleName
@@ -27,8 +27,8 @@ def params(built, name):
     ("settings", "rule", "optimizer"),
     [
         ({}, Asgd(), Sgd()),
-        ({"momentum": 0.9, "nesterov": True}, Asgd(), Sgd(momentum=0.9, nesterov=True)),
-        ({"rule": "dana-slim", **KEPT}, Asgd(), Sgd(**KEPT, nesterov=True, scaled=True)),
+        ({"momentum": 0.9, "nesterov": True}, Asgd(), Sgd(momentum=0.9, look_ahead=1)),
+        ({"rule": "dana-slim", **KEPT}, Asgd(), Sgd(**KEPT, look_ahead=1, scaled=True)),
         ({"rule": "nag-asgd", **KEPT}, NagAsgd(**KEPT), Sgd()),
         ({"rule": "multi-asgd", **KEPT}, MultiAsgd(**KEPT), Sgd()),
         ({"rule": "lwp", **KEPT}, Lwp(**KEPT), Sgd()),
@@ -89,15 +89,57 @@ def test_velocity_is_where_the_momentum_is():
     ("settings", "said"),
     [
         ({"rule": "dana-slm"}, r"rule: must be asgd, .* \(got dana-slm\); did you mean 'dana-slim'\?"),
-        ({"rule": "dana-slim"}, "rule=dana-slim needs momentum; add momentum=0.9"),
+        ({"rule": "DANA-Slim"}, r"\(got DANA-Slim\); did you mean 'dana-slim'\?"),
+        ({"rule": ""}, r"rule: must be asgd, .* \(got ''\)$"),
+        *(
+            ({"rule": rule}, f"^rule={rule} needs momentum; add momentum=0.9$")
+            for rule in ("nag-asgd", "multi-asgd", "lwp", "dana-zero", "dana-slim", "dana-dc")
+        ),
+        ({"rule": "dana-slim", "momentum": 0}, "rule=dana-slim needs momentum"),
+        ({"rule": "dana-slim", "momentum": 1}, r"momentum: must be a number >= 0 and < 1 \(got 1\)"),
+        ({"rule": "dana-slim", "momentum": "nan"}, r"momentum: must be a number >= 0 and < 1 \(got nan\)"),
+        ({"rule": "dana-slim", "momentum": 0.9, "weight_decay": -1}, "weight_decay: must be a number >= 0"),
         ({"rule": "ssgd", "consistency": "ssp"}, "rule=ssgd is consistency=bsp, not ssp; leave out consistency"),
-        ({"rule": "lwp", "momentum": 0.9, "consistency": "bsp"}, "rule=lwp is asynchronous, .* leave out consistency"),
-        ({"rule": "easgd", "n_fetch": 2}, "rule=easgd needs a push and a pull per mini-batch; use n_push=1 n_fetch=1"),
+        ({"rule": "ssgd", "consistency": "async"}, "rule=ssgd is consistency=bsp, not async; leave out consistency"),
+        ({"rule": "ssgd", "n_fetch": 2}, "consistency=bsp needs a push and a pull per mini-batch"),
+        *(
+            ({"rule": rule, **more, "consistency": "bsp"}, f"rule={rule} is asynchronous, .* leave out consistency")
+            for rule, more in (("asgd", {}), ("lwp", {"momentum": 0.9}), ("downpour", {"n_push": 2, "n_fetch": 2}))
+        ),
+        *(
+            ({"rule": rule, "momentum": 0.9, "n_fetch": 2}, f"rule={rule} needs a push and a pull per mini-batch; use")
+            for rule in ("asgd", "easgd", "dana-dc", "yellowfin")
+        ),
+        (
+            {"rule": "downpour", "n_push": 2, "n_fetch": 3},
+            r"n_fetch must be a multiple .*\(got \(2, 3\)\); use n_fetch=2",
+        ),
+        ({"rule": "downpour", "n_push": 0}, r"n_push: must be a positive integer \(got 0\)"),
+        (
+            {"rule": "downpour", "n_push": 2, "n_fetch": 2, "consistency": "ssp"},
+            "consistency=ssp needs a push and a pull",
+        ),
         ({"rule": "downpour"}, "add n_push=4 n_fetch=4, or use rule=asgd"),
-        ({"rule": "dana-dc", "momentum": 0.9, "nesterov": True}, "says itself whether momentum looks ahead"),
+        *(
+            ({"rule": rule, "momentum": 0.9, "nesterov": True}, f"rule={rule} says itself whether momentum looks ahead")
+            for rule in ("nag-asgd", "multi-asgd", "lwp", "dc-asgd", "dana-zero", "dana-slim", "dana-dc", "yellowfin")
+        ),
+        ({"rule": "easgd", "nesterov": True}, "nesterov needs momentum; add momentum=0.9"),
+        ({"rule": "dc-asgd", "dc_lambda": -1}, r"dc_lambda: must be a number >= 0 \(got -1\)"),
+        ({"rule": "dc-asgd", "dc_lambda": "inf"}, r"dc_lambda: must be a number >= 0 \(got inf\)"),
+        (
+            {"rule": "dana-zero", "momentum": 0.9, "dc_lambda": 1},
+            "dc_lambda is for .* and rule is dana-zero; leave it out",
+        ),
+        ({"rule": "easgd", "alpha": 1}, r"alpha: must be a number > 0 and < 1 \(got 1\)"),
+        ({"consistency": "bsp", "alpha": 0.5}, "alpha is for rule=easgd, and rule is ssgd"),
         ({"dc_lambda": 1}, "dc_lambda is for rule=dc-asgd or dc-asgd-a or dana-dc, and rule is asgd; leave it out"),
         ({"alpha": 0.5}, "alpha is for rule=easgd, and rule is asgd"),
-        ({"rule": "gap-aware", "codec": "int8"}, "a code of them is not what arrives; add pull_codec=none"),
+        *(
+            ({"rule": rule, "momentum": 0.9, codec: "int8"}, f"rule={rule} compares weights .*; add pull_codec=none")
+            for rule in ("gap-aware", "dc-asgd", "dc-asgd-a", "dana-dc")
+            for codec in ("codec", "pull_codec")
+        ),
         ({"rule": "yellowfin", "servers": 2}, r"several servers have parts of it each \(got 2\); use servers=1"),
         ({"rule": "yellowfin", "servers": "all"}, "several servers have parts of it each .got all.; use servers=1"),
         ({"rule": "yellowfin", "model": "resnet20"}, "gradients of this one come in parts"),
@@ -112,7 +154,7 @@ def test_codec_of_pushes_goes_with_a_rule_that_looks_at_what_was_sent():
     assert params(graph(rule="dana-dc", momentum=0.9, codec="int8", pull_codec="none"), "serve")["codec"]
 
 
-@pytest.mark.parametrize("job", [ako, all_to_all, sparse])
+@pytest.mark.parametrize("job", [ako, all_to_all, sparse, tree])
 def test_topology_without_servers_says_where_rules_are(job):
     with pytest.raises(ConfigError, match=r"unknown key \(got rule\); .* ako run parameter_server rule="):
         job.Config.parse({"rule": "dana-slim"})

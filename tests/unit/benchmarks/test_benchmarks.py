@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
+
+from ako_jobs import ako
+from ako_jobs.parameter_server import Config
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
@@ -115,6 +119,12 @@ def dana_runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
+def momentum(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "reproductions"))
+    return importlib.import_module("momentum")
+
+
+@pytest.fixture
 def dana_speedup(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS / "reproductions"))
     return importlib.import_module("dana_speedup")
@@ -134,6 +144,9 @@ def test_tables_of_rules_have_mean_and_deviation_and_say_where_seeds_are_missing
             "workers": workers,
             "lr": 0.006,
             "rule": rule,
+            "data_set": "mnist",
+            "epochs": 2.0,
+            "dc_lambda": 2.0,
             "accuracy": accuracy,
             "staleness": {"gap": 2e-6},
         }
@@ -147,6 +160,45 @@ def test_tables_of_rules_have_mean_and_deviation_and_say_where_seeds_are_missing
         "| 16 |  | 50.00 (1) |",
     ]
     assert lines[8] == "| 8 | 2e-06 ± 0 |  |"
+    assert lines[0] == "\nmnist, 2 epochs, compute gamma, lr 0.006, lambda 2: accuracy, %"
+
+
+def test_run_of_rules_passes_lambda_to_those_that_have_one(
+    dana_runs: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def simulate(job: str, settings: dict[str, Any], **_: Any) -> SimpleNamespace:
+        Config.parse(settings)
+        asked.append(settings)
+        return SimpleNamespace(state="FAILED", reports=[], record={"nodes": []}, reason="it diverged")
+
+    monkeypatch.setattr(dana_runs, "simulate", simulate)
+    runs = [
+        dana_runs.one("gamma", 16, 0.01, 0, rule, "cifar10", 2.0, 0.25, "folder") for rule in ("dana-dc", "dana-slim")
+    ]
+    assert [each.get("dc_lambda") for each in asked] == [0.25, None]
+    assert {(run["accuracy"], run["data_set"], run["reason"]) for run in runs} == {(10.0, "cifar10", "it diverged")}
+
+
+def test_momentum_runs_are_told_apart_and_tabled_by_all_but_their_seed(
+    momentum: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def simulate(job: str, settings: dict[str, Any], *, nodes: int, **_: Any) -> SimpleNamespace:
+        ako.Config.parse(settings)
+        accuracy = 0.9 + settings["seed"] / 50
+        reports = [{"port": "validate.results", "accuracy": each, "validation_accuracy": 0.5} for each in (0, accuracy)]
+        return SimpleNamespace(state="FINISHED" if nodes > 1 else "FAILED", reports=reports, record={}, reason="")
+
+    monkeypatch.setattr(momentum, "simulate", simulate)
+    asked = [
+        momentum.Run(nodes, 0.9 if look else 0, look, 0.01, 8, 2, seed)
+        for nodes, look, seed in ((8, 3, 0), (8, 3, 1), (1, 0, 0))
+    ]
+    assert list(momentum.table([momentum.one(run, "folder") for run in asked]))[2:] == [
+        "| 1 | 0 | 0 | 0.01 | 8 | 2 | 10.00 | 10.00 | 1 |",
+        "| 8 | 0.9 | 3 | 0.01 | 8 | 2 | 91.00 ± 1.41 | 50.00 ± 0.00 | 2 |",
+    ]
 
 
 def test_staleness_of_a_run_is_the_mean_over_all_workers_samples(dana_runs: ModuleType) -> None:

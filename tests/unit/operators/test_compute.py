@@ -133,7 +133,7 @@ def test_compute_momentum_of_two_shards_sees_their_sum_once():
 
 
 def test_compute_restored_velocity_and_replica_go_on_as_if_never_interrupted():
-    sgd = Sgd(momentum=0.9, nesterov=True)
+    sgd = Sgd(momentum=0.9, look_ahead=1)
     whole, first, second = (make(optimizer=sgd) for _ in range(3))
     whole.send(*shards(1))
     first.send(*shards(1))
@@ -311,7 +311,7 @@ def test_compute_that_does_not_update_its_replica_measures_no_gap():
 def test_compute_scaled_momentum_keeps_earlier_updates_when_the_rate_changes(local):
     # Rates 0.1, 0.2 and 0.3 in turn: v <- v / 2 + rate g, and the update is rate g + v / 2.
     schedule = Schedule(lr=0.3, warmup_steps=6)
-    optimizer = Sgd(momentum=0.5, nesterov=True, scaled=True)
+    optimizer = Sgd(momentum=0.5, look_ahead=1, scaled=True)
     compute = make(local=local, schedule=schedule, optimizer=optimizer)
     start, velocity = IDENTITY.copy(), np.zeros_like(IDENTITY)
     for number in (1, 2, 3):

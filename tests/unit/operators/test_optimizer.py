@@ -9,8 +9,8 @@ SETTINGS = [
     {"weight_decay": 0.01},
     {"momentum": 0.9},
     {"momentum": 0.9, "weight_decay": 0.01},
-    {"momentum": 0.9, "nesterov": True},
-    {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    {"momentum": 0.9, "look_ahead": 1},
+    {"momentum": 0.9, "look_ahead": 1, "weight_decay": 0.01},
 ]
 
 
@@ -44,7 +44,7 @@ def test_direct_momentum_adds_up_halves():
 
 def test_direct_nesterov_looks_half_a_velocity_ahead():
     # v as above; direction = 1 + v / 2
-    found, velocity = directions(Sgd(momentum=0.5, nesterov=True), [vector(1, -2)] * 3, vector(9, 9))
+    found, velocity = directions(Sgd(momentum=0.5, look_ahead=1), [vector(1, -2)] * 3, vector(9, 9))
     assert found == [[1.5, -3], [1.75, -3.5], [1.875, -3.75]]
     assert velocity == [1.75, -3.5]
 
@@ -57,7 +57,7 @@ def test_direct_momentum_sums_decayed_gradients():
 
 def test_direct_scaled_has_the_rate_in_the_velocity():
     # v = 2 * 1, then 2 / 2 + 4 * 1; the direction is rate + v / 2
-    sgd = Sgd(momentum=0.5, nesterov=True, scaled=True)
+    sgd = Sgd(momentum=0.5, look_ahead=1, scaled=True)
     velocity, found = sgd.velocity(1), []
     for rate in (2.0, 4.0):
         direction = vector(1)
@@ -66,22 +66,54 @@ def test_direct_scaled_has_the_rate_in_the_velocity():
     assert found == [([3], [2]), ([6.5], [5])]
 
 
+def test_direct_look_ahead_of_two_steps_takes_both_at_once():
+    # v = 1, 3/2, 7/4; direction = (1 + 1/2) + v / 4
+    found, velocity = directions(Sgd(momentum=0.5, look_ahead=2), [vector(1, -2)] * 3, vector(9, 9))
+    assert found == [[1.75, -3.5], [1.875, -3.75], [1.9375, -3.875]]
+    assert velocity == [1.75, -3.5]
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_direct_look_ahead_weights_are_where_momentum_alone_leads_in_so_many_steps(steps):
+    # Integers and halves, so that every sum is exact: after any number of gradients, at changing rates.
+    sgd, rng = Sgd(momentum=0.5, look_ahead=steps, scaled=True), np.random.default_rng(steps)
+    theta, ahead, velocity, alone = (np.zeros(20, np.float32) for _ in range(4))
+    for rate in (1, 2, 1, 4, 2, 1):
+        gradient = rng.integers(-8, 8, 20).astype(np.float32)
+        alone = alone / 2 + rate * gradient
+        theta -= alone
+        sgd.direct(gradient, ahead, velocity, rate)
+        ahead -= gradient
+        coasting, speed = theta.copy(), alone.copy()
+        for _ in range(steps):
+            speed = speed / 2
+            coasting -= speed
+        np.testing.assert_array_equal(ahead, coasting)
+        np.testing.assert_array_equal(velocity, alone)
+
+
+def test_direct_look_ahead_without_end_is_plain_at_the_rate_of_the_long_run():
+    direction, sgd = vector(1, -2), Sgd(momentum=0.75, look_ahead=10**12, scaled=True)
+    sgd.direct(direction, vector(9, 9), vector(3, 3), 0.5)
+    assert direction.tolist() == [2, -4]
+
+
 def test_direct_scaled_without_momentum_is_the_update():
     direction, sgd = vector(1, -2), Sgd(scaled=True, weight_decay=0.5)
     sgd.direct(direction, vector(4, 8), sgd.velocity(2), 0.5)
     assert direction.tolist() == [1.5, 1]
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_travel_equals_direct_and_a_subtraction_bit_for_bit(nesterov):
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_travel_equals_direct_and_a_subtraction_bit_for_bit(steps):
     rng = np.random.default_rng(4)
-    sgd = Sgd(momentum=0.9, nesterov=nesterov, weight_decay=0.01, scaled=True)
+    sgd = Sgd(momentum=0.9, look_ahead=steps, weight_decay=0.01, scaled=True)
     one, other = (rng.standard_normal(50, np.float32) for _ in range(2))
     other[:] = one
     velocities = sgd.velocity(50), sgd.velocity(50)
     for rate in (0.1, 0.2, 0.05):
         gradient = rng.standard_normal(50, np.float32)
-        travel(one, velocities[0], gradient, momentum=0.9, rate=rate, weight_decay=0.01, nesterov=nesterov)
+        travel(one, velocities[0], gradient, momentum=0.9, rate=rate, weight_decay=0.01, look_ahead=steps)
         sgd.direct(gradient, other, velocities[1], rate)
         other -= gradient
         np.testing.assert_array_equal(one, other)
@@ -97,7 +129,7 @@ def test_direct_equals_numpy_bit_for_bit(settings):
         expected = gradient + decay * weights
         if sgd.momentum:
             want = mu * want + expected
-            expected = expected + mu * want if sgd.nesterov else want
+            expected = expected + mu * want if sgd.look_ahead else want
         sgd.direct(gradient, weights, velocity)
         assert np.array_equal(gradient, expected)
         weights -= np.float32(0.1) * gradient
@@ -110,7 +142,8 @@ def test_direct_equals_torch(settings):
     sgd, rng = Sgd(**settings), np.random.default_rng(1)
     weights, velocity = rng.normal(size=100).astype(np.float32), sgd.velocity(100)
     theirs = torch.nn.Parameter(torch.tensor(weights.copy()))
-    optimizer = torch.optim.SGD([theirs], lr=0.1, **settings)
+    theirs_alone = {key: value for key, value in settings.items() if key != "look_ahead"}
+    optimizer = torch.optim.SGD([theirs], lr=0.1, nesterov="look_ahead" in settings, **theirs_alone)
     for lr in (0.1, 0.1, 0.05, 0.05, 0.01):
         gradient = rng.normal(size=100).astype(np.float32)
         theirs.grad = torch.tensor(gradient.copy())
@@ -121,7 +154,9 @@ def test_direct_equals_torch(settings):
         np.testing.assert_allclose(weights, theirs.detach().numpy(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{"momentum": 1}, {"momentum": -0.1}, {"weight_decay": -1}, {"damping": 1}])
+@pytest.mark.parametrize(
+    "settings", [{"momentum": 1}, {"momentum": -0.1}, {"weight_decay": -1}, {"look_ahead": -1}, {"damping": 1}]
+)
 def test_sgd_impossible_values_are_refused(settings):
     with pytest.raises(ValidationError):
         Sgd(**settings)

@@ -206,7 +206,7 @@ def test_warm_start_is_plain_sgd_on_a_fraction_of_an_epoch(normalise):
 
 
 def test_warm_start_uses_the_optimizer():
-    sgd = Sgd(momentum=0.5, nesterov=True, weight_decay=0.125)
+    sgd = Sgd(momentum=0.5, look_ahead=1, weight_decay=0.125)
     model, weights = Model(TWO), initial_weights(TWO, None, 6).copy()
     order, tiny = epoch_order(20, 6, 0, 1 << 20)[:10], open_data(data(20))
     velocity, out = np.zeros_like(weights), np.empty_like(weights)

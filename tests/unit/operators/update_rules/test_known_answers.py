@@ -26,7 +26,7 @@ def test_rule_two_workers_in_turns_give_the_known_answers(rule, third, fourth, e
 
 def slim(updates):
     """DANA-Slim (algorithm 6): Theta after each update, and theta of the change of variable (equation 15)."""
-    sgd, turns = Sgd(momentum=0.9, nesterov=True, scaled=True), Turns(Asgd(), 2, np.ones(1))
+    sgd, turns = Sgd(momentum=0.9, look_ahead=1, scaled=True), Turns(Asgd(), 2, np.ones(1))
     velocities = [sgd.velocity(1) for _ in range(2)]
     sent, theta = [], []
     for number in range(updates):
@@ -83,7 +83,7 @@ def test_dana_zero_equals_the_papers_algorithm_4_and_dana_slim_for_a_thousand_ra
     """Three workers in random order; DANA-Zero as kept, as printed (in float64), and DANA-Slim."""
     rng, curvature = np.random.default_rng(2), np.linspace(0.1, 1, 17, dtype=np.float32)
     start = rng.normal(size=17).astype(np.float32)
-    sgd = Sgd(momentum=0.9, nesterov=True, scaled=True)
+    sgd = Sgd(momentum=0.9, look_ahead=1, scaled=True)
     zero, slim = Turns(DanaZero(momentum=0.9), 3, start), Turns(Asgd(), 3, start)
     own = [sgd.velocity(17) for _ in range(3)]
     theta, printed = start.astype(np.float64), np.zeros((3, 17))
