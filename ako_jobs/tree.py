@@ -138,7 +138,7 @@ def add_sharing(graph: LogicalGraph, push: Push, absorb: Absorb) -> LogicalGraph
         .with_operator("hear", ReceiveContributions(), role="worker")
         .with_operator("absorb", absorb, role="worker")
         .connect("compute.gradients", "push")
-        .connect("push", "tell")
+        .connect("push.notices", "tell")
         .connect("tell", "hear", route=Route.BY_DESTINATION)
         .connect("hear", "absorb")
         .connect("absorb.notices", "tell")

@@ -20,6 +20,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from dataflow.errors import OperatorError
+from dataflow.message import Message
 from dataflow.node_context import NodeContext
 from dataflow.ports import Emission, In, Out
 from dataflow.state import Access
@@ -95,6 +96,42 @@ class Checkpoint:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """A change of a running job that somebody has asked for; all nodes make it, or none does.
+
+    Nodes are told in two stages: ``prepare``, to which each answers with a reported `Adjusted`, and, once all have said
+    that they are ready, ``make``; or else ``drop``.
+
+    Args:
+        number: of the change; higher than of any before.
+        stage: ``prepare``, ``make`` or ``drop``.
+        text: with ``prepare``, what is to be changed; only operators know what it means.
+    """
+
+    number: int
+    stage: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Adjusted(Message):
+    """What an operator reports of a change of its running job; see `Adjustment`. One operator of a node does so.
+
+    Args:
+        adjustment: number of the change.
+        stage: ``ready`` or ``refused``, before it is made; then ``begun`` when it is made on this node, and ``settled``
+            once nothing of it is left to do here.
+        touched: something was changed on this node, which therefore may have paused what it does.
+        why: why it is refused.
+    """
+
+    adjustment: int
+    stage: str
+    touched: bool = False
+    why: str = ""
+
+
 Effect = Emission | Sample | Artifact | EndOfData | Checkpoint
 Emissions = Iterator[Effect]
 
@@ -108,6 +145,7 @@ HOOKS = {
     "on_joined": 1,
     "on_rates": 1,
     "on_timer": 0,
+    "on_adjust": 1,
 }
 """Methods that may ask for state by parameter name, with the number of positional arguments each is given.
 
@@ -115,7 +153,8 @@ HOOKS = {
 `on_left(node, **state)` behind the last message of a node that has ended or died, or, if this operator receives none of
 it, when it has died; `on_joined(node, **state)` when one that had died is a member again, ahead of its first message;
 `on_rates(rates, **state)` when the node has measured how fast it is (`dataflow.reports.Rates`); `on_timer(**state)`
-every `Operator.timer_s` seconds. Only `process` is required.
+every `Operator.timer_s` seconds; `on_adjust(adjustment, **state)` when the running job is to be changed
+(`Adjustment`). Only `process` is required.
 """
 
 

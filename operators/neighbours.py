@@ -5,14 +5,15 @@ from __future__ import annotations
 from pydantic import Field
 
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, EndOfData, Operator, Sample
-from dataflow.ports import In, Out
+from dataflow.operators_api import Adjusted, Adjustment, Emissions, EndOfData, Operator, Sample
+from dataflow.ports import BoundOut, In, Out
 from dataflow.state import Writes
 from operators.messages import Gradient, Progress
 from operators.schedule import Schedule
 from operators.share import Contribution
 from operators.share_clocks import ShareClocksState
-from operators.shared_replica import Notice, SharedReplicaState
+from operators.shared_replica import Notice, SharedReplicaState, edges_among
+from operators.topology import Topology
 
 
 class Push(Operator):
@@ -20,9 +21,6 @@ class Push(Operator):
 
     The samples are `missing`: updates of others that the belief lacks, as far as is known; and `moved`: how far a pull
     has moved the replica.
-
-    If the tree is changed, `rewired` are the gradients from then until all new neighbours have spoken, in which the
-    replica goes on by itself.
 
     Args:
         every: gradients between two pushes.
@@ -35,27 +33,28 @@ class Push(Operator):
     change_after: int | None = Field(default=None, ge=1)
     gradients = In(Gradient)
     notices = Out(Notice)
+    adjusted = Out(Adjusted, reported=True)
     replica = Writes()
     clocks = Writes()
 
     def process(self, gradient: Gradient, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         """Push and pull, if it is time, and say who is to be told."""
-        if gradient.number == self.change_after:
+        changes, pushes = gradient.number == self.change_after, gradient.number % self.every == 0
+        if changes:
             replica.rewire()
-        if gradient.number % self.every == 0:
+            yield from _tell(self.adjusted, replica)
+        if pushes:
             replica.push()
             yield Sample("moved", replica.pull())
+        if changes or pushes:
             yield from map(self.notices, replica.react(clocks))
         yield Sample("missing", float(replica.sharing.missing()))
-        rewired = replica.settled()
-        if rewired is not None:
-            yield Sample("rewired", float(rewired))
 
     def on_end(self, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         """Push what is left; nothing more comes from this node."""
         replica.push()
-        replica.rewire()
-        replica.sharing.end()
+        replica.end()
+        yield from _tell(self.adjusted, replica)
         yield from map(self.notices, replica.react(clocks))
 
 
@@ -112,15 +111,21 @@ class Absorb(Operator):
 
     Once all that reaches the node is final it pulls, emits nothing more, and waits for the others' end.
 
+    If the tree is changed, the sample `rewired` are the gradients from then until all new neighbours have spoken, in
+    which the replica goes on by itself.
+
     Args:
+        role: of the nodes.
         period_s: seconds between two looks at what neighbours have not been told; 0: they are told of each change.
     """
 
     pool = "network"
+    role: str = "worker"
     period_s: float = Field(default=0.0, ge=0)
     contributions = In(Contribution)
     notices = Out(Notice)
     finished = Out(Progress)
+    adjusted = Out(Adjusted, reported=True)
     replica = Writes()
     clocks = Writes()
 
@@ -131,6 +136,21 @@ class Absorb(Operator):
         told = replica.arrive(contribution)
         if told is not None and replica.sharing.absorb(contribution.origin, told):
             yield from self._react(replica, clocks)
+        else:
+            yield from _tell(self.adjusted, replica)
+
+    def on_adjust(
+        self, adjustment: Adjustment, replica: SharedReplicaState, clocks: ShareClocksState, node: NodeContext
+    ) -> Emissions:
+        """Get ready for another tree, and change to it once all are ready."""
+        if replica.sharing.through:
+            return
+        if adjustment.stage == "prepare":
+            edges = edges_among(Topology.model_validate_json(adjustment.text), node.members[self.role])
+            replica.prepare(adjustment.number, edges)
+        else:
+            replica.decide(adjustment.number, make=adjustment.stage == "make")
+        yield from self._react(replica, clocks)
 
     @property
     def timer_s(self) -> float:
@@ -155,6 +175,13 @@ class Absorb(Operator):
 
     def _react(self, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         yield from map(self.notices, replica.react(clocks))
+        yield from _tell(self.adjusted, replica)
         if replica.sharing.through:
             replica.pull()
             yield EndOfData()
+
+
+def _tell(port: BoundOut[Adjusted], replica: SharedReplicaState) -> Emissions:
+    """What there is to tell of changes of the tree."""
+    for told in replica.reports():
+        yield port(told) if isinstance(told, Adjusted) else told

@@ -138,7 +138,7 @@ class Sharing:
     ) -> None:
         self.node, self.ended = node, False
         self._own = Total(own.values.copy(), own.counts.copy())
-        self._waves, self._above, self._eager, self._acknowledges = waves, above, eager, acknowledges
+        self.waves, self._above, self._eager, self._acknowledges = waves, above, eager, acknowledges
         self.known = np.zeros((2, own.counts.size), np.int64)
         self.counts = own.counts.copy()
         """(nodes,) updates in the belief by the node that made them; never written again."""
@@ -322,7 +322,7 @@ class Sharing:
         for neighbour, side in self.sides.items():
             if side.closed:
                 continue
-            if self._waves == "neighbours":
+            if self.waves == "neighbours":
                 side.owed |= neighbour != source
             elif self._above is None or neighbour == self._above:
                 side.owed |= self._above is None or source != self._above

@@ -15,7 +15,7 @@ import numpy as np
 
 from dataflow.message import Message
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Sample
+from dataflow.operators_api import Adjusted, Sample
 from dataflow.state import StateElement, StateKind
 from operators.compression import Codec, Residual, add
 from operators.dnn import NetworkSpec
@@ -31,6 +31,24 @@ from operators.vector_state import VectorState
 from operators.warm_start import WarmStart, initial_weights
 
 Flow = Literal["newest", "period"]
+
+PLANNED: Final = 1
+"""Number of a change of the tree that the job has planned; those that are asked for have higher ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewiring:
+    """A change of the tree that this node is to make.
+
+    Args:
+        number: of the change, and of the edges that it makes.
+        edges: the tree as it is to be.
+        sure: it is made in any case; if not, somebody else says whether, once all nodes are ready.
+    """
+
+    number: int
+    edges: Edges
+    sure: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +81,8 @@ class SharedReplicaState(VectorState):
         codec: what makes fewer bytes of sums; none if None.
         layers: offset at which each layer begins.
         rate: learning rate of gradients, for codes.
-        change: the edges of the tree, and what they are to be changed to; None if they stay.
+        edges: of the tree.
+        then: what they are changed to as planned; None if that is nothing.
     """
 
     def __init__(
@@ -78,7 +97,8 @@ class SharedReplicaState(VectorState):
         codec: Codec | None = None,
         layers: tuple[int, ...] = (0,),
         rate: Schedule | None = None,
-        change: tuple[Edges, Edges] | None = None,
+        edges: Edges = (),
+        then: Edges | None = None,
     ) -> None:
         super().__init__(initial + sharing.belief.values)
         self.sharing = sharing
@@ -92,8 +112,12 @@ class SharedReplicaState(VectorState):
         self._rounds: dict[int, int] = {}
         self._round = 0
         self._arriving: dict[int, Vector] = {}
-        self._change, self._epoch = change, 0
-        self._changed_at = 0
+        self._edges, self._epoch = edges, 0
+        self._rewiring = None if then is None else Rewiring(PLANNED, then, sure=True)
+        self._reports: list[Adjusted] = []
+        self._changed_at: int | None = None
+        self._alone = 0
+        self._ends = False
         self._meet(sharing.sides)
 
     def descend(self, direction: Vector, rate: float, *, scale: bool) -> None:
@@ -130,25 +154,70 @@ class SharedReplicaState(VectorState):
         self.values = after
         return change
 
+    def prepare(self, number: int, edges: Edges) -> None:
+        """Be told of a change that somebody asks for, and say whether this node is ready for it.
+
+        A node that is ready ends only once it is told what becomes of the change.
+
+        Args:
+            number: of the change; one that has been made, or that is known, changes nothing.
+            edges: the tree as it is to be.
+        """
+        if number <= self._epoch or (self._rewiring is not None and self._rewiring.number == number):
+            return
+        why = self._why_not()
+        if why:
+            self._reports.append(Adjusted(number, "refused", why=why))
+            return
+        self._rewiring = Rewiring(number, edges, sure=False)
+        self._reports.append(Adjusted(number, "ready"))
+
+    def decide(self, number: int, *, make: bool) -> None:
+        """Be told that all are ready for a change, and make it; or that it is not made."""
+        if self._rewiring is None or self._rewiring.number != number:
+            return
+        if make:
+            self.rewire()
+        else:
+            self._rewiring = None
+        if self._ends:
+            self.end()
+
     def rewire(self) -> None:
-        """Change the tree as declared, if that has not been done; who hears of it from a new neighbour does so, too.
+        """Make the change of the tree that this node knows of; who hears of it from a new neighbour does so, too.
 
         Nobody waits: until all new neighbours have spoken the replica goes on with own updates, and is not pulled.
         """
-        if self._change is None:
+        if self._rewiring is None:
             return
-        (before, after), self._change = self._change, None
-        known = {neighbour: side.epoch for neighbour, side in self.sharing.sides.items()}
-        self._epoch, self._changed_at = self._epoch + 1, self._made
-        rewire(self.sharing, before, after, epoch=self._epoch)
-        self._meet(each for each, side in self.sharing.sides.items() if known.get(each) != side.epoch)
+        rewiring, self._rewiring = self._rewiring, None
+        before, known = self._edges, {neighbour: side.epoch for neighbour, side in self.sharing.sides.items()}
+        self._edges, self._epoch, self._changed_at = rewiring.edges, rewiring.number, self._made
+        rewire(self.sharing, before, self._edges, epoch=self._epoch)
+        changed = [each for each, side in self.sharing.sides.items() if known.get(each) != side.epoch]
+        self._meet(changed)
+        self._reports.append(Adjusted(self._epoch, "begun", touched=not self.sharing.whole))
+        self._settle()
 
-    def settled(self) -> int | None:
-        """Own updates made from a change of the tree until all new neighbours had spoken; once, and else None."""
-        if not (self._changed_at and self.sharing.whole):
-            return None
-        made, self._changed_at = self._made - self._changed_at, 0
-        return made
+    def end(self) -> None:
+        """Make no more updates; what was planned is changed before, and what may yet be is waited for."""
+        self._ends = self._rewiring is not None and not self._rewiring.sure
+        if not self._ends:
+            self.rewire()
+            self.sharing.end()
+
+    def reports(self) -> Iterator[Adjusted | Sample]:
+        """What there is to tell of changes of the tree.
+
+        The sample `rewired` are the updates that this node has made by itself, from a change until all new neighbours
+        had spoken.
+        """
+        self._settle()
+        reports, self._reports = self._reports, []
+        for report in reports:
+            if report.stage == "settled":
+                yield Sample("rewired", float(self._alone))
+            yield report
 
     def react(self, clocks: ShareClocksState) -> Iterator[Notice]:
         """Bring clocks up to date after a change, and in bulk-synchronous rounds the replica; who is to be told.
@@ -219,6 +288,21 @@ class SharedReplicaState(VectorState):
                 return None
             total = Total(self._arriving.pop(said.origin), said.counts)
         return Told(said.number, said.epoch, said.heard, said.final, said.known, total)
+
+    def _settle(self) -> None:
+        """Note that all new neighbours have spoken, if they have."""
+        if self._changed_at is not None and self.sharing.whole:
+            self._alone, self._changed_at = self._made - self._changed_at, None
+            self._reports.append(Adjusted(self._epoch, "settled"))
+
+    def _why_not(self) -> str:
+        if self._consistency == "bsp" or self.sharing.waves == "root":
+            return "its tree cannot be changed with bsp or waves=root"
+        if self._ends or self.sharing.ended:
+            return "it has made all its updates"
+        if self._rewiring is not None or not self.sharing.whole:
+            return "it has not made another change of the tree yet"
+        return ""
 
     def samples(self) -> Iterator[Sample]:
         """What is told of the codes, if there are any."""
@@ -349,7 +433,7 @@ class SharedReplica(StateElement):
             ConfigError: the topology is no tree of so many nodes.
         """
         members = node.members[self.role]
-        edges = _edges(self.topology, members)
+        edges = edges_among(self.topology, members)
         sides = behind(edges, node.index)
         sharing = Sharing(
             node.index,
@@ -372,9 +456,15 @@ class SharedReplica(StateElement):
             codec=self.codec,
             layers=self.layers,
             rate=self.rate,
-            change=None if self.then is None else (edges, _edges(self.then, members)),
+            edges=edges,
+            then=None if self.then is None else edges_among(self.then, members),
         )
 
 
-def _edges(topology: Topology, members: Sequence[int]) -> Edges:
+def edges_among(topology: Topology, members: Sequence[int]) -> Edges:
+    """The edges of a topology, by numbers of nodes.
+
+    Raises:
+        ConfigError: it is no tree of so many nodes.
+    """
     return tuple(sorted((members[one], members[other]) for one, other in topology.of(len(members))))

@@ -33,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "status": ("jobs", "show a job, or the nodes of a master"),
     "logs": ("jobs", "show what a job's processes print"),
     "cancel": ("jobs", "stop a job"),
+    "topology": ("topology", "change the tree of a running job"),
     "master": ("master", "start a master"),
     "node": ("node", "attach this machine to a master"),
     "token": ("access", "print a token that nodes or clients need; make certificates"),

@@ -65,6 +65,8 @@ class Progress:
         elif event.master_away is not None:
             from_s, to_s = event.master_away
             self._say(f"the master is back after {seconds(to_s - from_s)}; the job went on")
+        elif event.adjustment is not None:
+            self._say(str(event.adjustment))
         elif event.change is not None:
             self._say(f"node {event.node} {event.change}")
         else:

@@ -23,6 +23,7 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import (
     HOOKS,
     RECORD_FOLDER,
+    Adjustment,
     Artifact,
     Checkpoint,
     EndOfData,
@@ -190,6 +191,7 @@ class Chain:
         self.minds_joining = any(member.has("on_joined") for member in self.members)
         self.ends_itself = self.members[0].operator.ends_itself
         self.minds_rates = any(member.has("on_rates") for member in self.members)
+        self.minds_adjusting = any(member.has("on_adjust") for member in self.members)
         self.timer_s = min(
             (member.operator.timer_s for member in self.members if member.has("on_timer") and member.operator.timer_s),
             default=0.0,
@@ -208,7 +210,7 @@ class Chain:
         )
         self.left_needs, self.end_needs = self._hook_needs("on_left"), self._hook_needs("on_end")
         self.joined_needs, self.rates_needs = self._hook_needs("on_joined"), self._hook_needs("on_rates")
-        self.timer_needs = self._hook_needs("on_timer")
+        self.timer_needs, self.adjust_needs = self._hook_needs("on_timer"), self._hook_needs("on_adjust")
 
     def ready(self, given: Given) -> bool:
         """Whether every `ready` predicate of the chain holds for what `gate_uses` asks for.
@@ -258,6 +260,10 @@ class Chain:
     def rates(self, rates: Rates, given: Given, step: int) -> Outcome:
         """What the operators give when their node has measured how fast it is, in chain order."""
         return self._hook("on_rates", (rates,), given, step)
+
+    def adjust(self, adjustment: Adjustment, given: Given, step: int) -> Outcome:
+        """What the operators give when the running job is to be changed, in chain order."""
+        return self._hook("on_adjust", (adjustment,), given, step)
 
     def timer(self, given: Given, step: int) -> Outcome:
         """What the operators give when their time has come, in chain order."""

@@ -15,9 +15,10 @@ from dataflow.engine.inbox import Delivery, Inbox
 from dataflow.engine.inputs import Inputs, Source
 from dataflow.engine.news import News
 from dataflow.message import Sharded
+from dataflow.operators_api import Adjustment
 from dataflow.reports import Rates
 
-Role = Literal["message", "shard", "merge", "step", "rates", "timer", "end"]
+Role = Literal["message", "shard", "merge", "step", "rates", "timer", "adjust", "end"]
 
 
 @dataclass(init=False, slots=True, eq=False)
@@ -79,8 +80,9 @@ class ChainState:
     this source gives. `rates` are the newest that its operators have not been given. `checkpoint` is the number of one
     that is due before the chain goes on, and `ahead` how much that counts from is more than the steps made here.
     `telling` is the node of which operators are being told the first of the `news`. `timed` says that their time has
-    come, `silent` that the chain emits nothing more, `alone` that no other chain that has not ended writes what this
-    one's merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
+    come, `adjustments` are what they are still to hear of changes of the job. `silent` says that the chain emits
+    nothing more, `alone` that no other chain that has not ended writes what this one's merge writes. `turn` and `awake`
+    are for `dataflow.engine.turns`.
     """
 
     def __init__(self, chain: Chain, inputs: Inputs) -> None:
@@ -99,6 +101,7 @@ class ChainState:
         self.running: deque[Running] = deque()
         self.step: Step | None = None
         self.rates: Rates | None = None
+        self.adjustments: deque[Adjustment] = deque()
         self.offered: Offered | None = None
         self.next_step = self.next_shard = 0
         self.exhausted = self.stopping = self.ending = self.silent = self.timed = False
@@ -134,7 +137,7 @@ class ChainState:
             return self.step.merging
         if self.checkpoint is not None:
             return bool(self.running) or self.gate_shut
-        if self.rates is not None or self.timed or (self.news and not self.ending):
+        if self.rates is not None or self.timed or self.adjustments or (self.news and not self.ending):
             return False
         if self.source:
             waits = bool(self.running) or self.gate_shut or not self.has_room()
@@ -177,7 +180,7 @@ class ChainState:
         """Whether nothing will come any more and nothing is under way."""
         if self.ending or self.running or self.step is not None or self.rates is not None:
             return False
-        if self.inbox.size or self.news:
+        if self.inbox.size or self.news or self.adjustments:
             return False
         if self.source:
             return self.exhausted or (self.stopping and not self.next_shard)

@@ -150,6 +150,19 @@ class CancelAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class AdjustAsked:
+    """Somebody wants the running job changed; see `JobCoordinator.why_not_adjusted`, which is asked before.
+
+    Args:
+        operation_id: made by whoever asks.
+        text: what is to be changed, for operators.
+    """
+
+    operation_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: the answer to the last `SetTimer`; harmless at any other time."""
 
@@ -170,6 +183,7 @@ Event = (
     | LinkBroken
     | DrainAsked
     | CancelAsked
+    | AdjustAsked
     | Tick
 )
 
@@ -217,6 +231,37 @@ class Leave:
     """Have a node give the others all that it has begun, and end without waiting for them."""
 
     node: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdjustNodes:
+    """Tell nodes of a change of the job; the fields are those of `dataflow.operators_api.Adjustment`."""
+
+    nodes: tuple[int, ...]
+    number: int
+    stage: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TellAdjustment:
+    """Tell everybody how far a change of the job is.
+
+    Args:
+        number: of the change.
+        stage: ``asked``, ``dropped``, ``begun`` or ``settled``.
+        reason: why it is dropped.
+        touched: nodes that had something to change.
+        inside_s: the longest time that one of these took until it was settled; 0 before.
+        outside_s: the longest time that any other node took.
+    """
+
+    number: int
+    stage: str
+    reason: str = ""
+    touched: tuple[int, ...] = ()
+    inside_s: float = 0.0
+    outside_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,5 +330,17 @@ class Finish:
 
 
 Command = (
-    Deploy | Connect | Start | StopNodes | Leave | CloseNodes | KillNodes | ChangeNode | SetTimer | ChangeState | Finish
+    Deploy
+    | Connect
+    | Start
+    | StopNodes
+    | Leave
+    | AdjustNodes
+    | TellAdjustment
+    | CloseNodes
+    | KillNodes
+    | ChangeNode
+    | SetTimer
+    | ChangeState
+    | Finish
 )

@@ -13,7 +13,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dataflow.engine.adjusting import Adjusting, tells_of_change
 from dataflow.engine.coordination import (
+    AdjustAsked,
     CancelAsked,
     ChangeNode,
     ChangeState,
@@ -84,6 +86,7 @@ class JobCoordinator:
         min_nodes: the fewest nodes that it goes on with once it runs.
         needed: nodes that it cannot do without.
         irreplaceable: those of them that are never started again.
+        adjusted: nodes with operators that can be told to change something while the job runs.
         rng: draws the jitter of restarts.
 
     A master that takes a job over gives a fresh coordinator the same events at the same times, and has it where it was.
@@ -93,6 +96,7 @@ class JobCoordinator:
         stopped_by: the first stop rule that held, or cancel; empty before.
         started_s: when it began to run, on the clock of `now`; None before.
         nodes: what has become of its nodes.
+        adjusting: how far changes of it are that were asked for while it runs.
     """
 
     def __init__(
@@ -104,10 +108,12 @@ class JobCoordinator:
         min_nodes: int = 1,
         needed: Collection[int] = (),
         irreplaceable: Collection[int] = (),
+        adjusted: Collection[int] = (),
         rng: random.Random | None = None,
     ) -> None:
         self.state = JobState.SUBMITTED
         self._irreplaceable = frozenset(irreplaceable)
+        self.adjusting = Adjusting(adjusted)
         self.stopped_by: StoppedBy = ""
         self.started_s: float | None = None
         self.nodes = Membership(nodes, needed, min_nodes, rng or random.Random(0))
@@ -124,7 +130,24 @@ class JobCoordinator:
 
     def minds(self, event: Event) -> bool:
         """Whether an event can change anything: of what nodes report, only what a stop rule watches does."""
-        return not isinstance(event, NodeReport) or self._watch.minds(event.report)
+        if not isinstance(event, NodeReport):
+            return True
+        return tells_of_change(event.report) or self._watch.minds(event.report)
+
+    def why_not_adjusted(self) -> str:
+        """Why the job cannot be changed now; empty if it can."""
+        nodes, running = self.adjusting.nodes, self.state is JobState.RUNNING and not self.stopped_by
+        if not nodes:
+            return "nothing of this job can be changed while it runs"
+        if not running:
+            return f"the job is {'ending' if self.stopped_by else self.state}"
+        if self.adjusting.under_way:
+            return "a change is under way already"
+        for node in nodes:
+            each = self.nodes[node]
+            if each.life is not Life.ALIVE or not each.running:
+                return f"{self._names[node]} is {'through' if each.life is Life.ENDED else 'not there'}"
+        return ""
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """What to do about an event.
@@ -191,7 +214,9 @@ class JobCoordinator:
 
     # Running
 
-    def _on_report(self, report: OperatorReport, now: float) -> list[Command]:
+    def _on_report(self, node: int, report: OperatorReport, now: float) -> list[Command]:
+        if self.state is JobState.RUNNING and tells_of_change(report):
+            return self.adjusting.take(node, self._names[node], report, now)
         if self.state is not JobState.RUNNING or self.stopped_by or not self._watch.minds(report):
             return []
         if fault := self._watch.fault(report):
@@ -208,7 +233,7 @@ class JobCoordinator:
         if each.leaves_since is not None:
             return self._leaves(node, now)
         each.life = Life.ENDED
-        commands: list[Command] = []
+        commands = self.adjusting.drop(f"{self._names[node]} is through")
         for other in self._unheard(epoch):
             if self._spare(other):
                 # Nobody is left to lend it a model: it would train alone.
@@ -318,6 +343,11 @@ class JobCoordinator:
         if each.life is Life.ALIVE:
             return [Connect(node, self.nodes.members(), number)]
         return [KillNodes((node,))] if each.life is Life.DYING else []
+
+    def _on_adjust_asked(self, event: AdjustAsked) -> list[Command]:
+        if self.why_not_adjusted() or self.adjusting.is_known(event.operation_id):
+            return []
+        return self.adjusting.ask(event.operation_id, event.text)
 
     def _on_back(self, node: int, now: float) -> list[Command]:
         if self.state is not JobState.RUNNING or self.nodes[node].life is not Life.AWAY or self._spare(node):
@@ -505,7 +535,7 @@ _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] 
     Unplaced: lambda job, event, now: job._go(Trigger.UNPLACED, now, event.reason),
     NodePrepared: lambda job, event, now: job._on_prepared(event.node, event.address, now),
     NodeReady: lambda job, event, now: job._on_ready(event.node, now),
-    NodeReport: lambda job, event, now: job._on_report(event.report, now),
+    NodeReport: lambda job, event, now: job._on_report(event.node, event.report, now),
     NodeEnded: lambda job, event, now: job._on_ended(event.node, event.epoch, now),
     NodeFailed: lambda job, event, now: job._on_failed(event, now),
     NodeExited: lambda job, event, now: job._on_death(event.node, Life.WAITING, event.reason, now),
@@ -516,5 +546,6 @@ _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] 
     LinkBroken: lambda job, event, now: job._on_broken(event, now),
     DrainAsked: lambda job, event, now: job._on_drain(event.node, now),
     CancelAsked: lambda job, event, now: job._on_cancel(now),
+    AdjustAsked: lambda job, event, now: job._on_adjust_asked(event),
     Tick: lambda job, event, now: job._on_tick(now),
 }

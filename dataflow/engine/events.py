@@ -14,7 +14,7 @@ import numpy as np
 
 from dataflow.errors import AkoError
 from dataflow.message import Message
-from dataflow.operators_api import Artifact, Pool, Sample
+from dataflow.operators_api import Adjustment, Artifact, Pool, Sample
 from dataflow.plan.physical import StreamId
 from dataflow.ports import Emission
 from dataflow.reports import OperatorReport, Rates
@@ -56,8 +56,8 @@ class Task:
 
     Args:
         chain: id of the chain it belongs to.
-        role: what it does for the chain: ``message``, ``shard``, ``merge``, ``step`` (both), ``rates``, ``timer`` or
-            ``end``.
+        role: what it does for the chain: ``message``, ``shard``, ``merge``, ``step`` (both), ``rates``, ``timer``,
+            ``adjust`` or ``end``.
         pool: the pool that must run it.
         run: the work; raises `AkoError` and nothing else.
     """
@@ -157,6 +157,13 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Adjust:
+    """The running job is to be changed; only operators with an `on_adjust` mind."""
+
+    adjustment: Adjustment
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """The time that a `SetTimer` gave for a chain is over."""
 
@@ -187,6 +194,7 @@ Event = (
     | NodeLeft
     | NodeJoined
     | Measured
+    | Adjust
     | TimerFired
     | StopAsked
     | LeaveAsked

@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from dataflow.engine.events import (
+    Adjust,
     Command,
     CreditGranted,
     Ended,
@@ -44,7 +45,7 @@ from dataflow.engine.events import (
 from dataflow.engine.loading import LoadedNode, load_node, load_nodes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.errors import AkoError, JobFailedError
-from dataflow.operators_api import Artifact
+from dataflow.operators_api import Adjustment, Artifact
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.reports import OperatorReport
 
@@ -81,7 +82,7 @@ class MemoryDriver:
     Args:
         plan: the physical plan.
         order: picks which stream's, node's or task's event comes next; first in, first out if left out.
-        on_report: called with (driver, node, report) as reports come; it may call `stop`, `bury`,
+        on_report: called with (driver, node, report) as reports come; it may call `stop`, `adjust`, `bury`,
             `leave` and `join`.
         nodes: the loaded nodes, if they are not to be loaded here.
     """
@@ -133,6 +134,11 @@ class MemoryDriver:
         """Ask every node's sources to end."""
         for node in range(len(self.engines)):
             self._put(("control", node), node, StopAsked())
+
+    def adjust(self, adjustment: Adjustment) -> None:
+        """Have every node that has not ended hear of a change of the running job."""
+        for node in sorted(self._alive()):
+            self._put(("control", node), node, Adjust(adjustment))
 
     def bury(self, node: int) -> None:
         """Let a node die: what is under way from it or to it is lost, and the others are told that it has left."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 from dataflow.engine.chain_state import ChainState, Running
 from dataflow.engine.elements import Elements
 from dataflow.engine.events import (
+    Adjust,
     Command,
     CreditGranted,
     Ended,
@@ -215,6 +216,13 @@ class NodeEngine:
                 state.rates = event.rates
                 self._turns.wake(state)
 
+    def _adjust(self, event: Adjust) -> None:
+        """Keep what is to be changed for the chains that mind; who says nothing more does not hear of it."""
+        for state in self._turns.chains:
+            if state.chain.minds_adjusting and not (state.ending or state.silent):
+                state.adjustments.append(event.adjustment)
+                self._turns.wake(state)
+
     def _timer_fired(self, event: TimerFired) -> None:
         """Have a chain's operators called, once if they have not been since the last time, and set the next timer."""
         state = self._chains[event.chain]
@@ -237,6 +245,7 @@ _TAKE: Final[Mapping[type, Callable[[NodeEngine, Any], None]]] = {
     NodeLeft: lambda engine, event: engine._traffic.node_left(event),
     NodeJoined: lambda engine, event: engine._traffic.node_joined(event),
     Measured: NodeEngine._measured,
+    Adjust: NodeEngine._adjust,
     TimerFired: NodeEngine._timer_fired,
     GoOn: NodeEngine._go_on,
     StopAsked: NodeEngine._stop,

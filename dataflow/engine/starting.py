@@ -116,6 +116,8 @@ class Starter:
             return True
         if state.timed and self._start_timer(state):
             return True
+        if state.adjustments and self._start_adjustment(state):
+            return True
         if state.news and (news := state.news.next()) is not None:
             return self._start_telling(state, *news)
         if state.source:
@@ -194,6 +196,15 @@ class Starter:
         self._run(state, "timer", given, lambda: chain.timer(given, step))
         return True
 
+    def _start_adjustment(self, state: ChainState) -> bool:
+        """Run `on_adjust` ahead of the messages that wait, between steps."""
+        if not state.has_room() or not self._elements.free(state.chain.adjust_needs):
+            return False
+        adjustment = state.adjustments.popleft()
+        chain, step, given = state.chain, state.next_step, self._elements.given(state.chain.adjust_needs)
+        self._run(state, "adjust", given, lambda: chain.adjust(adjustment, given, step))
+        return True
+
     def _open_step(self, state: ChainState, first: Message) -> bool:
         """Begin a step, whose shards share the snapshots taken now; a message without shards is a step of its own."""
         number, shards = (first.step, first.shards) if isinstance(first, Sharded) else (state.next_step, 1)
@@ -235,7 +246,7 @@ class Starter:
         if state.offered is not None or state.step is None or not state.step.merging or not state.alone:
             return
         # What follows a task is committed with it: nothing else of the chain may be under way.
-        if state.rates is not None or state.checkpoint is not None or len(state.running) > 1:
+        if state.rates is not None or state.checkpoint is not None or state.adjustments or len(state.running) > 1:
             return
         delivery = None if state.news and state.news.next() else state.inbox.lowest_step()
         if delivery is None or not state.has_room(2) or not state.is_open(None) or self._others_wait(state):

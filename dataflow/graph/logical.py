@@ -89,6 +89,7 @@ class OperatorSpec(_Data):
         params: its fields, as JSON text.
         pool: the task pool it runs in.
         source, sends, receives, gather: see `dataflow.operators_api.Operator` and `Gather`.
+        adjusts: it can be told to change something while the job runs; see `dataflow.operators_api.Adjustment`.
         inputs, outputs, uses: ports and state access.
         where: ``file:line`` of the user's code that added it.
     """
@@ -102,6 +103,7 @@ class OperatorSpec(_Data):
     sends: bool = False
     receives: bool = False
     gather: bool = False
+    adjusts: bool = False
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[OutputSpec, ...] = ()
     uses: tuple[UseSpec, ...] = ()
@@ -376,6 +378,7 @@ def describe(name: str, operator: Operator, role: str, bind: dict[str, str]) -> 
         sends=cls.sends,
         receives=cls.receives,
         gather=issubclass(cls, Gather),
+        adjusts=hasattr(cls, "on_adjust"),
         inputs=tuple(
             InputSpec(
                 name=port.name,

@@ -32,6 +32,35 @@ class NodeChange:
         return f"{_WORDS[self.life]}{again}{why}"
 
 
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """How far a change is that somebody has asked for while the job runs, or that the job has planned.
+
+    Args:
+        number: of the change.
+        stage: ``asked``, ``dropped``, ``begun`` on the first node, or ``settled`` on all.
+        reason: why it was dropped; empty otherwise.
+        touched: nodes that had something to change, once it is settled.
+        inside_s: the longest time that one of these took until it was settled, in seconds.
+        outside_s: the longest time that any other node took.
+    """
+
+    number: int
+    stage: str
+    reason: str = ""
+    touched: tuple[int, ...] = ()
+    inside_s: float = 0.0
+    outside_s: float = 0.0
+
+    def __str__(self) -> str:
+        """What has happened, in words and one line."""
+        head = f"change {self.number} of the running job"
+        if self.stage == "settled":
+            spans = f"{self.inside_s:.3f} s; all others {self.outside_s:.3f} s"
+            return f"{head} is settled: it touched {len(self.touched)} nodes, for at most {spans}"
+        return f"{head} is {self.stage}" + (f": {self.reason}" if self.reason else "")
+
+
 _WORDS = {
     "joining": "is being started again",
     "alive": "has joined again",
@@ -60,6 +89,7 @@ class JobEvent:
         report: a message emitted on a reported port.
         statistics: what a node has counted since the start.
         change: what has become of a node.
+        adjustment: how far a change of the running job is.
         warning: what is wrong that the job goes on without.
         master_away: from when until when there was no master, in seconds since 1970-01-01 UTC.
     """
@@ -74,5 +104,6 @@ class JobEvent:
     report: OperatorReport | None = None
     statistics: NodeStatistics | None = None
     change: NodeChange | None = None
+    adjustment: Adjustment | None = None
     warning: str = ""
     master_away: tuple[float, float] | None = None

@@ -51,6 +51,7 @@ def make_record(
 
     Returns:
         ``changes`` holds one entry for each time that a node died, was started again or joined (see `NodeChange`);
+        ``adjustments`` one for each step of a change of the running job (see `Adjustment`);
         ``reports`` holds one entry per reported message, with the message's own fields beside ``time_s``, ``node``
         and ``port``; ``totals.images`` is the largest field ``images`` of a report; ``nodes`` has one entry per node,
         about its last incarnation;
@@ -62,6 +63,7 @@ def make_record(
     warnings: list[JsonValue] = list(spec.warnings)
     away: list[JsonValue] = []
     changes: list[dict[str, JsonValue]] = []
+    adjustments: list[JsonValue] = []
     last: JobEvent | None = None
     run_s = 0.0
     for event in events:
@@ -76,6 +78,8 @@ def make_record(
         if event.change is not None:
             change = asdict(event.change)
             changes.append({"time_s": event.elapsed_s, **{name: change[name] for name in _OF_CHANGES}})
+        if event.adjustment is not None:
+            adjustments.append({"time_s": event.elapsed_s, **asdict(event.adjustment)})
         if event.report is not None:
             said = {name: _number(value) for name, value in event.report.fields.items()}
             reports.append({**said, "time_s": event.elapsed_s, "node": event.node, "port": event.report.port})
@@ -94,6 +98,7 @@ def make_record(
         "last_lines": list(last_lines),
         "run_s": run_s,
         "changes": list(changes),
+        "adjustments": adjustments,
         "reports": list(reports),
         "totals": _totals(by_node, reports),
         "nodes": [_node(each, node_names) for each in by_node],

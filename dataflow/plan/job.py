@@ -125,6 +125,13 @@ def irreplaceable_nodes(spec: JobSpec) -> frozenset[int]:
     return _holders(spec, frozenset({StateKind.SUMMED}))
 
 
+def adjusted_nodes(spec: JobSpec) -> frozenset[int]:
+    """Nodes with operators that can be told to change something while the job runs."""
+    roles = {operator.role for operator in spec.graph.operators if operator.adjusts}
+    members = compile_graph(spec.graph, spec.nodes).members() if roles else {}
+    return frozenset(node for role in roles for node in members[role])
+
+
 def _holders(spec: JobSpec, kinds: frozenset[StateKind]) -> frozenset[int]:
     roles = {element.role for element in spec.graph.elements if element.kind in kinds}
     members = compile_graph(spec.graph, spec.nodes).members() if roles else {}

@@ -275,6 +275,8 @@ class _Agent:
         match body:
             case "connect":
                 supervisor.tell(pb.ProcessCommand(connect=message.connect))
+            case "adjust":
+                supervisor.tell(pb.ProcessCommand(adjust=message.adjust))
             case "start":
                 supervisor.tell(pb.ProcessCommand(start=message.start))
             case "state":

@@ -48,6 +48,7 @@ _SUBMITTING = frozenset({Role.SUBMIT, Role.ADMIN})
 ALLOWED: Mapping[str, frozenset[Role]] = {
     "Submit": _SUBMITTING,
     "Cancel": _SUBMITTING,
+    "Adjust": _SUBMITTING,
     "ListJobs": _READING,
     "GetJob": _READING,
     "Watch": _READING,

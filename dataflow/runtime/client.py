@@ -237,6 +237,24 @@ class Client:
         operation_id = operation_id or secrets.token_hex(16)
         self._call(self._stub.Cancel, pb.CancelRequest(operation_id=operation_id, job=job))
 
+    def adjust(self, job: str, text: str, operation_id: str = "") -> int:
+        """Have the nodes of a running job change something; `watch` tells how far that is.
+
+        Args:
+            job: its id.
+            text: what is to be changed; its operators know what that means.
+            operation_id: asking again with the same id changes nothing more; a fresh one if left out.
+
+        Returns:
+            The number of the change.
+
+        Raises:
+            MasterError: it cannot be made now, and why; nothing is changed.
+        """
+        operation_id = operation_id or secrets.token_hex(16)
+        request = pb.AdjustRequest(operation_id=operation_id, job=job, text=text)
+        return int(self._call(self._stub.Adjust, request).number)
+
     def watch(self, job: str, since: int = 0) -> Iterator[JobEvent]:
         """A job's events in order; ends when the job has ended.
 

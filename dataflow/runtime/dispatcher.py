@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from dataflow.clock import Clock
 from dataflow.engine import coordination as co
+from dataflow.engine.adjusting import tells_of_change
 from dataflow.engine.coordinator import Deadlines
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.scheduling import Waiting, place_jobs
@@ -168,6 +169,18 @@ class Dispatcher:
             for run in runs:
                 run.drain(name)
         self._settle()
+
+    def adjust(self, job: str, operation_id: str, text: str) -> int:
+        """Have the nodes of a running job change something; the number of the change.
+
+        Raises:
+            MasterError: that cannot be done now, and why; nothing is changed.
+        """
+        if job not in self._runs:
+            raise MasterError(what="the job cannot be changed any more: it has ended", where=job)
+        number = self._runs[job].adjust(operation_id, text)
+        self._settle()
+        return number
 
     def run(self, job: str) -> JobRun | None:
         """The job, unless it is over."""
@@ -330,7 +343,8 @@ class Dispatcher:
                 run.feed(co.NodeReady(node))
             case "report" if not run.ended:
                 report = report_from_wire(message.report)
-                run.report(node, message.report)
+                if not tells_of_change(report):
+                    run.report(node, message.report)
                 run.feed(co.NodeReport(node, report))
             case "checkpoint" if not run.ended:
                 run.checkpoint(node, message.checkpoint)

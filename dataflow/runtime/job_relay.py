@@ -15,7 +15,7 @@ from dataflow.engine.checkpoints import Resumption, encode
 from dataflow.engine.events import Snapshot
 from dataflow.engine.membership import Members
 from dataflow.errors import CheckpointError
-from dataflow.operators_api import Artifact
+from dataflow.operators_api import Adjustment, Artifact
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.trouble import LinkBroken, Paused, Trouble
@@ -53,6 +53,9 @@ class Driver(Protocol):
 
     def leave(self) -> None:
         """Have the node end without the others, once they have all that it has begun."""
+
+    def adjust(self, adjustment: Adjustment) -> None:
+        """Have the operators hear of a change of the running job."""
 
     async def wait(self) -> NodeStatistics:
         """Return when the node has ended; raises what failed it."""
@@ -178,6 +181,9 @@ class JobRelay:
             match command.WhichOneof("body"):
                 case "connect":
                     self._meet(members_from_wire(command.connect), command.connect.answers)
+                case "adjust" if self._driver is not None and not life.done():
+                    told = command.adjust
+                    self._driver.adjust(Adjustment(told.number, told.stage, told.text))
                 case "start":
                     self._start.set()
                 case "state":

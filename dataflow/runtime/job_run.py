@@ -17,8 +17,9 @@ from dataflow.engine.coordinator import Deadlines, JobCoordinator
 from dataflow.engine.draining import objection
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.membership import BURIED, Life
+from dataflow.errors import MasterError
 from dataflow.observe.condition import RECENT, MeasuredJob
-from dataflow.plan.job import JobSpec, irreplaceable_nodes, needed_nodes
+from dataflow.plan.job import JobSpec, adjusted_nodes, irreplaceable_nodes, needed_nodes
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
@@ -34,6 +35,7 @@ _CLOSE_S = 5.0
 """Seconds a job process that has ended is given to leave on its own."""
 
 _APART_S = 0.9
+_TOLD = co.SetTimer | co.ChangeState | co.ChangeNode | co.TellAdjustment | co.Finish
 _SAME_BOOT_S = 60.0
 
 
@@ -89,6 +91,7 @@ class JobRun:
             min_nodes=spec.min_nodes,
             needed=needed_nodes(spec),
             irreplaceable=irreplaceable_nodes(spec),
+            adjusted=adjusted_nodes(spec),
             rng=random.Random(status.job),
         )
         self._timer: asyncio.TimerHandle | None = None
@@ -144,7 +147,7 @@ class JobRun:
         shift_s = self._shift_s(*decisions[-1][:2]) if decisions else 0.0
         for now_s, _, text in decisions:
             for command in self._decide(event_from_text(text), now_s + shift_s):
-                if not isinstance(command, co.SetTimer | co.ChangeState | co.ChangeNode | co.Finish):
+                if not isinstance(command, _TOLD):
                     self._do(command)
 
     def away(self) -> dict[int, str]:
@@ -242,6 +245,22 @@ class JobRun:
                 self._do(command)
         self.bell.ring()
 
+    def adjust(self, operation_id: str, text: str) -> int:
+        """Have the running job changed; the number of the change.
+
+        Raises:
+            MasterError: that cannot be done now, and why; nothing is changed.
+        """
+        adjusting = self._coordinator.adjusting
+        if not adjusting.is_known(operation_id):
+            why = self._coordinator.why_not_adjusted()
+            if self.spec.record:
+                why = why or "it is recorded, and the record would not have the change; run it without --record"
+            if why:
+                raise MasterError(what=f"the job cannot be changed now: {why}", where=self.id)
+            self.feed(co.AdjustAsked(operation_id, text))
+        return adjusting.newest
+
     def report(self, node: int, report: pb.OperatorReport) -> None:
         """Keep a report."""
         self.status.last_report.CopyFrom(report)
@@ -331,12 +350,30 @@ class JobRun:
                 self._kill(nodes, 0.0)
             case co.ChangeNode():
                 self._change_node(command)
+            case co.AdjustNodes() | co.TellAdjustment():
+                self._adjust(command)
             case co.SetTimer(at_s):
                 self._set_timer(at_s)
             case co.ChangeState(state, reason):
                 self._change_state(state, reason)
             case co.Finish(state, reason, stopped_by, node):
                 self._change_state(state, reason, stopped_by, node)
+
+    def _adjust(self, command: co.AdjustNodes | co.TellAdjustment) -> None:
+        if isinstance(command, co.AdjustNodes):
+            told = pb.Adjust(number=command.number, stage=command.stage, text=command.text)
+            for node in command.nodes:
+                self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, adjust=told))
+        else:
+            step = pb.AdjustmentStep(
+                number=command.number,
+                stage=command.stage,
+                reason=command.reason,
+                touched=command.touched,
+                inside_s=command.inside_s,
+                outside_s=command.outside_s,
+            )
+            self._keep(pb.JobEvent(adjustment=step))
 
     @property
     def _starts(self) -> bool:

@@ -78,6 +78,15 @@ class MasterService(MasterServicer):
         self._dispatcher.cancel(await self._find(request.job, context))
         return pb.CancelReply()
 
+    async def Adjust(self, request: pb.AdjustRequest, context: Context) -> pb.AdjustReply:  # noqa: N802
+        """See control.proto."""
+        job = await self._find(request.job, context)
+        try:
+            _check_operation_id(request.operation_id)
+            return pb.AdjustReply(number=self._dispatcher.adjust(job, request.operation_id, request.text))
+        except AkoError as error:
+            await _refuse(context, error)
+
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.JobEvent]:  # noqa: N802
         """See control.proto."""
         job = await self._find(request.job, context)

@@ -14,6 +14,7 @@ import numpy as np
 from dataflow.clock import Clock
 from dataflow.engine.checkpoints import Resumption, resume
 from dataflow.engine.events import (
+    Adjust,
     Command,
     CreditGranted,
     Ended,
@@ -39,7 +40,7 @@ from dataflow.engine.membership import Members, changes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError, WireError
-from dataflow.operators_api import Artifact
+from dataflow.operators_api import Adjustment, Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import NodeStatistics, OperatorReport, Rates
 from dataflow.runtime.engine_runner import EngineRunner
@@ -236,6 +237,11 @@ class NodeDriver:
         """Give the others all that was begun, and end without waiting for them."""
         assert self._runner is not None
         self._runner.feed(LeaveAsked())
+
+    def adjust(self, adjustment: Adjustment) -> None:
+        """Have the operators hear of a change of the running job."""
+        assert self._runner is not None
+        self._runner.feed(Adjust(adjustment))
 
     async def wait(self) -> NodeStatistics:
         """Return once every operator has ended and all that was sent has arrived.

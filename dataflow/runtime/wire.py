@@ -6,7 +6,7 @@ import json
 
 from dataflow.engine.membership import Members
 from dataflow.errors import WireError
-from dataflow.observe.events import JobEvent, NodeChange
+from dataflow.observe.events import Adjustment, JobEvent, NodeChange
 from dataflow.reports import LinkStatistics, NodeStatistics, OperatorReport, ProcessorTimes, SampleStatistics
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -162,6 +162,12 @@ def event_from_wire(message: pb.JobEvent) -> JobEvent:
                 node=message.change.node,
                 change=change_from_wire(message.change),
             )
+        case "adjustment":
+            told = message.adjustment
+            adjustment = Adjustment(
+                told.number, told.stage, told.reason, tuple(told.touched), told.inside_s, told.outside_s
+            )
+            return JobEvent(message.index, message.wall_s, message.elapsed_s, adjustment=adjustment)
         case "warning":
             return JobEvent(message.index, message.wall_s, message.elapsed_s, warning=message.warning.text)
         case "master_away":

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dataflow.engine import coordination as co
+from dataflow.engine.adjusting import tells_of_change
 from dataflow.engine.coordinator import JobCoordinator
 from dataflow.engine.events import (
+    Adjust,
     CreditGranted,
     Ended,
     Event,
@@ -42,10 +44,11 @@ from dataflow.engine.loading import LoadedNode, load_node, load_nodes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError
+from dataflow.observe.events import Adjustment as AdjustmentStep
 from dataflow.observe.events import JobEvent, NodeChange
-from dataflow.operators_api import Artifact
+from dataflow.operators_api import Adjustment, Artifact
 from dataflow.plan.compile import compile_graph
-from dataflow.plan.job import JobSpec, irreplaceable_nodes, needed_nodes
+from dataflow.plan.job import JobSpec, adjusted_nodes, irreplaceable_nodes, needed_nodes
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.sim.clock import VirtualClock
@@ -118,6 +121,7 @@ class Simulator:
             min_nodes=spec.min_nodes,
             needed=needed_nodes(spec),
             irreplaceable=irreplaceable_nodes(spec),
+            adjusted=adjusted_nodes(spec),
             rng=random.Random(spec.seed),
         )
         self._network = SimNetwork(self._clock, model.rates_of(spec.nodes), model.latency_s, self._arrived)
@@ -227,6 +231,9 @@ class Simulator:
                     self._feed_at(now + self._model.latency_s, node, StopAsked())
             case co.KillNodes(nodes):
                 self._lives.kill(nodes)
+            case co.AdjustNodes(nodes, number, stage, text):
+                for node in nodes:
+                    self._feed_at(now + self._model.latency_s, node, Adjust(Adjustment(number, stage, text)))
             case _:
                 self._obey_about_job(command, now)
 
@@ -235,6 +242,9 @@ class Simulator:
         match command:
             case co.ChangeNode(node, life, incarnation, _, reason):
                 self._tell(now, node=node, change=NodeChange(node, life, incarnation, reason, now))
+            case co.TellAdjustment(number, stage, reason, touched, inside_s, outside_s):
+                step = AdjustmentStep(number, stage, reason, touched, inside_s, outside_s)
+                self._tell(now, adjustment=step)
             case co.SetTimer() if run.state is JobState.DEPLOYING:
                 pass  # deploying takes no time
             case co.SetTimer(at_s):
@@ -387,7 +397,8 @@ class Simulator:
         if isinstance(what, Artifact):
             self.run_so_far.artifacts[what.name] = what.data
         elif isinstance(what, OperatorReport):
-            self._tell(self._clock.now(), node=node, report=what)
+            if not tells_of_change(what):
+                self._tell(self._clock.now(), node=node, report=what)
             self._inform(co.NodeReport(node, what))
 
     def _node_ended(self, node: int, _: Ended) -> None:

@@ -18,7 +18,7 @@ from dataflow.errors import OperatorError, suggest
 from dataflow.graph.logical import describe
 from dataflow.message import Message, Sharded, Tick
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Effect, Gather, Operator, random_generator
+from dataflow.operators_api import Adjustment, Effect, Gather, Operator, random_generator
 from dataflow.ports import Emission
 from dataflow.reports import Rates
 from dataflow.state import State, StateElement
@@ -120,6 +120,10 @@ class Harness:
     def rates(self, rates: Rates) -> list[Effect]:
         """Tell the operator how fast its node is; what it yields."""
         return self._run("on_rates", (rates,), self._given("on_rates"), self._count)
+
+    def adjust(self, adjustment: Adjustment) -> list[Effect]:
+        """Tell the operator that the running job is to be changed; what it yields."""
+        return self._run("on_adjust", (adjustment,), self._given("on_adjust"), self._count)
 
     def timer(self) -> list[Effect]:
         """Tell the operator that its time has come; what it yields."""

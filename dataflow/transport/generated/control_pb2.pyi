@@ -125,6 +125,22 @@ class DrainNodeReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class AdjustRequest(_message.Message):
+    __slots__ = ("operation_id", "job", "text")
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    operation_id: str
+    job: str
+    text: str
+    def __init__(self, operation_id: _Optional[str] = ..., job: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class AdjustReply(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
+
 class WatchRequest(_message.Message):
     __slots__ = ("job", "since")
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -134,7 +150,7 @@ class WatchRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
 
 class JobEvent(_message.Message):
-    __slots__ = ("index", "wall_s", "elapsed_s", "state", "report", "statistics", "change", "warning", "master_away")
+    __slots__ = ("index", "wall_s", "elapsed_s", "state", "report", "statistics", "change", "warning", "master_away", "adjustment")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     WALL_S_FIELD_NUMBER: _ClassVar[int]
     ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +160,7 @@ class JobEvent(_message.Message):
     CHANGE_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
     MASTER_AWAY_FIELD_NUMBER: _ClassVar[int]
+    ADJUSTMENT_FIELD_NUMBER: _ClassVar[int]
     index: int
     wall_s: float
     elapsed_s: float
@@ -153,7 +170,24 @@ class JobEvent(_message.Message):
     change: NodeChange
     warning: JobWarning
     master_away: Absence
-    def __init__(self, index: _Optional[int] = ..., wall_s: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., state: _Optional[_Union[StateChange, _Mapping]] = ..., report: _Optional[_Union[NodeReport, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., change: _Optional[_Union[NodeChange, _Mapping]] = ..., warning: _Optional[_Union[JobWarning, _Mapping]] = ..., master_away: _Optional[_Union[Absence, _Mapping]] = ...) -> None: ...
+    adjustment: AdjustmentStep
+    def __init__(self, index: _Optional[int] = ..., wall_s: _Optional[float] = ..., elapsed_s: _Optional[float] = ..., state: _Optional[_Union[StateChange, _Mapping]] = ..., report: _Optional[_Union[NodeReport, _Mapping]] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., change: _Optional[_Union[NodeChange, _Mapping]] = ..., warning: _Optional[_Union[JobWarning, _Mapping]] = ..., master_away: _Optional[_Union[Absence, _Mapping]] = ..., adjustment: _Optional[_Union[AdjustmentStep, _Mapping]] = ...) -> None: ...
+
+class AdjustmentStep(_message.Message):
+    __slots__ = ("number", "stage", "reason", "touched", "inside_s", "outside_s")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TOUCHED_FIELD_NUMBER: _ClassVar[int]
+    INSIDE_S_FIELD_NUMBER: _ClassVar[int]
+    OUTSIDE_S_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    stage: str
+    reason: str
+    touched: _containers.RepeatedScalarFieldContainer[int]
+    inside_s: float
+    outside_s: float
+    def __init__(self, number: _Optional[int] = ..., stage: _Optional[str] = ..., reason: _Optional[str] = ..., touched: _Optional[_Iterable[int]] = ..., inside_s: _Optional[float] = ..., outside_s: _Optional[float] = ...) -> None: ...
 
 class JobWarning(_message.Message):
     __slots__ = ("text",)
@@ -462,7 +496,7 @@ class ProcessExited(_message.Message):
     def __init__(self, job: _Optional[str] = ..., status: _Optional[int] = ..., incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("job", "welcome", "deploy", "connect", "start", "stop", "kill", "state", "kept", "leave")
+    __slots__ = ("job", "welcome", "deploy", "connect", "start", "stop", "kill", "state", "kept", "leave", "adjust")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DEPLOY_FIELD_NUMBER: _ClassVar[int]
@@ -473,6 +507,7 @@ class MasterMessage(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    ADJUST_FIELD_NUMBER: _ClassVar[int]
     job: str
     welcome: Welcome
     deploy: Deploy
@@ -483,7 +518,8 @@ class MasterMessage(_message.Message):
     state: StateChunk
     kept: Kept
     leave: Leave
-    def __init__(self, job: _Optional[str] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., kill: _Optional[_Union[Kill, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    adjust: Adjust
+    def __init__(self, job: _Optional[str] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., kill: _Optional[_Union[Kill, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., adjust: _Optional[_Union[Adjust, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("version", "kept")
@@ -583,6 +619,16 @@ class Leave(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Adjust(_message.Message):
+    __slots__ = ("number", "stage", "text")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    stage: str
+    text: str
+    def __init__(self, number: _Optional[int] = ..., stage: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
 class Kill(_message.Message):
     __slots__ = ("grace_s",)
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
@@ -590,20 +636,22 @@ class Kill(_message.Message):
     def __init__(self, grace_s: _Optional[float] = ...) -> None: ...
 
 class ProcessCommand(_message.Message):
-    __slots__ = ("deploy", "connect", "start", "stop", "state", "leave")
+    __slots__ = ("deploy", "connect", "start", "stop", "state", "leave", "adjust")
     DEPLOY_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    ADJUST_FIELD_NUMBER: _ClassVar[int]
     deploy: Deploy
     connect: Connect
     start: Start
     stop: Stop
     state: StateChunk
     leave: Leave
-    def __init__(self, deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    adjust: Adjust
+    def __init__(self, deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., adjust: _Optional[_Union[Adjust, _Mapping]] = ...) -> None: ...
 
 class ProcessMessage(_message.Message):
     __slots__ = ("prepared", "ready", "report", "artifact", "statistics", "ended", "failed", "link_broken", "paused", "checkpoint")

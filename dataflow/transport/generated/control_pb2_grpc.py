@@ -54,6 +54,11 @@ class MasterStub:
                 request_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.CancelRequest.SerializeToString,
                 response_deserializer=dataflow_dot_transport_dot_generated_dot_control__pb2.CancelReply.FromString,
                 _registered_method=True)
+        self.Adjust = channel.unary_unary(
+                '/ako.control.Master/Adjust',
+                request_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.AdjustRequest.SerializeToString,
+                response_deserializer=dataflow_dot_transport_dot_generated_dot_control__pb2.AdjustReply.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/ako.control.Master/Watch',
                 request_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.WatchRequest.SerializeToString,
@@ -112,6 +117,13 @@ class MasterServicer:
 
     def Cancel(self, request, context):
         """Ask a job to stop; returns before it has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Adjust(self, request, context):
+        """Have the nodes of a running job change something; returns before they have.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -181,6 +193,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.Cancel,
                     request_deserializer=dataflow_dot_transport_dot_generated_dot_control__pb2.CancelRequest.FromString,
                     response_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.CancelReply.SerializeToString,
+            ),
+            'Adjust': grpc.unary_unary_rpc_method_handler(
+                    servicer.Adjust,
+                    request_deserializer=dataflow_dot_transport_dot_generated_dot_control__pb2.AdjustRequest.FromString,
+                    response_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.AdjustReply.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -321,6 +338,33 @@ class Master:
             '/ako.control.Master/Cancel',
             dataflow_dot_transport_dot_generated_dot_control__pb2.CancelRequest.SerializeToString,
             dataflow_dot_transport_dot_generated_dot_control__pb2.CancelReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Adjust(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ako.control.Master/Adjust',
+            dataflow_dot_transport_dot_generated_dot_control__pb2.AdjustRequest.SerializeToString,
+            dataflow_dot_transport_dot_generated_dot_control__pb2.AdjustReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,112 @@
+"""Changes of a running job: all its nodes make one, or none does; one after the other. No thread, socket or clock.
+
+Nodes are told what is wanted (``prepare``). Once all have said that they are ready, all are told to ``make`` it; if one
+refuses or ends before, to ``drop`` it. A change may also be planned by the job itself: nodes then begin it without
+being told, and it is followed like any other. Invariant: at most one change that was asked for is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+from dataflow.engine.coordination import AdjustNodes, Command, TellAdjustment
+from dataflow.reports import OperatorReport
+
+PLANNED: Final = 1
+"""Number of a change that the job has planned itself, if it has; those that are asked for are numbered from 2."""
+
+
+def tells_of_change(report: OperatorReport) -> bool:
+    """Whether a report is a `dataflow.operators_api.Adjusted`."""
+    return "adjustment" in report.fields
+
+
+@dataclass(slots=True)
+class _Change:
+    """A change that is under way.
+
+    Args:
+        unprepared: nodes that have not said that they are ready.
+        unsettled: nodes that have something left to do.
+        begun_s: when each node began to make it.
+        took_s: seconds that this took on each node.
+        touched: nodes that had something to change.
+    """
+
+    unprepared: set[int]
+    unsettled: set[int]
+    begun_s: dict[int, float] = field(default_factory=dict)
+    took_s: dict[int, float] = field(default_factory=dict)
+    touched: set[int] = field(default_factory=set)
+
+
+class Adjusting:
+    """The changes of one job.
+
+    Args:
+        nodes: those that make them.
+    """
+
+    def __init__(self, nodes: Collection[int]) -> None:
+        self.nodes = tuple(sorted(nodes))
+        self.newest = PLANNED
+        """Number of the newest change that was asked for."""
+        self._operation = ""
+        self._changes: dict[int, _Change] = {}
+
+    @property
+    def under_way(self) -> bool:
+        """Whether nodes are told of a change, or make one."""
+        return bool(self._changes)
+
+    def is_known(self, operation_id: str) -> bool:
+        """Whether this is the operation that asked for the newest change."""
+        return operation_id == self._operation
+
+    def ask(self, operation_id: str, text: str) -> list[Command]:
+        """Begin a change, while none is under way."""
+        self.newest, self._operation = self.newest + 1, operation_id
+        self._changes[self.newest] = _Change(set(self.nodes), set(self.nodes))
+        return [TellAdjustment(self.newest, "asked"), AdjustNodes(self.nodes, self.newest, "prepare", text)]
+
+    def take(self, node: int, who: str, report: OperatorReport, now: float) -> list[Command]:
+        """What a node, which is called `who`, says of a change."""
+        number, stage, why = (report.fields.get(name) for name in ("adjustment", "stage", "why"))
+        if number == PLANNED and stage == "begun":
+            self._changes.setdefault(PLANNED, _Change(set(), set(self.nodes)))
+        change = self._changes.get(number) if isinstance(number, int) else None
+        if change is None or not isinstance(number, int):
+            return []
+        match stage:
+            case "ready" if node in change.unprepared:
+                change.unprepared.discard(node)
+                return [] if change.unprepared else [AdjustNodes(self.nodes, number, "make")]
+            case "refused":
+                return self.drop(f"{who}: {why}")
+            case "begun":
+                first = not change.begun_s
+                change.begun_s[node] = now
+                if report.fields.get("touched"):
+                    change.touched.add(node)
+                return [TellAdjustment(number, "begun")] if first else []
+            case "settled":
+                change.took_s[node] = now - change.begun_s.get(node, now)
+                change.unsettled.discard(node)
+                return [] if change.unsettled else [self._settle(number)]
+        return []
+
+    def drop(self, reason: str) -> list[Command]:
+        """Have a change that may still be dropped not be made."""
+        if self.newest not in self._changes or not self._changes[self.newest].unprepared:
+            return []
+        del self._changes[self.newest]
+        return [AdjustNodes(self.nodes, self.newest, "drop"), TellAdjustment(self.newest, "dropped", reason)]
+
+    def _settle(self, number: int) -> Command:
+        change = self._changes.pop(number)
+        inside = [took_s for node, took_s in change.took_s.items() if node in change.touched]
+        outside = [took_s for node, took_s in change.took_s.items() if node not in change.touched]
+        touched = tuple(sorted(change.touched))
+        return TellAdjustment(number, "settled", "", touched, max(inside, default=0.0), max(outside, default=0.0))
