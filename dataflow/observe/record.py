@@ -79,7 +79,8 @@ def make_record(
             change = asdict(event.change)
             changes.append({"time_s": event.elapsed_s, **{name: change[name] for name in _OF_CHANGES}})
         if event.adjustment is not None:
-            adjustments.append({"time_s": event.elapsed_s, **asdict(event.adjustment)})
+            step = asdict(event.adjustment)
+            adjustments.append({"time_s": event.elapsed_s, **step, "touched": list(step["touched"])})
         if event.report is not None:
             said = {name: _number(value) for name, value in event.report.fields.items()}
             reports.append({**said, "time_s": event.elapsed_s, "node": event.node, "port": event.report.port})

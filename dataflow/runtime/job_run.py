@@ -350,30 +350,34 @@ class JobRun:
                 self._kill(nodes, 0.0)
             case co.ChangeNode():
                 self._change_node(command)
-            case co.AdjustNodes() | co.TellAdjustment():
-                self._adjust(command)
+            case co.AdjustNodes(nodes, number, stage, text):
+                told = pb.Adjust(number=number, stage=stage, text=text)
+                for node in nodes:
+                    self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, adjust=told))
+            case _:
+                self._do_about_job(command)
+
+    def _do_about_job(self, command: co.Command) -> None:
+        match command:
             case co.SetTimer(at_s):
                 self._set_timer(at_s)
             case co.ChangeState(state, reason):
                 self._change_state(state, reason)
             case co.Finish(state, reason, stopped_by, node):
                 self._change_state(state, reason, stopped_by, node)
+            case co.TellAdjustment():
+                self._tell_adjustment(command)
 
-    def _adjust(self, command: co.AdjustNodes | co.TellAdjustment) -> None:
-        if isinstance(command, co.AdjustNodes):
-            told = pb.Adjust(number=command.number, stage=command.stage, text=command.text)
-            for node in command.nodes:
-                self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, adjust=told))
-        else:
-            step = pb.AdjustmentStep(
-                number=command.number,
-                stage=command.stage,
-                reason=command.reason,
-                touched=command.touched,
-                inside_s=command.inside_s,
-                outside_s=command.outside_s,
-            )
-            self._keep(pb.JobEvent(adjustment=step))
+    def _tell_adjustment(self, command: co.TellAdjustment) -> None:
+        step = pb.AdjustmentStep(
+            number=command.number,
+            stage=command.stage,
+            reason=command.reason,
+            touched=command.touched,
+            inside_s=command.inside_s,
+            outside_s=command.outside_s,
+        )
+        self._keep(pb.JobEvent(adjustment=step))
 
     @property
     def _starts(self) -> bool:
