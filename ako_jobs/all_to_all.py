@@ -52,7 +52,15 @@ def build(config: Config) -> LogicalGraph:
     if bsp:
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="worker")
     graph = (
-        send_whole(graph, setting, config.parsed_codec, emits="gradient" if bsp else "update", rated=not bsp, own=bsp)
+        send_whole(
+            graph,
+            setting,
+            config.parsed_codec,
+            emits="gradient" if bsp else "update",
+            rated=not bsp,
+            own=bsp,
+            alike=bsp,
+        )
         .with_operator("receive", ReceiveFromPeers(), role="worker")
         .with_operator(
             "apply",

@@ -67,7 +67,15 @@ def require_codec(text: str) -> None:
 
 
 def send_whole(
-    graph: LogicalGraph, setting: Setting, codec: Codec | None, *, emits: Emits, rated: bool, own: bool, span: int = 0
+    graph: LogicalGraph,
+    setting: Setting,
+    codec: Codec | None,
+    *,
+    emits: Emits,
+    rated: bool,
+    own: bool,
+    span: int = 0,
+    alike: bool = False,
 ) -> LogicalGraph:
     """`graph` with an operator ``send`` in role ``worker`` that sends every gradient whole.
 
@@ -79,6 +87,7 @@ def send_whole(
         rated: whether what leaves has the learning rate in it.
         own: whether a worker is sent its own gradients as well.
         span: gradients of a worker that others may lack.
+        alike: whether receivers add up what they are sent of one run of cells.
     """
     layout, rate = setting.layout, setting.schedule if rated else None
     graph = graph.with_state("window", Kept(receivers="worker", own=own), role="worker")
@@ -86,7 +95,9 @@ def send_whole(
         return graph.with_operator("send", SendGradients(layout=layout), role="worker")
     residual = Owed(codec=codec, n_weights=layout.n_weights, layers=setting.layers)
     return graph.with_state("residual", residual, role="worker").with_operator(
-        "send", SendCoded(layout=layout, schedule=rate, updates=emits == "update", span=span), role="worker"
+        "send",
+        SendCoded(layout=layout, schedule=rate, updates=emits == "update", span=span, alike=alike),
+        role="worker",
     )
 
 

@@ -24,7 +24,7 @@ FAR = np.iinfo(np.int64).max // 2
 class ClocksState(State):
     """Live clocks of one node: `made` counts its own gradients, `images` what its whole role saw in as many steps.
 
-    `poisoned` counts those of its own gradients that were replaced by zeros since it was started.
+    `poisoned` counts those of its own gradients that were replaced by zeros.
     """
 
     def __init__(
@@ -190,10 +190,11 @@ class ClocksState(State):
         return copy
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """``made`` (gradients, images), ``origins``, ``span`` and ``applied`` (origins, cells)."""
+        """``made`` (gradients, images), ``origins``, ``span``, ``applied`` (origins, cells), ``poisoned`` if any is."""
         origins = sorted(self._applied)
         applied = [self._applied[origin] for origin in origins]
-        return {
+        poisoned = {"poisoned": np.array([self.poisoned], np.int64)} if self.poisoned else {}
+        return poisoned | {
             "made": np.array([self.made, self.images], np.int64),
             "origins": np.array(origins, np.int64),
             "span": np.array([self._span[origin] for origin in origins], np.int64),
@@ -206,7 +207,7 @@ class ClocksState(State):
             what = f"clocks have {tensors['applied'].shape[1:]} cells, not {self.cells}"
             raise ValueError(what)
         origins = [int(origin) for origin in tensors["origins"]]
-        self.made, self.images = (int(value) for value in tensors["made"])
+        self._count(tensors)
         self._applied = {origin: np.array(row) for origin, row in zip(origins, tensors["applied"], strict=True)}
         self._lowest = {origin: int(row.min()) for origin, row in self._applied.items()}
         self._span = {origin: int(span) for origin, span in zip(origins, tensors["span"], strict=True)}
@@ -219,12 +220,16 @@ class ClocksState(State):
         steps: what was under way is dropped at both ends, and nobody waits for it.
         """
         if tensors:
-            self.made, self.images = (int(value) for value in tensors["made"])
+            self._count(tensors)
         self.made = steps.get(node, self.made)
         for origin, applied in self._applied.items():
             self._applied[origin] = np.where(applied < FAR, steps.get(origin, self.made), FAR)
             self._lowest[origin] = int(self._applied[origin].min())
         self._slowest = None
+
+    def _count(self, tensors: Mapping[str, np.ndarray]) -> None:
+        self.made, self.images = (int(value) for value in tensors["made"])
+        self.poisoned = int(tensors["poisoned"][0]) if "poisoned" in tensors else 0
 
     def _note(self, origin: int, span: int) -> None:
         """Note that what was applied of an origin, or its span, may have changed."""

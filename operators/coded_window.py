@@ -61,6 +61,7 @@ class CodedWindowState(WindowState):
         schedule: Schedule | None,
         workers: int,
         cap_nbytes: int,
+        runs: bool = False,
     ) -> None:
         """An empty window that owes nothing.
 
@@ -71,10 +72,11 @@ class CodedWindowState(WindowState):
             schedule: learning rate that updates have in them; None: gradients come.
             workers: how many nodes the rate is for.
             cap_nbytes: see `WindowState`.
+            runs: whether receivers are sent the same runs of cells each time, by which they keep what they know.
         """
         super().__init__(layout, wanted, cap_nbytes=cap_nbytes, newest_only=False)
         self.residual = residual
-        self._schedule, self._workers, self._cap_nbytes = schedule, workers, cap_nbytes
+        self._schedule, self._workers, self._cap_nbytes, self._runs = schedule, workers, cap_nbytes, runs
         self._rounds: list[_Round] = []
         self._merged_nbytes = 0
         self._codes: dict[tuple[int, int, int], _Coded] = {}
@@ -103,6 +105,10 @@ class CodedWindowState(WindowState):
             self.skips = True
             self._skip_to(self._rounds[0].high)
             self._free()
+
+    def frames(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Cut cells `start` to `stop` into as few runs as codes of all rounds fit one frame each."""
+        return super().frames(start, stop) if self._runs else self._layout.fitting(start, stop, self._most_nbytes)
 
     def samples(self) -> Iterator[Sample]:
         """What codes have cost, and what is owed."""
@@ -138,6 +144,11 @@ class CodedWindowState(WindowState):
             self._codes[key] = known
         self.residual.account.note(where.stop - where.start, known.updates, known.code.nbytes)
         return known.code
+
+    def _most_nbytes(self, start: int, stop: int) -> int:
+        """What the code of weights takes at most; see `_sum` of several rounds."""
+        dense = (_DENSE_NBYTES * (stop - start)) // 2
+        return min(dense, sum(each.update.most_nbytes(start, stop) for each in self._rounds))
 
     def _free(self) -> None:
         everywhere = min(self._least, default=FAR)
@@ -196,4 +207,5 @@ class CodedWindow(StateElement):
             schedule=self.schedule,
             workers=node.size,
             cap_nbytes=self.cap_nbytes,
+            runs=self.sharding is not None,
         )

@@ -29,8 +29,22 @@ class EdgeCodes:
         self.shadow = np.zeros(layout.n_weights, np.float32)
         self._residual, self._layout = Residual(codec, layout.n_weights, layers), layout
 
-    def codes(self, values: Vector, unit: float) -> list[Code]:
-        """The change since the last time, a code for each frame.
+    @property
+    def adapted(self) -> bool:
+        """Whether there are thresholds that were adapted."""
+        return "taus" in self._residual.tensors() and bool(self._residual.taus.any())
+
+    @property
+    def taus(self) -> Vector:
+        """The thresholds that are adapted; see `Residual.taus`."""
+        return self._residual.taus
+
+    def go_on(self, taus: Vector) -> None:
+        """Go on with thresholds that were adapted before; see `Residual.go_on`."""
+        self._residual.go_on(taus)
+
+    def codes(self, values: Vector, unit: float) -> list[tuple[int, int, Code]]:
+        """The change since the last time: first cell, cell behind the last, and code, in as few frames as it fits.
 
         Args:
             values: (weights,) float32, the sum.
@@ -40,13 +54,13 @@ class EdgeCodes:
             OperatorError: a weight is infinite or not a number.
         """
         np.subtract(values, self.shadow, out=self._residual.values)
-        update, codes = self._residual.quantise(unit=unit), list[Code]()
-        for start, stop in self._layout.frames(0, self._layout.cells):
+        update, codes = self._residual.quantise(unit=unit), list[tuple[int, int, Code]]()
+        for start, stop in self._layout.fitting(0, self._layout.cells, update.most_nbytes):
             where = self._layout.weights(start, stop)
             code = update.encode(where.start, where.stop)
             add(self.shadow[where], code)
-            codes.append(code)
-        nbytes = sum(code.nbytes for code in codes)
+            codes.append((start, stop, code))
+        nbytes = sum(code.nbytes for *_, code in codes)
         self._residual.account.note(update.n_weights, update.count(0, update.n_weights), nbytes)
         return codes
 

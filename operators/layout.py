@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, Self
 
@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 MAX_CELL = 240_000
 """Weights in a cell at most, so that a cell of float32 fits a frame of 1 MiB with its header."""
+
+FRAME_NBYTES = 4 * MAX_CELL
+"""Bytes of values in a frame at most, where they are more than one cell."""
 
 
 class Layout(BaseModel):
@@ -59,6 +62,23 @@ class Layout(BaseModel):
         """Cut cells `start` to `stop` into runs that each fit one frame."""
         while start < stop:
             end = min(stop, max(start + 1, bisect_right(self.bounds, self.bounds[start] + MAX_CELL) - 1))
+            yield start, end
+            start = end
+
+    def fitting(self, start: int, stop: int, nbytes: Callable[[int, int], int]) -> Iterator[tuple[int, int]]:
+        """Cut cells `start` to `stop` into as few runs as fit one frame each, in fewer bytes than float32 takes.
+
+        Args:
+            start: the first cell.
+            stop: the one behind the last.
+            nbytes: what weights from one number to another take at most; no less for more of them.
+        """
+        while start < stop:
+            begin, end = self.bounds[start], stop
+            if nbytes(begin, self.bounds[stop]) > FRAME_NBYTES:
+                ends = range(start + 1, stop)
+                fit = bisect_right(ends, FRAME_NBYTES, key=lambda cell: nbytes(begin, self.bounds[cell]))
+                end = start + max(1, fit)
             yield start, end
             start = end
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pydantic import Field
 
@@ -10,7 +10,7 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
 from dataflow.state import Writes
-from operators.compression import Residual
+from operators.compression import Residual, Update, most_nbytes
 from operators.kept import KeptState
 from operators.layout import Layout
 from operators.messages import Fragment, Gradient, Offer, Weights, Word
@@ -38,7 +38,7 @@ class SendIntervals(Operator):
 
     def process(self, offer: Offer, window: WindowState, node: NodeContext) -> Emissions:
         """The fragments of one offer, each at most a frame, and what the window tells of them."""
-        for start, stop in self.layout.frames(offer.start, offer.stop):
+        for start, stop in window.frames(offer.start, offer.stop):
             for interval in window.take(offer.to, start, stop):
                 fragment = Fragment(
                     origin=node.index,
@@ -130,15 +130,18 @@ class SendCoded(SendWhole):
         schedule: learning rate of gradients; None: they leave without.
         updates: whether what comes are updates, which have the rate in them.
         span: gradients of this node that others may lack.
+        alike: whether all nodes cut their codes at the same cells, whatever these say: receivers add up what they are
+            sent of one run of cells.
     """
 
     schedule: Schedule | None = None
     updates: bool = False
+    alike: bool = False
     span: int = Field(default=0, ge=0)
     residual = Writes()
 
     def process(self, message: Gradient | Word, residual: Residual, window: KeptState, node: NodeContext) -> Emissions:
-        """The gradient's code in fragments of at most a frame, and what it cost; or what a new peer has missed."""
+        """The gradient's code in as few frames as it fits, and what it cost; or what a new peer has missed."""
         if isinstance(message, Word):
             yield from self._begin(message, window)
             return
@@ -147,7 +150,7 @@ class SendCoded(SendWhole):
         update = residual.quantise(unit=rate) if self.updates else residual.quantise(rate)
         low, high, nbytes = message.number - 1, message.number, 0
         fragments = []
-        for start, stop in self.layout.frames(0, self.layout.cells):
+        for start, stop in self.layout.fitting(0, self.layout.cells, self._most_nbytes(update, residual)):
             where = self.layout.weights(start, stop)
             code = update.encode(where.start, where.stop)
             nbytes += code.nbytes
@@ -156,6 +159,12 @@ class SendCoded(SendWhole):
         yield from self._send(high, fragments, window)
         residual.account.note(update.n_weights, update.count(0, update.n_weights), nbytes)
         yield from residual.samples()
+
+    def _most_nbytes(self, update: Update, residual: Residual) -> Callable[[int, int], int]:
+        if not self.alike:
+            return update.most_nbytes
+        codec = residual.codec
+        return lambda start, stop: most_nbytes(codec, stop - start)
 
 
 class SendWeights(Operator):
@@ -193,10 +202,11 @@ class SendChanges(Operator):
     shadows = Writes()
 
     def process(self, weights: Weights, shadows: ShadowsState, node: NodeContext) -> Emissions:
-        """The change as a code; the first answer to a worker as it is."""
+        """The change as a code, and what codes have cost; the first answer to a worker as it is."""
         workers = len(node.members[self.workers])
         rate = self.schedule.at(weights.clock, workers) / (workers if self.mean else 1)
         yield self.sent(shadows.answer(weights, rate), to=weights.to)
+        yield from shadows.samples(weights)
 
     def on_left(self, worker: int, shadows: ShadowsState) -> Emissions:
         """Know nothing of a worker that has died."""

@@ -14,8 +14,9 @@ from typing import ClassVar, cast
 import numpy as np
 
 from dataflow.node_context import NodeContext
+from dataflow.operators_api import Sample
 from dataflow.state import State, StateElement, StateKind
-from operators.compression import Codec, Residual, add, pooled
+from operators.compression import Account, Codec, Residual, Threshold, add, pooled
 from operators.layout import Layout
 from operators.messages import Code, Vector, Weights
 
@@ -24,12 +25,16 @@ Cells = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """The code that takes a shadow from `before` to `after`, towards `weights`; the vectors are never written again."""
+    """The code that takes a shadow from `before` to `after`, towards `weights`; the vectors are never written again.
+
+    It has so many `updates`.
+    """
 
     weights: Vector
     before: Vector
     after: Vector
     code: Code
+    updates: int
 
 
 @dataclass(slots=True)
@@ -59,9 +64,11 @@ class _Run:
             self.rate = rate or self.rate
             np.subtract(weights, before, out=self.residual.values)
             self.residual.values /= np.float32(self.rate)
-            code, after = self.residual.quantise(self.rate).encode(0, weights.size), before.copy()
+            update, after = self.residual.quantise(self.rate), before.copy()
+            code = update.encode(0, weights.size)
             add(after, code)
-            change = self.change = _Change(weights, before, after, code)
+            change = self.change = _Change(weights, before, after, code, update.count(0, weights.size))
+        self.residual.account.note(weights.size, change.updates, change.code.nbytes)
         self.shadows[worker] = change.after
         return change.code
 
@@ -82,6 +89,8 @@ class ShadowsState(State):
         """
         self._layout, self._codec, self._layers = layout, codec, layers
         self._runs: dict[Cells, _Run] = {}
+        self._taus: dict[Cells, Vector] = {}
+        self._account = Account()
 
     def answer(self, weights: Weights, rate: float = 1.0) -> Weights:
         """What is sent in the place of an answer: its change as a code, or itself if it is the worker's first.
@@ -102,6 +111,12 @@ class ShadowsState(State):
             return replace(weights, values=run.code(weights.to, values, rate))
         run.shadows[weights.to] = values
         return weights
+
+    def samples(self, weights: Weights) -> Iterator[Sample]:
+        """What codes have cost, and what is owed, once `answer` has been asked for a code of these weights."""
+        run = self._runs[weights.start, weights.stop]
+        if run.change is not None:
+            yield from run.residual.samples()
 
     def shadow(self, worker: int, start: int, stop: int) -> Vector:
         """What a worker's replica of cells is, (weights of the cells,) float32, never written again.
@@ -124,21 +139,38 @@ class ShadowsState(State):
                     yield replace(run.newest, to=worker, clock=run.clocks[worker])
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Nothing: replicas move on after a checkpoint, and whoever goes on from one answers whole first."""
-        return self.tensors()
+        """As `tensors`."""
+        return {name: taus.copy() for name, taus in self.tensors().items()}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """None; see `snapshot`."""
-        return {}
+        """By run of cells ``start:stop/taus``, (layers or 1,) float32, where tau is adapted.
+
+        No shadow: replicas move on after a checkpoint, and whoever goes on from one answers whole first.
+        """
+        if not (isinstance(self._codec, Threshold) and self._codec.tau is None):
+            return {}
+        taus = self._taus | {cells: run.residual.taus for cells, run in self._runs.items()}
+        return {f"{start}:{stop}/taus": each for (start, stop), each in taus.items()}
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Know no worker any more."""
+        """Know no worker any more; codes go on with the taus."""
         self._runs.clear()
+        self._taus = {_cells(name): np.array(taus, np.float32) for name, taus in tensors.items()}
 
     def _begin(self, weights: Weights) -> _Run:
         where = self._layout.weights(weights.start, weights.stop)
         layers = (0, *(layer - where.start for layer in self._layers if where.start < layer < where.stop))
-        return _Run(Residual(self._codec, where.stop - where.start, layers), weights)
+        residual = Residual(self._codec, where.stop - where.start, layers)
+        residual.account = self._account
+        taus = self._taus.pop((weights.start, weights.stop), None)
+        if taus is not None:
+            residual.go_on(taus)
+        return _Run(residual, weights)
+
+
+def _cells(name: str) -> Cells:
+    start, stop = name.removesuffix("/taus").split(":")
+    return int(start), int(stop)
 
 
 class Shadows(StateElement):

@@ -311,9 +311,13 @@ class SharedReplicaState(VectorState):
             return
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """``values``; ``x`` (weights,), what is pushed of this node's own updates, and ``counts`` of them."""
+        """``values``; ``x`` (weights,), what is pushed of this node's own updates, and ``counts`` of them.
+
+        And ``taus/n``, those that are adapted for what neighbour n is sent, once there are any.
+        """
         own = self.sharing.own
-        return super().tensors() | {"x": own.values, "counts": own.counts, "unpushed": self._unpushed}
+        taus = {f"taus/{neighbour}": codes.taus for neighbour, codes in self._codes.items() if codes.adapted}
+        return super().tensors() | {"x": own.values, "counts": own.counts, "unpushed": self._unpushed} | taus
 
     def kept(self) -> dict[str, np.ndarray]:
         """What `tensors` gives; the replica is copied only when somebody writes."""
@@ -328,6 +332,9 @@ class SharedReplicaState(VectorState):
         self._pushed = self._round = int(sharing.own.counts[sharing.node])
         sharing.begin_again({neighbour: side.behind for neighbour, side in sharing.sides.items()}, epoch=self._epoch)
         self._meet(sharing.sides)
+        for neighbour, codes in self._codes.items():
+            if (name := f"taus/{neighbour}") in tensors:
+                codes.go_on(tensors[name])
 
     def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
         """Go on behind the last gradient that was made."""
@@ -366,11 +373,13 @@ class SharedReplicaState(VectorState):
                 values=_NO_VALUES,
             )
             return
-        frames, codes = list(self._layout.frames(0, self._layout.cells)), list[Code]()
+        whole = self._layout.frames(0, self._layout.cells)
+        frames: Iterable[tuple[int, int, Vector | Code]]
+        frames = ((start, stop, total.values[self._layout.weights(start, stop)]) for start, stop in whole)
         if neighbour in self._codes and not told.final:  # the last one is whole, so that all end with the same
             unit = self._rate.at(max(1, self._made), workers) if self._rate else 1.0
-            codes = self._codes[neighbour].codes(total.values, unit)
-        for number, (start, stop) in enumerate(frames):
+            frames = self._codes[neighbour].codes(total.values, unit)
+        for start, stop, values in frames:
             last = stop == self._layout.cells
             yield Contribution(
                 node,
@@ -383,7 +392,7 @@ class SharedReplicaState(VectorState):
                 last,
                 counts=total.counts if last else _NO_COUNTS,
                 known=told.known,
-                values=codes[number] if codes else total.values[self._layout.weights(start, stop)],
+                values=values,
             )
 
 

@@ -137,6 +137,10 @@ class WindowState(State):
             self._free()
         return intervals
 
+    def frames(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Cut cells `start` to `stop` into runs of which each fits one frame, however much of it is taken."""
+        return self._layout.frames(start, stop)
+
     def samples(self) -> Iterator[Sample]:
         """What is told once something was taken: nothing, here."""
         yield from ()
@@ -189,8 +193,9 @@ class WindowState(State):
         return {name: tensor.copy() for name, tensor in self.tensors().items()}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """``newest`` and ``sent_to`` (receivers, cells)."""
-        return {"newest": np.array([self.newest], np.int64), "sent_to": self._sent_to}
+        """``newest``, ``sent_to`` (receivers, cells), and ``poisoned`` if any gradient was."""
+        poisoned = {"poisoned": np.array([self.poisoned], np.int64)} if self.poisoned else {}
+        return poisoned | {"newest": np.array([self.newest], np.int64), "sent_to": self._sent_to}
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over the numbers; the gradients themselves are gone, so everything counts as sent.
@@ -201,6 +206,7 @@ class WindowState(State):
             what = f"window has shape {tensors['sent_to'].shape}, not {self._sent_to.shape}"
             raise ValueError(what)
         self.newest = self.closed = int(tensors["newest"][0])
+        self.poisoned = int(tensors["poisoned"][0]) if "poisoned" in tensors else 0
         self.skips = True
         self._blocks.clear()
         self._sums.clear()

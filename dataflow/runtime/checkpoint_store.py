@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +59,7 @@ class CheckpointStore:
         warn: Callable[[str], None],
     ) -> None:
         self._folder, self._keep, self._manifest, self._warn = folder, keep, manifest, warn
-        self.expected, self._needed = nodes, needed
+        self._since, self._needed = dict.fromkeys(nodes, -1), needed
         self._writing: dict[int, _Writing] = {}
         self._files: dict[int, dict[int, KeptFile]] = {}
         self._failed: set[int] = set()
@@ -67,6 +68,8 @@ class CheckpointStore:
 
     def write(self, node: int, number: int, data: bytes, *, last: bool) -> None:
         """Take the next bytes of a node's file of a checkpoint; a node sends one file after the other."""
+        if node in self._since:
+            self._since[node] = min(self._since[node], number)
         self._limit(number)
         if number <= self._newest or number in self._failed:
             return
@@ -84,7 +87,8 @@ class CheckpointStore:
 
     def leave(self, node: int) -> None:
         """Expect nothing of a node any more, unless it is needed; checkpoints that lacked only that become whole."""
-        self.expected -= {node} - self._needed
+        if node not in self._needed:
+            self._since.pop(node, None)
         self._drop(node)
         for number in sorted(self._files):
             try:
@@ -93,8 +97,12 @@ class CheckpointStore:
                 self._fail(number, error)
 
     def join(self, node: int) -> None:
-        """Expect files of a node from now on."""
-        self.expected |= {node}
+        """Expect files of a node from the first on that it sends: until it has caught up it makes none."""
+        self._since.setdefault(node, sys.maxsize)
+
+    def expected(self, number: int) -> frozenset[int]:
+        """The nodes without whose files a checkpoint is not whole."""
+        return frozenset(node for node, first in self._since.items() if first <= number)
 
     def close(self) -> None:
         """Leave nothing behind that is not whole."""
@@ -107,7 +115,8 @@ class CheckpointStore:
         """Give up the oldest of too many checkpoints that are not whole: some node does not send its part."""
         begun = sorted(self._files.keys() | {writing.number for writing in self._writing.values()} | {number})
         if len(begun) > _BEGUN:
-            lacking = ", ".join(str(node) for node in sorted(self.expected - self._files.get(begun[0], {}).keys()))
+            missing = self.expected(begun[0]) - self._files.get(begun[0], {}).keys()
+            lacking = ", ".join(map(str, sorted(missing)))
             self._fail(begun[0], CheckpointError(f"nodes have sent nothing while others went on: {lacking}"))
 
     def _complete(self, node: int, writing: _Writing) -> None:
@@ -122,8 +131,8 @@ class CheckpointStore:
 
     def _finish(self, number: int) -> None:
         """Write the manifest if all files are there."""
-        files = self._files.get(number, {})
-        if number <= self._newest or not self.expected or not self.expected <= files.keys():
+        files, expected = self._files.get(number, {}), self.expected(number)
+        if number <= self._newest or not expected or not expected <= files.keys():
             return
         kept = tuple(files[node] for node in sorted(files))
         manifest = self._manifest(number, kept)

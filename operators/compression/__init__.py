@@ -8,7 +8,7 @@ from operators.compression.account import Account
 from operators.compression.codec import Codec, Half, Int8, OneBit, Threshold, TopK, parse_codec, pooled
 from operators.compression.codes import add, join
 from operators.compression.residual import Residual
-from operators.compression.sizes import expected_nbytes
+from operators.compression.sizes import expected_nbytes, most_nbytes
 from operators.compression.total import total
 from operators.compression.update import Update
 
@@ -25,6 +25,7 @@ __all__ = [
     "add",
     "expected_nbytes",
     "join",
+    "most_nbytes",
     "parse_codec",
     "pooled",
     "total",

@@ -29,6 +29,9 @@ _NORM_EVERY = 64
 
 _SAMPLE = 1 << 16
 _GAIN = 0.1
+_FAR_OFF = 8
+_LEAST_TAU = float(np.finfo(np.float32).tiny)
+_GLANCE = 256
 _MAX_HALF = 65504.0
 _MOST = 255
 _MAX_FLOAT = float(np.finfo(np.float32).max)
@@ -60,6 +63,7 @@ class Residual(State):
         self.values = np.zeros(n_weights, np.float32)
         self.account = Account()
         self._told = 0
+        self._given: bool | None = None
         self._layers = read_only(np.array(bounds, np.int64))
         if isinstance(codec, Threshold):
             self._groups = self._layers if codec.per_layer else read_only(self._layers[[0, -1]])
@@ -92,6 +96,8 @@ class Residual(State):
             what = f"the residual has shape {self.values.shape}, the gradient {gradient.shape}"
             raise ValueError(what)
         self.values += gradient
+        if isinstance(self.codec, Threshold) and not self._given:
+            self._given = bool(gradient[:_GLANCE].any() or gradient.any())
 
     def quantise(self, rate: float = 1.0, *, unit: float = 1.0) -> Update:
         """Take an update out of the residual.
@@ -130,6 +136,18 @@ class Residual(State):
             yield Sample("tau", float(self._taus.mean()))
         if self._told % _NORM_EVERY == 1:
             yield Sample("residual_norm", float(np.linalg.norm(self.values)))
+
+    def go_on(self, taus: Vector) -> None:
+        """Go on with thresholds that were adapted before, if they are adapted; see `taus`.
+
+        Raises:
+            ValueError: they are not of as many layers.
+        """
+        if isinstance(self.codec, Threshold) and self.codec.tau is None:
+            if taus.shape != self._taus.shape:
+                what = f"the residual has {self._taus.size} taus, got {taus.shape}"
+                raise ValueError(what)
+            self._taus[:] = taus
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Copies of `tensors`."""
@@ -170,7 +188,7 @@ class Residual(State):
         bad, multiples = quantise.take(self.values, words, counts, taus, largest, clip)
         self._refuse(int(bad))
         if codec.tau is None:
-            self._adapt(counts)
+            self._adapt(codec, counts)
         if largest == 1:
             return Sparse(words, _NO_VALUES, self._layers, quanta, codec.packing)
         n_planes = max(1, int(multiples.max(initial=0)).bit_length())
@@ -188,18 +206,32 @@ class Residual(State):
         )
 
     def _begin(self, codec: Threshold) -> None:
-        """Choose the taus that are missing by the residual as it is: what a share `density` of a sample exceeds."""
-        for group, (start, stop) in enumerate(pairwise(self._groups.tolist())):
-            if not self._taus[group]:
-                sample = np.abs(self.values[start : stop : -(-(stop - start) // _SAMPLE)])
-                rank = min(sample.size - 1, int(sample.size * (1 - codec.density)))
-                tau = float(np.partition(sample, rank)[rank]) or float(sample.mean())
-                self._taus[group] = tau if tau < math.inf else 0
+        """Choose the taus that are missing by the residual as it is."""
+        for group in np.flatnonzero(self._taus == 0).tolist():
+            self._taus[group] = self._fitting(codec, group)
 
-    def _adapt(self, counts: npt.NDArray[np.int64]) -> None:
-        """Move each tau by a tenth of what the density is off by, relatively, at most to twice itself."""
+    def _fitting(self, codec: Threshold, group: int) -> float:
+        """What a share `density` of a sample of a group's residual exceeds; 0 if that is no number."""
+        start, stop = self._groups[group : group + 2].tolist()
+        sample = np.abs(self.values[start : stop : -(-(stop - start) // _SAMPLE)])
+        rank = min(sample.size - 1, int(sample.size * (1 - codec.density)))
+        tau = float(np.partition(sample, rank)[rank]) or float(sample.mean())
+        return tau if tau < math.inf else 0
+
+    def _adapt(self, codec: Threshold, counts: npt.NDArray[np.int64]) -> None:
+        """Move each tau by a tenth of what the density is off by, relatively, at most to twice itself.
+
+        Not after gradients that were all zero, which say nothing of those to come. One that is far too small, since
+        what is owed has dwindled meanwhile, is chosen anew: doubling it would take many long messages.
+        """
+        given, self._given = self._given, None
+        if given is False:
+            return
         off = np.minimum(_GAIN * (counts - self._wanted) / np.maximum(self._wanted, 1), math.log(2))
-        self._taus[:] = self._taus * np.exp(off)
+        moved = np.maximum(self._taus * np.exp(off), _LEAST_TAU * (self._taus > 0))
+        for group in np.flatnonzero(counts > _FAR_OFF * np.maximum(self._wanted, 1)).tolist():
+            moved[group] = max(moved[group], self._fitting(codec, group))
+        self._taus[:] = moved
 
     def _largest(self, codec: TopK, rate: np.float32) -> Update:
         self._refuse(quantise.not_finite(self._bits()))

@@ -29,6 +29,23 @@ def expected_nbytes(codec: Codec, n_weights: int) -> int:
     return max(1, math.ceil(n_weights * bits / 8))
 
 
+def most_nbytes(codec: Codec, n_weights: int) -> int:
+    """Bytes that a code of so many weights takes at most, whatever they are; but for the heads of sections."""
+    match codec:
+        case Threshold():
+            each = {"auto": 1 / 4, "bitmap": 1 / 4, "words": 4.0, "rice": 5.0}[codec.packing]
+            each *= 8 if codec.most == "fit" else 1
+        case TopK():
+            each = 4 * min(1.0, codec.density) + 4 * min(1 / 32, codec.density)
+        case Half():
+            each = 2.0
+        case Int8():
+            each = 1.0
+        case OneBit():
+            each = 1 / 8
+    return math.ceil(n_weights * each)
+
+
 def _entropy(share: float) -> float:
     """Bits that it takes to say of one of many whether it is among so large a share."""
     return -sum(each * math.log2(each) for each in (share, 1 - share) if each > 0)

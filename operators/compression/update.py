@@ -19,6 +19,14 @@ Packing = Literal["auto", "words", "rice", "bitmap"]
 
 _PACKINGS: dict[Packing, int] = {"auto": 0, "words": WORDS, "rice": RICE, "bitmap": BITMAP}
 
+_HEAD_NBYTES = 16
+"""Of a section at most: the form, two numbers of 5 bytes, the quantum and the Rice parameter, or two means."""
+
+
+def _chunks(bounds: npt.NDArray[np.int64], start: int, stop: int) -> int:
+    """How many of the chunks that begin at `bounds` weights `start` to `stop` are in."""
+    return int(bounds.searchsorted(stop) - bounds.searchsorted(start, side="right")) + 1
+
 
 class Update(ABC):
     """An immutable quantised vector over all weights, in units of rate x gradient.
@@ -38,6 +46,10 @@ class Update(ABC):
     @abstractmethod
     def count(self, start: int, stop: int) -> int:
         """How many of weights `start` to `stop` are updated; one in several parts of a sum counts for each of them."""
+
+    @abstractmethod
+    def most_nbytes(self, start: int, stop: int) -> int:
+        """Bytes that the code of weights `start` to `stop` takes at most, without making it."""
 
     @final
     def encode(self, start: int, stop: int) -> Code:
@@ -92,6 +104,16 @@ class Sparse(Update):
         first = self.words.searchsorted(np.uint32(2 * start))
         return int(self.words.searchsorted(np.uint32(2 * stop - 1), side="right") - first)
 
+    def most_nbytes(self, start: int, stop: int) -> int:
+        """Those of words, unless another packing was asked for; and the heads of as many sections as layers."""
+        count, layers = self.count(start, stop), _chunks(self._bounds, start, stop)
+        positions = 4 * count
+        if self._packing == BITMAP:
+            positions = (count + stop - start) // 8 + 2 * layers
+        elif self._packing == RICE:  # 30 low bits, two zeros in the mean, a one and a sign
+            positions = 5 * count
+        return positions + (4 * count if self.values.size else 0) + _HEAD_NBYTES * layers
+
     def _encode(self, start: int, stop: int) -> Code:
         return encode.sparse(self.words, self._bits, self._bounds, self._quanta, start, stop, self._packing)
 
@@ -116,6 +138,10 @@ class Sum(Update):
     def count(self, start: int, stop: int) -> int:
         """Those of the parts."""
         return sum(part.count(start, stop) for part in self.parts)
+
+    def most_nbytes(self, start: int, stop: int) -> int:
+        """Those of the parts."""
+        return sum(part.most_nbytes(start, stop) for part in self.parts)
 
     def _encode(self, start: int, stop: int) -> Code:
         return join([part.encode(start, stop) for part in self.parts])
@@ -142,6 +168,10 @@ class Halves(Update):
     def count(self, start: int, stop: int) -> int:
         """All."""
         return stop - start
+
+    def most_nbytes(self, start: int, stop: int) -> int:
+        """Two for each weight, and a head."""
+        return 2 * (stop - start) + _HEAD_NBYTES
 
     def _encode(self, start: int, stop: int) -> Code:
         return encode.halves(self._bytes[2 * start : 2 * stop], self._rate)
@@ -171,6 +201,10 @@ class Bytes(Update):
         """All."""
         return stop - start
 
+    def most_nbytes(self, start: int, stop: int) -> int:
+        """One for each weight, and the heads of chunks."""
+        return stop - start + _HEAD_NBYTES * _chunks(self._bounds, start, stop)
+
     def _encode(self, start: int, stop: int) -> Code:
         return encode.small(self._bytes, self._bounds, self._steps, start, stop)
 
@@ -198,6 +232,10 @@ class Signs(Update):
     def count(self, start: int, stop: int) -> int:
         """All."""
         return stop - start
+
+    def most_nbytes(self, start: int, stop: int) -> int:
+        """An eighth for each weight, and the heads of chunks."""
+        return (stop - start) // 8 + _HEAD_NBYTES * _chunks(self._bounds, start, stop)
 
     def _encode(self, start: int, stop: int) -> Code:
         return encode.signs(self._bits, self._bounds, self._means, start, stop)

@@ -64,7 +64,7 @@ class NotingChanges(SendChanges):
     notes = Writes("sent")
 
     def process(self, weights: Weights, shadows: ShadowsState, node: NodeContext, notes: NotesState) -> Emissions:
-        (effect,) = super().process(weights, shadows, node)
+        effect, *told = super().process(weights, shadows, node)
         run = weights.start, weights.stop
         shadow = shadows.shadow(weights.to, *run)
         owed = weights.values - shadow
@@ -72,6 +72,7 @@ class NotingChanges(SendChanges):
         assert np.array_equal(shadow + owed, weights.values)
         notes.seen[node.index, weights.to, *run].append(shadow.copy())
         yield effect
+        yield from told
 
 
 class NotingLoad(Load):

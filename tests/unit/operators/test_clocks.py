@@ -154,6 +154,16 @@ def test_restore_tensors_gives_the_same_clocks():
     assert other.applied(2).tolist() == [4] * 4
 
 
+def test_poisoned_gradients_count_on_after_a_checkpoint():
+    clocks, other, healthy = make(), make(), make()
+    assert "poisoned" not in clocks.tensors()
+    clocks.poisoned = 3
+    other.resume(clocks.kept(), 9, {9: 5})
+    assert (other.poisoned, other.made) == (3, 5)
+    other.restore(healthy.kept())
+    assert other.poisoned == 0
+
+
 def test_restore_other_number_of_cells_raises():
     with pytest.raises(ValueError, match="cells, not 4"):
         make().restore(make(cells=5).tensors())

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dataflow.message import nbytes
+from operators.layout import FRAME_NBYTES as LIMIT
 from operators.layout import Layout, Sharding, runs
 from operators.messages import Fragment
 
@@ -100,3 +101,23 @@ def test_owned_masks_are_keyed_by_node_and_disjoint():
 
 def test_runs_of_owners_are_maximal():
     assert list(runs((0, 0, 1, 0, 2, 2))) == [(0, 2, 0), (2, 3, 1), (3, 4, 0), (4, 6, 2)]
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=50)
+def test_fitting_runs_are_as_long_as_their_bytes_fit_a_frame_and_one_cell_at_least(data):
+    layout = Layout.of(data.draw(st.integers(1, 10**7)), cells=data.draw(st.integers(1, 60)))
+    each = data.draw(st.sampled_from([0.001, 0.25, 1, 4, 5]))
+    start = data.draw(st.integers(0, layout.cells - 1))
+    stop = data.draw(st.integers(start + 1, layout.cells))
+
+    def size(begin, end):
+        return int(each * (end - begin))
+
+    found = list(layout.fitting(start, stop, size))
+    assert [found[0][0], found[-1][1]] == [start, stop]
+    assert all(before[1] == after[0] for before, after in pairwise(found))
+    for first, end in found:
+        assert end > first
+        assert end == first + 1 or size(layout.bounds[first], layout.bounds[end]) <= LIMIT
+        assert end == stop or size(layout.bounds[first], layout.bounds[end + 1]) > LIMIT

@@ -8,7 +8,7 @@ from operators.accumulate import Accumulate
 from operators.coded_window import CodedWindow
 from operators.compression import Half, Threshold, TopK, add
 from operators.kept import Kept, KeptState
-from operators.layout import MAX_CELL, Layout
+from operators.layout import MAX_CELL, Layout, Sharding
 from operators.messages import Accumulated, Fragment, Gradient, Offer, Weights, Word
 from operators.owed import Owed
 from operators.receive import ReceiveFragments, ReceiveWeights
@@ -191,6 +191,44 @@ def test_send_intervals_of_a_coded_window_tells_what_each_receivers_codes_have_c
     assert "tau" not in told
 
 
+LARGE = Layout.of(4 * MAX_CELL, cells=16)
+
+
+def large(codec, *values, alike=False):
+    """What is sent of a gradient that has these values, and else zeros, for four frames of float32."""
+    states = {"residual": Owed(codec=codec, n_weights=LARGE.n_weights), "window": KeptState([0])}
+    send = Harness(SendCoded(layout=LARGE, alike=alike), node=NODE, states=states)
+    send.send(Gradient(1, np.resize(np.array(values, np.float32), LARGE.n_weights)))
+    return [(f.start, f.stop) for f in send.emitted("fragments")]
+
+
+def test_send_coded_a_large_model_of_few_updates_is_one_message():
+    assert large(Threshold(tau=1), *[2] + 99 * [0]) == [(0, 16)]
+    # 16 cells of 60,000 weights: two bytes of each, and a head too much for eight of them
+    assert large(Threshold(tau=1, packing="words"), 2, 0) == [(0, 7), (7, 14), (14, 16)]
+    assert large(Half(), 1) == [(0, 7), (7, 14), (14, 16)]
+
+
+def test_send_coded_where_all_cut_alike_does_so_whatever_is_sent():
+    for values in ([2], [0], [2, 0]):
+        assert large(Threshold(tau=1), *values, alike=True) == [(0, 16)]  # a quarter of a byte at most
+        assert large(Threshold(tau=1, packing="words"), *values, alike=True) == [(0, 4), (4, 8), (8, 12), (12, 16)]
+
+
+def test_send_intervals_of_a_coded_window_sends_a_large_model_of_few_updates_as_one_message():
+    for runs, expected in ((None, [(0, 16)]), ("worker", [(0, 4), (4, 8)])):
+        sharding = None if runs is None else Sharding(layout=LARGE)
+        window = CodedWindow(layout=LARGE, codec=Threshold(tau=1), receivers="worker", sharding=sharding)
+        node = NodeContext(index=1, members={"worker": (0, 1)})
+        send = Harness(SendIntervals(layout=LARGE), node=node, states={"window": window})
+        state = send.states["window"]
+        for number in (1, 2):
+            state.append(number, np.resize(np.array([2] + 99 * [0], np.float32), LARGE.n_weights))
+            state.close()
+        send.send(Offer(0, 0, 16 if runs is None else 8))
+        assert [(f.start, f.stop) for f in send.emitted("fragments")] == expected
+
+
 def test_send_and_receive_weights_pass_them_on_to_their_worker():
     weights = Weights(to=2, origin=1, start=0, stop=1, clock=4, values=np.zeros(1, np.float32))
     (effect,) = Harness(SendWeights(), node=NODE).send(weights)
@@ -205,7 +243,7 @@ def test_send_changes_of_gradients_in_units_of_the_rate_and_at_last_what_is_owed
     answer = Harness(SendChanges(schedule=schedule), node=NODE, states=states)
 
     def send(clock, *values):
-        ((effect),) = answer.send(Weights(2, 1, 0, 3, clock, np.array(values, np.float32)))
+        effect, *_ = answer.send(Weights(2, 1, 0, 3, clock, np.array(values, np.float32)))
         return effect
 
     assert send(1, 8, 8, 8, 8).to == 2
@@ -226,9 +264,7 @@ def test_send_changes_of_means_counts_a_workers_share_of_the_rate():
     answer = Harness(SendChanges(schedule=Schedule(lr=1.5), mean=True), node=NODE, states=states)
     replica = np.zeros(4, np.float32)
     answer.send(Weights(2, 1, 0, 3, 1, np.zeros(4, np.float32)))
-    ((effect),) = answer.send(
-        Weights(2, 1, 0, 3, 2, np.array([1, 1.25, -9, 0], np.float32))
-    )  # in gradients: twice that
+    effect, *_ = answer.send(Weights(2, 1, 0, 3, 2, np.array([1, 1.25, -9, 0], np.float32)))  # in gradients: twice that
     add(replica, effect.message.values)
     assert replica.tolist() == [0, 1, -1, 0]
 
@@ -239,7 +275,7 @@ def test_send_changes_once_the_rate_is_zero_goes_on_with_the_last_one():
     replica = np.zeros(4, np.float32)
     answer.send(Weights(2, 1, 0, 3, 1, np.zeros(4, np.float32)))
     for clock in (2, 3, 4):  # 0.25, and 0 after six gradients of three workers
-        ((effect),) = answer.send(Weights(2, 1, 0, 3, clock, np.full(4, 4, np.float32)))
+        effect, *_ = answer.send(Weights(2, 1, 0, 3, clock, np.full(4, 4, np.float32)))
         add(replica, effect.message.values)
     assert replica.tolist() == [1.5] * 4
 

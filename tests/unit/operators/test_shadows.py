@@ -180,3 +180,46 @@ def test_replica_equals_its_shadow_bit_for_bit_and_follows_a_shard_that_stands_s
         load(replica, shadows.answer(weights(0, clock, still)))
         assert replica.tobytes() == shadows.shadow(0, 0, 4).tobytes()
     assert np.abs(still - replica).max() < before / 10
+
+
+def test_taus_of_answers_go_on_after_a_checkpoint_and_shadows_do_not():
+    codec = Threshold(density=0.25)
+    shadows = make(codec)
+    shadows.answer(weights(0, 1, vector(*[0] * 8)))
+    shadows.answer(weights(0, 2, vector(8, 4, 2, 1, 0.5, 0.25, 0.125, 0)))
+    kept = shadows.kept()
+    (name,) = kept
+    assert name == "0:4/taus"
+    other = make(codec)
+    other.restore(kept)
+    assert other.kept() == kept  # though no worker has asked yet
+    first = weights(0, 3, vector(*[1] * 8))
+    assert other.answer(first) is first
+    assert other.kept() == kept
+    # Nothing has changed, so nothing is sent, and tau falls from where it was by a tenth of what was wanted.
+    other.answer(weights(0, 4, first.values))
+    assert other.kept()[name] == pytest.approx(kept[name] * np.exp(-0.1))
+
+
+def test_taus_that_are_given_are_not_kept():
+    shadows = make(UNIT)
+    shadows.answer(weights(0, 1, vector(*range(8))))
+    shadows.answer(weights(0, 2, vector(*range(8))))
+    assert shadows.kept() == {}
+
+
+def test_samples_of_answers_say_what_codes_have_cost():
+    shadows = make(UNIT)
+    first = weights(0, 1, vector(*[0] * 8))
+    shadows.answer(first)
+    assert not list(shadows.samples(first))
+    second = weights(0, 2, vector(0, 3, 0, 0, -4, 0, 0, 0))
+    code = shadows.answer(second).values
+    found = {sample.name: sample.value for sample in shadows.samples(second)}
+    assert found == {
+        "compression_ratio": 32 / code.nbytes,
+        "updates_per_message": 2,
+        "bits_per_update": 4 * code.nbytes,
+        "tau": 1,
+        "residual_norm": pytest.approx(np.sqrt(2**2 + 3**2)),
+    }

@@ -200,3 +200,32 @@ def test_restored_replica_has_its_x_and_counts_again() -> None:
         assert one is not None
         assert other is not None
         np.testing.assert_array_equal(one.values, other.values)
+
+
+def test_taus_of_edges_go_on_after_a_checkpoint() -> None:
+    codec = parse_codec("threshold:density=0.1")
+    one, middle, _ = states(weights=512, codec=codec)
+    assert not any(name.startswith("taus") for name in middle.tensors())
+    rng = np.random.default_rng(3)
+    for state, to in ((one, 1), (middle, 2)):
+        state.descend(rng.normal(size=512).astype(np.float32), 1.0, scale=True)
+        messages(state, to)
+    kept = middle.kept()
+    assert [name for name in kept if name.startswith("taus")] == ["taus/2"]
+    _, again, _ = states(weights=512, codec=codec)
+    again.resume(kept, 1, {1: 1})
+    assert again.kept()["taus/2"].tolist() == kept["taus/2"].tolist()
+    assert kept["taus/2"] > 0
+
+
+def test_sum_in_a_code_of_few_bytes_leaves_in_one_message_and_the_last_whole_in_frames() -> None:
+    one, other, _ = states(codec=parse_codec("topk:density=0.01"))
+    update(one, 0.25)
+    (sent,) = messages(one, 1)
+    assert (sent.start, sent.stop, sent.last) == (0, LAYOUT.cells, True)
+    told = other.arrive(sent)
+    assert told is not None
+    other.sharing.absorb(0, told)
+    hand_over(other, one)
+    one.sharing.end()
+    assert len(messages(one, 1)) == 3

@@ -207,6 +207,15 @@ def test_restore_counts_everything_as_sent_and_says_that_gradients_are_missing()
     assert brief(restored.take(1, 0, 4)) == [(0, 4, 2, 3, [4] * 4)]
 
 
+def test_restore_counts_poisoned_gradients_on():
+    window, other = make(receivers=(1,)), make(receivers=(1,))
+    window.poisoned = 2
+    other.restore(window.kept())
+    assert other.poisoned == 2
+    other.restore(make(receivers=(1,)).kept())
+    assert other.poisoned == 0
+
+
 def test_restore_after_sums_were_made_forgets_them():
     window = make(receivers=(1, 2))
     window.append(1, constant(1))

@@ -121,9 +121,26 @@ def test_store_without_a_node_that_has_left_is_whole(tmp_path: Path) -> None:
         load_manifest(LocalFolder(tmp_path / "job"), 10)
     kept.leave(1)
     assert [file.member.node for file in verify(LocalFolder(tmp_path / "job"), 10).files] == [0]
+
+
+def test_store_expects_a_node_that_has_joined_from_its_first_file_on(tmp_path: Path) -> None:
+    """While it catches up, checkpoints are whole without it, and nobody is warned of what it never makes."""
+    warnings: list[str] = []
+    kept, folder = store(LocalFolder(tmp_path), warnings, keep=20), LocalFolder(tmp_path)
+    kept.leave(1)
     kept.join(1)
-    kept.write(0, 20, content(0, 20), last=True)
-    assert newest_whole(LocalFolder(tmp_path / "job"))[0].number == 10
+    for number in range(10, 100, 10):
+        kept.write(0, number, content(0, number), last=True)
+        assert newest_whole(folder)[0].number == number
+    kept.write(1, 110, content(1, 110)[:8], last=False)
+    kept.write(0, 100, content(0, 100), last=True)
+    kept.write(0, 110, content(0, 110), last=True)
+    assert newest_whole(folder)[0].number == 100  # the next is whole with both only
+    kept.write(1, 110, content(1, 110)[8:], last=True)
+    assert [file.member.node for file in verify(folder, 110).files] == [0, 1]
+    kept.write(0, 120, content(0, 120), last=True)
+    assert newest_whole(folder)[0].number == 110
+    assert warnings == []
 
 
 def test_store_without_a_needed_node_that_has_left_is_not_whole(tmp_path: Path) -> None:

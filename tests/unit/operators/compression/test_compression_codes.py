@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.errors import WireError
-from operators.compression import Half, Int8, OneBit, Residual, Threshold, TopK, add, join
+from operators.compression import Half, Int8, OneBit, Residual, Threshold, TopK, add, join, most_nbytes
 from operators.compression.update import Sparse
 from tests.unit.operators.compression.exact import decoded, eighths, vector
 
@@ -60,6 +60,32 @@ def packed(low, places, n_weights):
 def test_encode_of_parts_is_that_of_the_whole(codec, cuts):
     update = update_of(codec)
     np.testing.assert_array_equal(decoded(update, cuts), decoded(update))
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_codes_take_no_more_than_is_said_before_they_are_made(codec, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    residual = Residual(codec, 2500, LAYERS)
+    residual.add(eighths(rng, 2500) * (rng.random(2500) < data.draw(st.sampled_from([0.001, 0.05, 1]))))
+    update = residual.quantise()
+    start = data.draw(st.integers(0, 2499))
+    stop = data.draw(st.integers(start + 1, 2500))
+    size, most = update.encode(start, stop).size, update.most_nbytes(start, stop)
+    assert size <= most
+    assert most <= update.most_nbytes(0, 2500)
+    heads = 16 * (len(LAYERS) + 2) * len(getattr(update, "parts", (0,)))
+    assert size <= most_nbytes(codec, stop - start) + heads
+
+
+@pytest.mark.parametrize("gap", [1, 2, 100, 1 << 12, (1 << 22) - 1])
+@pytest.mark.parametrize("packing", ["words", "rice", "bitmap"])
+def test_codes_of_updates_at_the_far_end_take_no_more_than_is_said(packing, gap):
+    n_weights = 1 << 22
+    for places in ([n_weights - 1], [gap - 1, n_weights - 1], range(n_weights - 40 * min(gap, 100), n_weights, gap)):
+        update = sparse(places, n_weights, packing)
+        assert update.encode(0, n_weights).size <= update.most_nbytes(0, n_weights)
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)

@@ -309,6 +309,64 @@ def test_adaptive_tau_waits_for_a_gradient():
     assert np.flatnonzero(decoded(residual.quantise())).tolist() == [5]
 
 
+def test_adaptive_tau_stays_while_gradients_are_zero():
+    rng = np.random.default_rng(0)
+    residual = Residual(Threshold(density=0.01), 20_000)
+    for _ in range(60):
+        residual.add(rng.standard_normal(20_000).astype(np.float32))
+        residual.quantise()
+    before = residual.taus.copy()
+    for _ in range(3000):
+        residual.add(np.zeros(20_000, np.float32))
+        residual.quantise()
+    assert residual.taus.tolist() == before.tolist()
+    residual.add(rng.standard_normal(20_000).astype(np.float32))
+    assert residual.quantise().count(0, 20_000) < 400  # 2%, twice what is wanted
+    assert residual.taus.tolist() != before.tolist()
+
+
+def test_adaptive_tau_that_has_dwindled_is_found_again_after_one_long_message():
+    """Of sums that stand still ever less is owed, and tau follows; gradients of the old size come back then."""
+    rng = np.random.default_rng(0)
+    residual = Residual(Threshold(density=0.01), 20_000)
+    residual.values[:] = rng.standard_normal(20_000).astype(np.float32)
+    for _ in range(3000):
+        residual.quantise()
+    assert 0 < residual.taus[0] < 1e-6
+    sent = []
+    for _ in range(20):
+        residual.values += rng.standard_normal(20_000).astype(np.float32)
+        sent.append(residual.quantise().count(0, 20_000))
+    assert sent[0] > 10_000
+    assert max(sent[1:]) < 1600  # 8% of the weights
+
+
+def test_adaptive_tau_with_nothing_owed_never_becomes_zero():
+    residual = owing(Threshold(density=0.5), 1, -2, 3, -4)
+    residual.quantise()
+    residual.values[:] = 0
+    for _ in range(2000):
+        assert not decoded(residual.quantise()).any()
+    assert residual.taus[0] > 0
+
+
+@pytest.mark.parametrize("codec", [Threshold(density=0.1), Threshold(density=0.1, per_layer=True)], ids=str)
+def test_taus_that_were_adapted_go_on_in_another_residual(codec):
+    one, other = Residual(codec, 3000, (0, 100)), Residual(codec, 3000, (0, 100))
+    one.add(eighths(np.random.default_rng(0), 3000))
+    one.quantise()
+    other.go_on(one.taus)
+    assert other.taus.tolist() == one.taus.tolist()
+    with pytest.raises(ValueError, match="taus, got"):
+        other.go_on(vector(1, 2, 3))
+
+
+def test_tau_that_was_given_does_not_go_on_as_another():
+    residual = Residual(Threshold(tau=2.0), 10)
+    residual.go_on(vector(3))
+    assert residual.taus.tolist() == [2.0]
+
+
 def test_memory_of_updates_is_as_documented():
     values = np.random.default_rng(0).standard_normal(8192).astype(np.float32)
     held = {}
