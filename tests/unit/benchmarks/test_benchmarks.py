@@ -11,6 +11,9 @@ import pytest
 
 from ako_jobs import ako
 from ako_jobs.parameter_server import Config
+from dataflow.errors import JobFailedError
+from dataflow.observe.events import JobEvent
+from dataflow.reports import OperatorReport
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
@@ -205,3 +208,26 @@ def test_staleness_of_a_run_is_the_mean_over_all_workers_samples(dana_runs: Modu
     lag = [{"mean": 3.0, "count": 1}, {"mean": 6.0, "count": 2}]
     record = {"nodes": [{"samples": {"load.lag": lag[0]}}, {"samples": {"load.lag": lag[1]}}, {"samples": {}}]}
     assert dana_runs.staleness(record) == {"lag": 5.0}
+
+
+def test_tree_has_converged_when_the_last_node_has_all_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    lab_tree = importlib.import_module("lab_tree")
+
+    def told(at_s: float, node: int, last: bool, updates: int) -> JobEvent:
+        report = OperatorReport("absorb.have", {"last": last, "updates": updates})
+        return JobEvent(0, at_s, at_s, node=node, report=report)
+
+    events = [
+        told(1.0, 0, False, 3),
+        told(2.0, 0, True, 4),
+        told(2.5, 1, True, 4),
+        told(3.0, 0, False, 8),
+        told(3.25, 1, False, 6),
+        told(4.0, 1, False, 8),
+    ]
+    assert lab_tree.convergence(events, 2, 4) == 1.5
+    with pytest.raises(JobFailedError, match="without all updates"):
+        lab_tree.convergence(events[:-1], 2, 4)
+    # At 3.25 s both have made 4 at a pace of 0.5 s; they know 8 and 6, so lack 1 on average, of 2 x 2 in a second.
+    assert lab_tree.gaps(events, 2, 4, 0.5)[-2] == (3.25, 0.25)
