@@ -43,6 +43,7 @@ GRAPHS = st.builds(
         sends=st.booleans(),
         receives=st.booleans(),
         gather=st.booleans(),
+        adjusts=st.booleans(),
         inputs=tuples(
             InputSpec, name=WORD, type=WORD, capacity=U32, key=MAYBE, latest=st.lists(WORD, max_size=2).map(tuple)
         ),
