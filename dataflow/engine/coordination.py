@@ -78,10 +78,17 @@ class NodeFailed:
 
 @dataclass(frozen=True, slots=True)
 class NodeExited:
-    """A node's job process is gone, and why."""
+    """A node's job process is gone.
+
+    Args:
+        node: its number.
+        reason: why.
+        refused: it could not be started at all.
+    """
 
     node: int
     reason: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dataflow.engine.adjusting import Adjusting, tells_of_change
 from dataflow.engine.coordination import (
@@ -63,7 +63,7 @@ class Deadlines:
         preflight_s: from placing a job until every node is ready; from starting a node again until that is.
         grace_s: from asking nodes to stop for a cancellation until they are killed.
         drain_s: from asking nodes to stop for a stop rule until they are killed; the job is finished all the same.
-        blame_s: from a failed link until it counts as the cause of a failure to deploy, and not as the effect.
+        blame_s: from a link that cannot be made until that is why the job cannot be deployed, unless a node has died.
         judge_s: from the first broken link of a running job until the node with most of them is buried.
         return_s: for so long a job that cannot go on without a lost node waits for it.
     """
@@ -83,7 +83,7 @@ class JobCoordinator:
         nodes: number of nodes of the job.
         rules: when to stop it.
         deadlines: how long to wait for what.
-        min_nodes: the fewest nodes that it goes on with once it runs.
+        min_nodes: the fewest nodes that it goes on with.
         needed: nodes that it cannot do without.
         irreplaceable: those of them that are never started again.
         adjusted: nodes with operators that can be told to change something while the job runs.
@@ -123,9 +123,8 @@ class JobCoordinator:
         self._ready: set[int] = set()
         self._deadline_s: float | None = None
         self._timer_s = math.inf
-        self._suspicion, self._suspect_node = "", 0
         self._causes: dict[int, str] = {}
-        self._broken: dict[tuple[int, int], str] = {}
+        self._broken: dict[tuple[int, int], tuple[int, str]] = {}
         self._judge_s = math.inf
 
     def minds(self, event: Event) -> bool:
@@ -162,7 +161,7 @@ class JobCoordinator:
         if self.state in ENDED:
             return commands
         due_s = math.inf if self._deadline_s is None else self._deadline_s
-        if self.state is JobState.RUNNING:
+        if self.state in _GOING_ON:
             due_s = min(due_s, self._judge_s, self.nodes.next_due_s(now))
         if due_s < math.inf and (due_s != self._timer_s or isinstance(event, Tick)):
             commands.append(SetTimer(due_s))
@@ -186,18 +185,28 @@ class JobCoordinator:
         each = self.nodes[node]
         if each.life is not Life.JOINING:
             return []
-        if self.state is JobState.RUNNING:
-            if self._spare(node):
-                return [KillNodes((node,)), *self._dies(node, Life.DYING, "the job is ending", now)]
-            self.nodes.admit(node, address)
-            return [self._change(node), *self._tell()]
-        if self.state is not JobState.DEPLOYING or each.address:
+        if self.state not in _GOING_ON:
             return []
-        each.address = address
-        if not all(other.address for other in self.nodes.nodes):
+        if not self.nodes.epoch:
+            each.address = address
+            return self._found(now)
+        if self._spare(node):
+            return [KillNodes((node,)), *self._dies(node, Life.DYING, "the job is ending", now)]
+        self.nodes.admit(node, address)
+        return [self._change(node), *self._tell()]
+
+    def _found(self, now: float) -> list[Command]:
+        """Make all nodes members once every one is prepared that is not given up."""
+        if self.nodes.epoch or not self.nodes.can_be_founded(now):
             return []
         self.nodes.found()
-        return self._tell()
+        back = [self._change(node) for node in self.nodes.those(Life.ALIVE) if node in self._causes]
+        return [*back, *self._tell()]
+
+    def _begin(self, now: float) -> list[Command]:
+        """Begin to run once all members are ready."""
+        members = self.nodes.those(Life.ALIVE)
+        return self._go(Trigger.ALL_READY, now) if members and self._ready.issuperset(members) else []
 
     def _on_ready(self, node: int, now: float) -> list[Command]:
         each = self.nodes[node]
@@ -210,7 +219,7 @@ class JobCoordinator:
         if self.state is not JobState.DEPLOYING:
             return []
         self._ready.add(node)
-        return self._go(Trigger.ALL_READY, now) if len(self._ready) == len(self._names) else []
+        return self._begin(now)
 
     # Running
 
@@ -289,15 +298,18 @@ class JobCoordinator:
 
     # Dying, and coming back
 
+    def _on_exited(self, event: NodeExited, now: float) -> list[Command]:
+        """A process is gone, or could not be started: then the machine lacks something, and will after that, too."""
+        if event.refused and self.state is JobState.DEPLOYING:
+            return self._go(Trigger.NODE_FAILED, now, f"node {self._names[event.node]}: {event.reason}", event.node)
+        return self._on_death(event.node, Life.WAITING, event.reason, now)
+
     def _on_death(self, node: int, life: Life, cause: str, now: float) -> list[Command]:
         """A node is dead; `life` says what of it is left."""
         match self.state:
             case JobState.CANCELLING:
                 return self._on_gone(node, Life.GONE, now)
-            case JobState.DEPLOYING:
-                trigger = Trigger.NODE_LOST if life is Life.AWAY else Trigger.NODE_FAILED
-                return self._go(trigger, now, f"node {self._names[node]}: {cause}", node)
-            case JobState.RUNNING:
+            case JobState.DEPLOYING | JobState.RUNNING:
                 before = self.nodes[node].life
                 over = before in (Life.ENDED, Life.GONE, Life.LEFT) or (
                     life is not Life.AWAY and before in (Life.WAITING, Life.AWAY)
@@ -312,10 +324,10 @@ class JobCoordinator:
     def _dies(
         self, node: int, life: Life, cause: str, now: float, *, cut: bool = False, tell: bool = False
     ) -> list[Command]:
-        """Bury a node of a running job; `cut`: because of its links; `tell`: the others, even if it was no member."""
+        """Bury a node; `cut`: because of its links; `tell`: the others, even if it was no member."""
         if life is not Life.DYING and self.nodes[node].leaves_since is not None:
             life = Life.LEFT
-        elif node in self._irreplaceable and life is not Life.DYING:
+        elif node in self._irreplaceable and life is not Life.DYING and self.nodes.epoch:
             life = Life.GONE
         due_s = now + self._deadlines.return_s if life is Life.AWAY else math.inf
         was_member = self.nodes.bury(node, life, due_s)
@@ -325,6 +337,7 @@ class JobCoordinator:
                 self.nodes[node].life = Life.GONE
             else:
                 self.nodes.retry(node, now)
+        self._ready.discard(node)
         self._causes.pop(node, None)
         self._causes[node] = cause
         self._broken = {link: why for link, why in self._broken.items() if node not in link}
@@ -350,12 +363,15 @@ class JobCoordinator:
         return self.adjusting.ask(event.operation_id, event.text)
 
     def _on_back(self, node: int, now: float) -> list[Command]:
-        if self.state is not JobState.RUNNING or self.nodes[node].life is not Life.AWAY or self._spare(node):
+        if self.state not in _GOING_ON or self.nodes[node].life is not Life.AWAY or self._spare(node):
             return []
         return self._restart(node, now, counts=False)
 
     def _restart(self, node: int, now: float, *, counts: bool = True) -> list[Command]:
-        incarnation = self.nodes.restart(node, now, now + self._deadlines.preflight_s, counts=counts)
+        due_s = now + self._deadlines.preflight_s
+        incarnation = self.nodes.restart(node, now, due_s, counts=counts)
+        if self.state is JobState.DEPLOYING:
+            self._deadline_s = due_s
         return [self._change(node), Deploy(node, incarnation)]
 
     def _on_broken(self, event: LinkBroken, now: float) -> list[Command]:
@@ -363,17 +379,16 @@ class JobCoordinator:
         node, peer, reason, other = event.node, event.peer, event.reason, self.nodes[event.peer]
         if other.incarnation != event.incarnation:
             return []  # it has died since
-        if self.state is JobState.DEPLOYING:
-            return self._suspect(f"node {self._names[node]}: {reason}", node, now)
-        if self.state is not JobState.RUNNING or self.nodes[node].life is not Life.ALIVE:
+        if self.state not in _GOING_ON or self.nodes[node].life is not Life.ALIVE:
             return []
         if other.life is Life.ENDED and other.admitted:
             # Nothing more comes from it, and it needs nothing more.
             self.nodes.strike_off(peer)
             return [self._change(peer), *self._tell()]
         if other.life is Life.ALIVE:
-            self._broken.setdefault((min(node, peer), max(node, peer)), reason)
-            self._judge_s = min(self._judge_s, now + self._deadlines.judge_s)
+            self._broken.setdefault((min(node, peer), max(node, peer)), (node, reason))
+            after_s = self._deadlines.judge_s if self.state is JobState.RUNNING else self._deadlines.blame_s
+            self._judge_s = min(self._judge_s, now + after_s)
         return []
 
     def _judge(self, now: float) -> list[Command]:
@@ -381,24 +396,29 @@ class JobCoordinator:
 
         Among equals that is the one that became a member last: it may be its joining that went wrong, and the others
         have lent it what it has. Of those that became members together it is the one with the higher number.
+
+        Before the job runs a link that cannot be made is no fault that passes, unless one of its ends has died.
         """
         commands: list[Command] = []
         self._judge_s = math.inf
+        if self._broken and self.state is JobState.DEPLOYING:
+            node, reason = next(iter(self._broken.values()))
+            return self._go(Trigger.NODE_FAILED, now, f"node {self._names[node]}: {reason}", node)
         while self._broken and self.state is JobState.RUNNING:
             broken = Counter(node for link in self._broken for node in link)
             node = max(broken, key=lambda node: (broken[node], self.nodes[node].admitted, node))
             link = next(link for link in self._broken if node in link)
             others = ", ".join(self._names[sum(link) - node] for link in self._broken if node in link)
-            cause = f"its links are broken: {others}: {self._broken[link]}"
+            cause = f"its links are broken: {others}: {self._broken[link][1]}"
             commands += [KillNodes((node,)), *self._dies(node, Life.DYING, cause, now, cut=True)]
         return commands
 
     def _look_around(self, now: float) -> list[Command]:
-        """End the job if nobody is left that it could go on with, or that has to do anything."""
-        if self.state is not JobState.RUNNING:
+        """End the job if nobody is left that it could go on with, or that has to do anything, or begin without some."""
+        if self.state not in _GOING_ON:
             return []
         lacking = self.nodes.lacks(now)
-        if not self.nodes.those(Life.ALIVE, Life.ENDED):  # what was learnt is gone with them
+        if self.nodes.epoch and not self.nodes.those(Life.ALIVE, Life.ENDED):  # what was learnt is gone with them
             last, cause = list(self._causes.items())[-1]
             fix = "ako resume goes on from its newest checkpoint"
             reason = f"all its nodes have died, the last of them node {self._names[last]}: {cause}; {fix}"
@@ -409,6 +429,8 @@ class JobCoordinator:
             lost = held if node in self._irreplaceable else ""
             reason = f"node {self._names[node]}{self.nodes.tried(node)}: {self._causes[node]}{lost}"
             return self._go(Trigger.TOO_FEW_NODES, now, reason, node)
+        if self.state is JobState.DEPLOYING:
+            return self._begin(now) if self.nodes.epoch else self._found(now)
         return self._go(Trigger.ALL_ENDED, now) if self.nodes.through() else []
 
     # Ending
@@ -426,9 +448,9 @@ class JobCoordinator:
 
     def _on_tick(self, now: float) -> list[Command]:
         commands: list[Command] = []
-        if self.state is JobState.RUNNING:
+        if self.state in _GOING_ON:
             for node in self.nodes.due(now):
-                if self.state is not JobState.RUNNING:
+                if self.state not in _GOING_ON:
                     break
                 if self.nodes[node].life is Life.WAITING:
                     commands += self._restart(node, now)
@@ -443,8 +465,6 @@ class JobCoordinator:
         return commands + self._on_deadline(now)
 
     def _on_deadline(self, now: float) -> list[Command]:
-        if self._suspicion:
-            return self._go(Trigger.NODE_FAILED, now, self._suspicion, self._suspect_node)
         if self.state is JobState.DEPLOYING:
             missing = [node for node in self._all if node not in self._ready]
             names, seconds = ", ".join(self._names[node] for node in missing), self._deadlines.preflight_s
@@ -456,13 +476,6 @@ class JobCoordinator:
             return self._stop("time", now)
         late = ", ".join(self._names[node] for node in self._all if self.nodes[node].life is not Life.ENDED)
         return self._go(Trigger.DRAINING_TOOK_TOO_LONG, now, f"killed nodes that did not drain: {late}")
-
-    def _suspect(self, reason: str, node: int, now: float) -> list[Command]:
-        """A link of a node has failed: if no node fails by itself within a moment, that was the cause."""
-        if not self._suspicion:
-            self._suspicion, self._suspect_node = reason, node
-            self._deadline_s = now + self._deadlines.blame_s
-        return []
 
     def _stop(self, stopped_by: StoppedBy, now: float) -> list[Command]:
         """A stop rule holds: the job keeps RUNNING until its nodes have drained."""
@@ -476,7 +489,6 @@ class JobCoordinator:
         if target is None:
             return []
         source, self.state, self._deadline_s = self.state, target, None
-        self._suspicion = ""
         return self._enter(target, source, trigger, now, reason, node)
 
     def _enter(
@@ -490,9 +502,10 @@ class JobCoordinator:
                 self._deadline_s = now + self._deadlines.preflight_s
             case JobState.RUNNING:
                 self.started_s = now
-                for each in self._all:
+                members = self.nodes.those(Life.ALIVE)
+                for each in members:
                     self.nodes[each].running = True
-                commands += [Start(each) for each in self._all]
+                commands += [Start(each) for each in members]
                 commands += leave_with(self.nodes, self._all)
                 if self._time_s is not None:
                     self._deadline_s = now + self._time_s
@@ -530,6 +543,9 @@ class JobCoordinator:
         return tuple(range(len(self._names)))
 
 
+_GOING_ON: Final = frozenset({JobState.DEPLOYING, JobState.RUNNING})
+"""States in which nodes that die are started again."""
+
 _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] = {
     Placed: lambda job, event, now: job._on_placed(event.names, now),
     Unplaced: lambda job, event, now: job._go(Trigger.UNPLACED, now, event.reason),
@@ -538,7 +554,7 @@ _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] 
     NodeReport: lambda job, event, now: job._on_report(event.node, event.report, now),
     NodeEnded: lambda job, event, now: job._on_ended(event.node, event.epoch, now),
     NodeFailed: lambda job, event, now: job._on_failed(event, now),
-    NodeExited: lambda job, event, now: job._on_death(event.node, Life.WAITING, event.reason, now),
+    NodeExited: lambda job, event, now: job._on_exited(event, now),
     NodeStalled: lambda job, event, now: job._on_death(event.node, Life.DYING, event.reason, now),
     NodePaused: lambda job, event, now: job._on_paused(event.node, event.number),
     NodeLost: lambda job, event, now: job._on_death(event.node, Life.AWAY, f"it was lost: {event.reason}", now),

@@ -43,7 +43,6 @@ class Trigger(StrEnum):
     ALL_ENDED = "all nodes ended"
     DRAINING_TOOK_TOO_LONG = "draining took too long"
     NODE_FAILED = "node failed"
-    NODE_LOST = "node lost"
     TOO_FEW_NODES = "too few nodes left"
     RULE_BROKEN = "stop rule cannot be followed"
     CANCEL = "cancel"
@@ -62,7 +61,7 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.DEPLOYING, _T.ALL_READY): _S.RUNNING,
     (_S.DEPLOYING, _T.NOT_READY_IN_TIME): _S.FAILED,
     (_S.DEPLOYING, _T.NODE_FAILED): _S.FAILED,
-    (_S.DEPLOYING, _T.NODE_LOST): _S.FAILED,
+    (_S.DEPLOYING, _T.TOO_FEW_NODES): _S.FAILED,
     (_S.DEPLOYING, _T.CANCEL): _S.CANCELLING,
     (_S.RUNNING, _T.ALL_ENDED): _S.FINISHED,
     (_S.RUNNING, _T.DRAINING_TOOK_TOO_LONG): _S.FINISHED,

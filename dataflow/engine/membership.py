@@ -96,7 +96,7 @@ class NodeLife:
 
     Args:
         life: what has become of it.
-        incarnation: how often it had been started before.
+        incarnation: how often it had been started before, since there is a membership.
         address: where it listens.
         running: it has been started.
         paused: number of the last pause of which it has told; 0 if it has told of none.
@@ -153,11 +153,19 @@ class Membership:
             {node: self.nodes[node].address for node in alive},
         )
 
+    def can_be_founded(self, now: float) -> bool:
+        """Whether all nodes are prepared, but for those that have been given up."""
+        rest = [each for each in self.nodes if not each.address]
+        away = [each for each in rest if each.life is Life.AWAY and now >= each.due_s]
+        gone = [each for each in rest if each.life in (Life.GONE, Life.LEFT)]
+        return len(rest) < len(self.nodes) and len(rest) == len(away) + len(gone)
+
     def found(self) -> Members:
-        """Make all nodes members; the first membership."""
+        """Make all nodes that are prepared members; the first membership."""
         self.epoch = 1
         for each in self.nodes:
-            each.life, each.admitted = Life.ALIVE, 1
+            if each.address:
+                each.life, each.admitted, each.due_s = Life.ALIVE, 1, math.inf
         return self.members()
 
     def admit(self, node: int, address: str) -> Members:
@@ -197,9 +205,12 @@ class Membership:
         each.life, each.due_s = Life.WAITING, now + pause_s * self._rng.uniform(0.5, 1.0)
 
     def restart(self, node: int, now: float, due_s: float, *, counts: bool = True) -> int:
-        """Begin to start a node again, to be ready at `due_s`; its new incarnation."""
+        """Begin to start a node again, to be ready at `due_s`; its new incarnation.
+
+        It is the same one before there is a membership: nobody knows it, and it has missed nothing.
+        """
         each = self.nodes[node]
-        each.life, each.due_s, each.incarnation = Life.JOINING, due_s, each.incarnation + 1
+        each.life, each.due_s, each.incarnation = Life.JOINING, due_s, each.incarnation + bool(self.epoch)
         if counts:
             (each.relinks if each.cut else each.restarts).append(now)
         each.cut, each.paused = False, 0

@@ -26,6 +26,7 @@ from dataflow.runtime import descriptors
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.job_run import JobRun
+from dataflow.runtime.process import CANNOT_START
 from dataflow.runtime.resuming import checkpoints_of, choose
 from dataflow.runtime.store import Store, StoredJob
 from dataflow.runtime.wire import report_from_wire, statistics_from_wire
@@ -215,8 +216,8 @@ class Dispatcher:
         kept = self._store.kept(hello.name, hello.life)
         session = self._sessions[hello.name] = AgentSession(hello, self._clock.now(), kept)
         session.drained = self._store.is_drained(hello.name, hello.life)
-        held = {}
-        for each in hello.held:
+        held, newest = {}, {each.job: each for each in hello.held}  # those before end already
+        for each in newest.values():
             run = self._runs.get(each.job)
             if run is not None and run.deployed(each):
                 held[each.job] = each.node
@@ -224,7 +225,7 @@ class Dispatcher:
                 session.jobs[each.job] = each.node
                 session.send(pb.MasterMessage(job=each.job, kill=pb.Kill()))
         for run in list(self._runs.values()):
-            run.rejoin(session, held=run.id in held)
+            run.rejoin(session, held=run.id in held, ending=run.id in newest)
         self._settle()
         return session
 
@@ -325,7 +326,7 @@ class Dispatcher:
 
     def _from_process(self, session: AgentSession, message: pb.FromProcess) -> None:
         run, node = self._runs.get(message.job), session.jobs.get(message.job)
-        if run is None or node is None or message.incarnation != run.incarnation(node):
+        if run is None or node is None or message.start != run.start_number(node):
             return
         if not (run.ended or run.hears(node) or message.message.HasField("paused")):
             return
@@ -399,11 +400,12 @@ class Dispatcher:
 
     def _exited(self, session: AgentSession, message: pb.ProcessExited) -> None:
         run, node = self._runs.get(message.job), session.jobs.get(message.job)
-        if run is not None and node is not None and message.incarnation != run.incarnation(node):
+        if run is not None and node is not None and message.start != run.start_number(node):
             return  # one that was buried, and its successor has been started
         session.jobs.pop(message.job, None)
         if run is not None and node is not None:
-            run.feed(co.NodeExited(node, message.reason or f"its job process ended {_how(message.status)}"))
+            reason = message.reason or f"its job process ended {_how(message.status)}"
+            run.feed(co.NodeExited(node, reason, refused=message.status == CANNOT_START))
         self._settle()
 
 

@@ -7,12 +7,15 @@ them; given to a fresh coordinator in the same order, they bring it to the same 
 from __future__ import annotations
 
 import json
-from typing import get_args
+from collections.abc import Sequence
+from typing import Final, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from dataflow.engine import coordination as co
 from dataflow.errors import MasterError
+
+_SAME_BOOT_S: Final = 60.0
 
 _KINDS: dict[str, TypeAdapter[co.Event]] = {kind.__name__: TypeAdapter(kind) for kind in get_args(co.Event)}
 
@@ -35,3 +38,23 @@ def event_from_text(text: str) -> co.Event:
     except (ValueError, KeyError, ValidationError) as error:
         what = "the master's database holds an event that this program does not know"
         raise MasterError(what, got=text, fix="run the version that wrote it until the jobs have ended") from error
+
+
+def on_this_clock(times: Sequence[tuple[float, float]], now_s: float, wall_s: float) -> list[float]:
+    """When events happened, on a clock that shows `now_s`, and may have begun anew with every start of the machine.
+
+    Between two events of which both hands of the clock say the same it has not; between others the wall clock counts.
+
+    Args:
+        times: of the events, in order: seconds on the clock as it went then, and since 1970-01-01 UTC.
+        now_s: what the clock shows.
+        wall_s: what the wall clock shows.
+    """
+    later, shift_s, found = (now_s, wall_s), 0.0, list[float]()
+    for earlier in reversed(times):
+        since_s, passed_s = later[0] - earlier[0], max(0.0, later[1] - earlier[1])
+        if since_s < 0 or abs(since_s - passed_s) >= _SAME_BOOT_S:
+            shift_s += since_s - passed_s
+        later = earlier
+        found.append(earlier[0] + shift_s)
+    return found[::-1]

@@ -78,12 +78,16 @@ class _Deployed:
     """A node as it was started last.
 
     Args:
-        incarnation: how often it had been started before.
+        incarnation: which it is for the others.
+        start: how often a process had been started for it before.
+        anew: the job had not begun, so it has missed nothing.
         prepared: it has said that it is prepared.
         told: what it was told since.
     """
 
     incarnation: int
+    start: int
+    anew: bool
     prepared: bool = False
     told: list[MakeMessage] = field(default_factory=list)
 
@@ -120,10 +124,16 @@ class JobNodes:
         """Have the nodes be started like this from now on."""
         self._placement, self._plan = placement, placement.plan(self._spec, names)
 
-    def deploy(self, node: int, incarnation: int) -> None:
-        """Have a node started, which has been told nothing yet."""
-        self._deployed[node] = _Deployed(incarnation)
+    def deploy(self, node: int, incarnation: int, *, anew: bool) -> None:
+        """Have a node started, which has been told nothing yet; `anew`: the job has not begun."""
+        before = self._deployed.get(node)
+        self._deployed[node] = _Deployed(incarnation, 0 if before is None else before.start + 1, anew)
         self._start(node)
+
+    def start_number(self, node: int) -> int | None:
+        """How often a process had been started for a node before the newest one; None if none was."""
+        deployed = self._deployed.get(node)
+        return None if deployed is None else deployed.start
 
     def tell(self, node: int, make: MakeMessage) -> None:
         """Tell a node something, now, and again to an agent that may not have heard."""
@@ -156,7 +166,7 @@ class JobNodes:
     def operation(self, node: int) -> str | None:
         """The operation that started a node last; None if nothing was."""
         deployed = self._deployed.get(node)
-        return None if deployed is None else f"{self._job}/{node}/{deployed.incarnation}"
+        return None if deployed is None else f"{self._job}/{node}/{deployed.start}"
 
     def close(self) -> None:
         """Send no more of any checkpoint."""
@@ -176,9 +186,9 @@ class JobNodes:
         if node not in self.sessions:
             return
         self.sessions[node].jobs[self._job] = node
-        incarnation = self._deployed[node].incarnation
-        found = goes_on_from(self._job, self._spec, node, incarnation)
-        deploy = self._deployment(node, incarnation)
+        deployed = self._deployed[node]
+        found = goes_on_from(self._job, self._spec, node, deployed.incarnation, anew=deployed.anew)
+        deploy = self._deployment(node, deployed)
         deploy.resumes = found is not None
         self._say(node, pb.MasterMessage(job=self._job, deploy=deploy))
         if found is not None:
@@ -187,19 +197,23 @@ class JobNodes:
             task.add_done_callback(self._tasks.discard)
 
     async def _send_state(self, node: int, resume: Resume, kinds: frozenset[StateKind]) -> None:
+        deployed = self._deployed[node]
         async for chunk in state_chunks(self._store, resume, self.plan, node, kinds):
+            if self._deployed[node] is not deployed:
+                return
             while self.sessions[node].backlog > _BACKLOG and self._job in self.sessions[node].jobs:
                 await asyncio.sleep(_BACKLOG_S)
             self._say(node, pb.MasterMessage(job=self._job, state=chunk))
 
-    def _deployment(self, node: int, incarnation: int) -> pb.Deploy:
+    def _deployment(self, node: int, deployed: _Deployed) -> pb.Deploy:
         assert self._placement is not None
         pair = self._placement.pair
         return pb.Deploy(
             operation_id=self.operation(node) or "",
             plan_json=self.plan.model_dump_json().encode(),
             node=node,
-            incarnation=incarnation,
+            incarnation=deployed.incarnation,
+            start=deployed.start,
             bundle=self._bundle.data,
             bundle_digest=self._bundle.digest,
             token=self._placement.token,

@@ -23,7 +23,7 @@ from dataflow.plan.job import JobSpec, adjusted_nodes, irreplaceable_nodes, need
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
-from dataflow.runtime.history import event_from_text, event_to_text
+from dataflow.runtime.history import event_from_text, event_to_text, on_this_clock
 from dataflow.runtime.job_nodes import JobNodes, new_placement, placement_from_text
 from dataflow.runtime.resuming import checkpoints_of, keeping
 from dataflow.runtime.store import Store
@@ -36,7 +36,6 @@ _CLOSE_S = 5.0
 
 _APART_S = 0.9
 _TOLD = co.SetTimer | co.ChangeState | co.ChangeNode | co.TellAdjustment | co.Finish
-_SAME_BOOT_S = 60.0
 
 
 class Bell:
@@ -96,7 +95,6 @@ class JobRun:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: CheckpointKeeper | None = None
-        self._lost: dict[str, None] = {}
 
     @property
     def sessions(self) -> Mapping[int, AgentSession]:
@@ -144,25 +142,27 @@ class JobRun:
         if placement := self._store.placement(self.id):
             self._nodes.place(placement_from_text(placement), tuple(self.status.node_names))
         decisions = self._store.decisions(self.id)
-        shift_s = self._shift_s(*decisions[-1][:2]) if decisions else 0.0
-        for now_s, _, text in decisions:
-            for command in self._decide(event_from_text(text), now_s + shift_s):
+        times_s = on_this_clock([decision[:2] for decision in decisions], self._clock.now(), self._clock.wall())
+        for (_, _, text), now_s in zip(decisions, times_s, strict=True):
+            for command in self._decide(event_from_text(text), now_s):
                 if not isinstance(command, _TOLD):
                     self._do(command)
 
     def away(self) -> dict[int, str]:
-        """Names of the nodes, by number, that run it as far as is known and whose agents have not attached again."""
+        """Names of the nodes, by number, that may still have a process and whose agents have not attached again."""
         if self.waiting or self.ended:
             return {}
-        names = enumerate(self.status.node_names)
-        return {node: name for node, name in names if node not in self.sessions and self.hears(node)}
+        names, lives = enumerate(self.status.node_names), self._coordinator.nodes
+        absent = {node: name for node, name in names if node not in self.sessions}
+        return {node: name for node, name in absent.items() if self.hears(node) or lives[node].life is Life.DYING}
 
-    def rejoin(self, session: AgentSession, *, held: bool) -> None:
+    def rejoin(self, session: AgentSession, *, held: bool, ending: bool) -> None:
         """An agent is attached, for the first time or again: tell it all that it may not have heard.
 
         Args:
             session: the agent.
             held: whether it holds what was deployed to it last, and its node is not buried.
+            ending: whether it holds a process of the job that it has just been told to end.
         """
         node = self._node_named(session.name)
         if node is None or self.waiting or self.ended:
@@ -174,7 +174,7 @@ class JobRun:
             # The earlier master was killed before it could say so, or the agent before anything came of it.
             self._nodes.start_again(node)
         else:
-            if each.life not in BURIED:
+            if each.life not in BURIED or (each.life is Life.DYING and not ending):
                 self.feed(co.NodeLost(node, "its agent was restarted"))
             self.feed(co.NodeBack(node))
 
@@ -216,18 +216,17 @@ class JobRun:
         if node is not None and not self.waiting and not self.ended:
             self.feed(co.DrainAsked(node))
 
-    def incarnation(self, node: int) -> int:
-        """How often a node had been started before, as it is now."""
-        return self._coordinator.nodes[node].incarnation
+    def start_number(self, node: int) -> int | None:
+        """Which of its processes a node's newest is; see `JobNodes.start_number`."""
+        return self._nodes.start_number(node)
 
     def hears(self, node: int) -> bool:
         """Whether what a node says counts: not, once it is buried."""
         return self._coordinator.nodes[node].life not in BURIED
 
     def runs(self, node: int) -> bool:
-        """Whether a node is expected to make progress."""
-        each = self._coordinator.nodes[node]
-        return self._coordinator.state is JobState.RUNNING and each.life is Life.ALIVE and each.running
+        """Whether a node is expected to make progress: every member counts beats, also one that waits for its start."""
+        return self._starts and self._coordinator.nodes[node].life is Life.ALIVE
 
     def wait_because(self, reason: str) -> None:
         """It cannot start yet."""
@@ -309,7 +308,9 @@ class JobRun:
 
     def lose(self, node: int, name: str, why: str) -> None:
         """Say that an artifact of a node could not be kept; the job goes on."""
-        self._lost[name] = None
+        if name not in self.status.lost_artifacts:
+            self.status.lost_artifacts.append(name)
+            self._store.set_status(self.status)
         line = pb.LogLine(node=node, wall_s=self._clock.wall(), text=f"warning: {why}; the job goes on without it")
         self._store.add_log_lines(self.id, [line])
         self.bell.ring()
@@ -333,7 +334,7 @@ class JobRun:
     def _do(self, command: co.Command) -> None:
         match command:
             case co.Deploy(node, incarnation):
-                self._nodes.deploy(node, incarnation)
+                self._nodes.deploy(node, incarnation, anew=self._coordinator.started_s is None)
             case co.Connect(node, members, answers):
                 connect = members_to_wire(members, answers)
                 self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, connect=connect))
@@ -386,12 +387,6 @@ class JobRun:
     def _node_named(self, name: str) -> int | None:
         return next((node for node, each in enumerate(self.status.node_names) if each == name), None)
 
-    def _shift_s(self, now_s: float, wall_s: float) -> float:
-        """What times of an earlier master lie behind its clock: nothing, unless the machine was started again."""
-        passed_s = self._clock.wall() - wall_s
-        since_s = self._clock.now() - now_s
-        return 0.0 if since_s >= 0 and abs(since_s - passed_s) < _SAME_BOOT_S else since_s - max(0.0, passed_s)
-
     def _kill(self, nodes: tuple[int, ...], grace_s: float) -> None:
         for node in nodes:
             self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, kill=pb.Kill(grace_s=grace_s)))
@@ -421,8 +416,9 @@ class JobRun:
 
     def _change_state(self, state: JobState, reason: str, stopped_by: str = "", node: int | None = None) -> None:
         status = self.status
-        if state is JobState.FINISHED and self._lost:
-            reason = "; ".join([*filter(None, [reason]), f"artifacts that could not be kept: {', '.join(self._lost)}"])
+        if state is JobState.FINISHED and status.lost_artifacts:
+            lost = f"artifacts that could not be kept: {', '.join(status.lost_artifacts)}"
+            reason = "; ".join([*filter(None, [reason]), lost])
         status.state, status.reason, status.stopped_by = state, reason, stopped_by
         if state is JobState.FAILED and node is not None:
             status.failed_node = node

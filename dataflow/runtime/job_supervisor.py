@@ -24,7 +24,7 @@ from dataflow.errors import ConfigError
 from dataflow.runtime import descriptors
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.frames import pack_frame, read_frame
-from dataflow.runtime.process import ONE_THREAD, READ_WHOLE, is_stopped, main_thread_us, signal_group
+from dataflow.runtime.process import CANNOT_START, ONE_THREAD, READ_WHOLE, is_stopped, main_thread_us, signal_group
 from dataflow.runtime.watchdog import PAGE_NBYTES, Watch
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -40,7 +40,6 @@ _DRAIN_S = 5.0
 _SETTLE_S = 0.05
 _WATCH_S = 0.25
 _DUMP_S = 1.0
-_CANNOT_START = 126
 _MAX_UNSENT_LINES = 1000
 
 
@@ -76,7 +75,7 @@ class JobSupervisor:
     def __init__(
         self, job: str, deploy: pb.Deploy, say: Callable[[pb.AgentMessage], Awaitable[None]], clock: Clock
     ) -> None:
-        self.job, self._incarnation = job, deploy.incarnation
+        self.job, self._start_number = job, deploy.start
         self._say, self._clock = say, clock
         self._unsent: list[pb.LogLine] = []
         self._dropped = 0
@@ -113,7 +112,7 @@ class JobSupervisor:
             try:
                 ends = self._start(held)
             except (OSError, ConfigError) as error:
-                await self._say(self._exited(_CANNOT_START, f"the job process cannot be started: {error}"))
+                await self._say(self._exited(CANNOT_START, f"the job process cannot be started: {error}"))
                 return
             await self._attend(ends)
 
@@ -173,7 +172,7 @@ class JobSupervisor:
         self._watch = None
 
     def _exited(self, status: int, reason: str) -> pb.AgentMessage:
-        exited = pb.ProcessExited(job=self.job, incarnation=self._incarnation, status=status, reason=reason)
+        exited = pb.ProcessExited(job=self.job, start=self._start_number, status=status, reason=reason)
         return pb.AgentMessage(exited=exited)
 
     def _spawn(self, control: socket.socket, printed: int, memory: int, folder: str) -> subprocess.Popen[bytes]:
@@ -231,7 +230,7 @@ class JobSupervisor:
             if message.HasField("failed"):
                 await asyncio.sleep(_SETTLE_S)  # what it has printed before comes by another way
             await self._send_lines()
-            said = pb.FromProcess(job=self.job, incarnation=self._incarnation, message=message)
+            said = pb.FromProcess(job=self.job, start=self._start_number, message=message)
             await self._say(pb.AgentMessage(from_process=said))
 
     async def _capture(self, output: BinaryIO) -> None:

@@ -15,6 +15,9 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.PyDLL(None)
 
+CANNOT_START = 126
+"""Exit status that is told of a job process which could not be started."""
+
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Environment of a job process: its task pools are its only threads that compute.
 

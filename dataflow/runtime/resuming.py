@@ -69,16 +69,20 @@ async def choose(store: Store, spec: JobSpec, bundle: Bundle) -> tuple[JobSpec, 
     return spec.model_copy(update={"resume": resume, "warnings": (*spec.warnings, *broken)}), bundle
 
 
-def goes_on_from(job: str, spec: JobSpec, node: int, incarnation: int) -> tuple[Resume, frozenset[StateKind]] | None:
+def goes_on_from(
+    job: str, spec: JobSpec, node: int, incarnation: int, *, anew: bool = False
+) -> tuple[Resume, frozenset[StateKind]] | None:
     """Which checkpoint a node of a job goes on from when it is started, and with what; None if it begins anew.
 
     A node that is started again has what is everybody's from the others. Only a part of a whole that it alone held is
-    that of the job's newest checkpoint.
+    that of the job's newest checkpoint; before the job has begun (`anew`) it is what it was to begin with.
     """
     if not incarnation:
         return None if spec.resume is None else (spec.resume, EVERY_KIND)
-    if node not in needed_nodes(spec):
+    if node not in needed_nodes(spec) or (anew and spec.resume is None):
         return None
+    if anew and spec.resume is not None:
+        return spec.resume, frozenset({StateKind.PARTITIONED})
     return Resume(job=job), frozenset({StateKind.PARTITIONED})
 
 

@@ -55,7 +55,7 @@ class GetJobReply(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., spec_json: _Optional[bytes] = ..., earlier: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., last_lines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names", "changes", "master_away", "failed_node")
+    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names", "changes", "master_away", "failed_node", "lost_artifacts")
     class ChangesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,7 @@ class JobStatus(_message.Message):
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     MASTER_AWAY_FIELD_NUMBER: _ClassVar[int]
     FAILED_NODE_FIELD_NUMBER: _ClassVar[int]
+    LOST_ARTIFACTS_FIELD_NUMBER: _ClassVar[int]
     job: str
     name: str
     state: str
@@ -91,7 +92,8 @@ class JobStatus(_message.Message):
     changes: _containers.MessageMap[int, NodeChange]
     master_away: _containers.RepeatedCompositeFieldContainer[Absence]
     failed_node: int
-    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ..., changes: _Optional[_Mapping[int, NodeChange]] = ..., master_away: _Optional[_Iterable[_Union[Absence, _Mapping]]] = ..., failed_node: _Optional[int] = ...) -> None: ...
+    lost_artifacts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ..., changes: _Optional[_Mapping[int, NodeChange]] = ..., master_away: _Optional[_Iterable[_Union[Absence, _Mapping]]] = ..., failed_node: _Optional[int] = ..., lost_artifacts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Absence(_message.Message):
     __slots__ = ("from_s", "to_s")
@@ -466,14 +468,14 @@ class Heartbeat(_message.Message):
     def __init__(self, progress: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class FromProcess(_message.Message):
-    __slots__ = ("job", "message", "incarnation")
+    __slots__ = ("job", "message", "start")
     JOB_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     job: str
     message: ProcessMessage
-    incarnation: int
-    def __init__(self, job: _Optional[str] = ..., message: _Optional[_Union[ProcessMessage, _Mapping]] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    start: int
+    def __init__(self, job: _Optional[str] = ..., message: _Optional[_Union[ProcessMessage, _Mapping]] = ..., start: _Optional[int] = ...) -> None: ...
 
 class LogLines(_message.Message):
     __slots__ = ("job", "lines")
@@ -484,16 +486,16 @@ class LogLines(_message.Message):
     def __init__(self, job: _Optional[str] = ..., lines: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ...) -> None: ...
 
 class ProcessExited(_message.Message):
-    __slots__ = ("job", "status", "incarnation", "reason")
+    __slots__ = ("job", "status", "start", "reason")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     job: str
     status: int
-    incarnation: int
+    start: int
     reason: str
-    def __init__(self, job: _Optional[str] = ..., status: _Optional[int] = ..., incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., status: _Optional[int] = ..., start: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
     __slots__ = ("job", "welcome", "deploy", "connect", "start", "stop", "kill", "state", "kept", "leave", "adjust")
@@ -536,7 +538,7 @@ class Kept(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Deploy(_message.Message):
-    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "resumes", "resumption_json", "certificate", "key", "watchdog_s")
+    __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "resumes", "resumption_json", "certificate", "key", "watchdog_s", "start")
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -552,6 +554,7 @@ class Deploy(_message.Message):
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     WATCHDOG_S_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     operation_id: str
     plan_json: bytes
     node: int
@@ -567,7 +570,8 @@ class Deploy(_message.Message):
     certificate: bytes
     key: bytes
     watchdog_s: float
-    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ..., resumes: _Optional[bool] = ..., resumption_json: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., watchdog_s: _Optional[float] = ...) -> None: ...
+    start: int
+    def __init__(self, operation_id: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., bundle: _Optional[bytes] = ..., bundle_digest: _Optional[str] = ..., token: _Optional[str] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., record: _Optional[bool] = ..., resumes: _Optional[bool] = ..., resumption_json: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., watchdog_s: _Optional[float] = ..., start: _Optional[int] = ...) -> None: ...
 
 class StateChunk(_message.Message):
     __slots__ = ("resumption_json", "data", "failure")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from dataflow.engine import coordination as co
 from dataflow.engine.coordinator import JobCoordinator
 from dataflow.engine.job_life import ENDED, TRANSITIONS, JobState, transition_diagram
-from dataflow.engine.membership import Members
+from dataflow.engine.membership import Life, Members
 from dataflow.engine.scheduling import Placements, Waiting, place_jobs
 from dataflow.plan.job import StopRules
 from dataflow.reports import NodeStatistics, OperatorReport
@@ -182,14 +183,21 @@ def test_failure_of_a_node_that_has_ended_changes_nothing() -> None:
 
 
 def test_failed_link_while_deploying_is_the_cause_only_if_no_node_fails_by_itself_within_a_moment() -> None:
-    job = deploying()
     link = co.LinkBroken(0, 1, "cannot connect to node right")
-    assert job.handle(link, 20.0) == [co.SetTimer(21.0)]
-    assert job.handle(link, 20.5) == []
-    finish = job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), 20.9)[-1]
-    assert finish == co.Finish(JobState.FAILED, "node right: its job process ended by SIGKILL", "", 1)
-    job = deploying()
-    job.handle(link, 20.0)
+
+    def connecting() -> JobCoordinator:
+        job = deploying()
+        for node in (0, 1):
+            job.handle(co.NodePrepared(node, ADDRESSES[node]), 11.0)
+        assert job.handle(link, 20.0) == [co.SetTimer(21.0)]
+        assert job.handle(link, 20.5) == []
+        return job
+
+    job = connecting()
+    job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), 20.9)
+    job.handle(co.Tick(), 21.0)
+    assert job.state is JobState.DEPLOYING
+    job = connecting()
     finish = job.handle(co.Tick(), 21.0)[-1]
     assert finish == co.Finish(JobState.FAILED, "node left: cannot connect to node right", "", 0)
 
@@ -202,10 +210,64 @@ def test_node_that_was_paused_while_the_job_is_deployed_is_answered() -> None:
     assert job.handle(co.NodePaused(1, 1), 11.5) == [co.Connect(1, FIRST, 1)]
 
 
-def test_node_lost_while_deploying_fails_the_job() -> None:
+def test_node_lost_while_deploying_is_waited_for_and_its_job_begins_without_it() -> None:
     job = deploying()
-    finish = job.handle(co.NodeLost(0, "no heartbeat for 2.0 s"), 20.0)[-1]
+    job.handle(co.NodePrepared(1, ADDRESSES[1]), 11.0)
+    assert job.handle(co.NodeLost(0, "no heartbeat for 2.0 s"), 20.0)[-1] == co.SetTimer(30.0)
+    assert co.Connect(1, Members(1, {1: 0}, {1: ADDRESSES[1]})) in job.handle(co.Tick(), 30.0)
+    assert job.handle(co.NodeReady(1), 31.0)[:2] == [co.ChangeState(JobState.RUNNING), co.Start(1)]
+    assert co.Deploy(0, 1) in job.handle(co.NodeBack(0), 40.0)  # for the others that is another one now
+    job = deploying(min_nodes=2)
+    job.handle(co.NodeLost(0, "no heartbeat for 2.0 s"), 20.0)
+    finish = job.handle(co.Tick(), 30.0)[-1]
     assert finish == co.Finish(JobState.FAILED, "node left: it was lost: no heartbeat for 2.0 s", "", 0)
+
+
+def test_node_that_dies_before_the_others_know_it_is_started_again_as_if_it_had_not() -> None:
+    job = deploying(irreplaceable=(0, 1), needed=(0, 1))
+    job.handle(co.NodePrepared(1, ADDRESSES[1]), 11.0)
+    died = job.handle(co.NodeExited(1, "by SIGKILL"), 12.0)
+    assert died[0] == co.ChangeNode(1, Life.WAITING, 0, 0, "by SIGKILL")
+    assert job.handle(co.Tick(), 13.0) == [co.ChangeNode(1, Life.JOINING, 0, 0), co.Deploy(1), co.SetTimer(133.0)]
+    job.handle(co.NodePrepared(0, ADDRESSES[0]), 14.0)
+    told = [co.ChangeNode(1, Life.ALIVE, 0, 1), co.Connect(0, FIRST), co.Connect(1, FIRST)]
+    assert job.handle(co.NodePrepared(1, ADDRESSES[1]), 15.0) == told
+    job.handle(co.NodeReady(0), 16.0)
+    assert job.handle(co.NodeReady(1), 16.0)[:3] == [co.ChangeState(JobState.RUNNING), co.Start(0), co.Start(1)]
+
+
+def test_process_that_cannot_be_started_fails_a_job_that_is_deployed_and_is_tried_again_in_one_that_runs() -> None:
+    refused = co.NodeExited(1, "it cannot be started: no room", refused=True)
+    finish = deploying().handle(refused, 20.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node right: it cannot be started: no room", "", 1)
+    job = running()
+    job.handle(refused, 20.0)
+    assert job.nodes[1].life is Life.WAITING
+
+
+def test_node_that_dies_while_all_connect_is_waited_for_by_nobody_and_joins_later() -> None:
+    job = deploying()
+    for node in (0, 1):
+        job.handle(co.NodePrepared(node, ADDRESSES[node]), 11.0)
+    job.handle(co.NodeReady(0), 12.0)
+    died = job.handle(co.NodeExited(1, "by SIGKILL"), 12.0)
+    assert co.Connect(0, Members(2, {0: 0}, {0: ADDRESSES[0]})) in died
+    assert co.ChangeState(JobState.RUNNING) in died
+    assert [command.node for command in died if isinstance(command, co.Start)] == [0]
+    assert co.Deploy(1, 1) in job.handle(co.Tick(), 13.0)
+    job.handle(co.NodePrepared(1, "127.0.0.1:3"), 15.0)
+    assert job.handle(co.NodeReady(1), 15.0) == [co.Start(1)]
+
+
+def test_nodes_that_die_again_and_again_while_the_job_is_deployed_fail_it() -> None:
+    job, now, commands = deploying(), 20.0, list[co.Command]()
+    while job.state is JobState.DEPLOYING and now < 100.0:
+        for node in job.nodes.those(Life.JOINING):
+            commands = job.handle(co.NodeExited(node, "with exit status 1"), now)
+        now += 10.0
+        commands = job.handle(co.Tick(), now) or commands
+    reason = "node left (started again 3 times within 600 s): with exit status 1"
+    assert commands[-1] == co.Finish(JobState.FAILED, reason, "", 0)
 
 
 def test_preflight_that_takes_too_long_names_the_nodes_that_are_late() -> None:
@@ -270,6 +332,8 @@ events = st.one_of(
     nodes.map(lambda node: co.NodeFailed(node, "failed")),
     nodes.map(lambda node: co.LinkBroken(node, 1 - node, "link")),
     nodes.map(co.NodeLost),
+    nodes.map(co.NodeBack),
+    nodes.map(lambda node: co.NodeExited(node, "by SIGKILL")),
     st.just(co.CancelAsked()),
     st.just(co.Tick()),
 )
@@ -285,9 +349,12 @@ def test_random_events_never_leave_the_table_and_finish_comes_once_and_last(
     edges = {(source, target) for (source, _), target in TRANSITIONS.items()}
     for event, delay_s in happenings:
         now += delay_s
-        before = job.state
-        commands += job.handle(event, now)
-        assert job.state is before or (before, job.state) in edges
+        before, done = job.state, job.handle(event, now)
+        commands += done
+        # Cancelling a job of which no process is there passes through two states.
+        states = [before, *(each.state for each in done if isinstance(each, co.ChangeState | co.Finish))]
+        assert states[-1] is job.state
+        assert set(pairwise(states)) <= edges
     finishes = [c for c in commands if isinstance(c, co.Finish)]
     assert len(finishes) == (job.state in ENDED)
     if finishes:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dataflow.engine import coordination as co
 from dataflow.engine.coordinator import Deadlines
 from dataflow.errors import ConfigError, MasterError
 from dataflow.graph.logical import LogicalGraph
@@ -62,14 +63,21 @@ class World:
         self.dispatcher = Dispatcher(self.store, self.clock, Deadlines(), lost_after_s=5.0)
         self.dispatcher.recover()
 
-    def submit(self, operation: str, nodes: int = 1, stop: StopRules | None = None) -> str:
+    def submit(self, operation: str, nodes: int = 1, stop: StopRules | None = None, min_nodes: int = 1) -> str:
         graph = LogicalGraph(name="idle").with_role("worker").with_operator("source", Idle(), role="worker")
-        spec = JobSpec(name="job", graph=graph, nodes=nodes, stop=stop or StopRules())
+        spec = JobSpec(name="job", graph=graph, nodes=nodes, stop=stop or StopRules(), min_nodes=min_nodes)
         return self.dispatcher.submit(operation, spec.model_dump_json().encode(), EMPTY)
 
     def say(self, session: AgentSession, job: str, **message: object) -> None:
         said = pb.FromProcess(job=job, message=pb.ProcessMessage(**message))  # type: ignore[arg-type]
         self.dispatcher.heard(session, pb.AgentMessage(from_process=said))
+
+    def wait(self, job: str, seconds: float) -> None:
+        """Let time pass."""
+        self.clock.now_s += seconds
+        run = self.dispatcher.run(job)
+        assert run is not None
+        run.feed(co.Tick())
 
     def state(self, job: str) -> tuple[str, str]:
         status = self.store.job(job).status
@@ -176,7 +184,7 @@ def test_report_that_cannot_be_read_and_artifact_with_a_bad_name_fail_the_job(tm
 
 def test_artifact_that_the_disk_does_not_take_is_warned_of_and_the_job_goes_on(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
-        session = world.attach("a")
+        session = world.attach("a", "x")
         job = world.submit("one")
         part = tmp_path / "artifacts" / f"{job}.0.{zlib.crc32(b'model'):08x}.part"
         part.mkdir(parents=True)
@@ -189,6 +197,8 @@ def test_artifact_that_the_disk_does_not_take_is_warned_of_and_the_job_goes_on(t
         ((_, line),) = world.store.log_lines(job, 0)
         assert re.match(r"warning: the master cannot keep an artifact.*got model.*goes on without it", line.text)
         world.say(session, job, prepared=pb.Prepared(address="127.0.0.1:1"))
+        world.restart()
+        session = world.attach("a", "x", [held(job)])
         world.say(session, job, ready=pb.Ready())
         world.say(session, job, ended=pb.Ended())
         assert world.state(job) == ("FINISHED", "artifacts that could not be kept: model")
@@ -205,19 +215,27 @@ def test_artifact_that_the_disk_does_not_take_is_warned_of_and_the_job_goes_on(t
         (pb.ProcessExited(status=124, reason="operator blur hangs"), "operator blur hangs"),
     ],
 )
-def test_process_that_ends_fails_its_job_and_says_how_and_whose_lines_tell_more(
+def test_process_that_ends_again_and_again_fails_its_job_and_says_how_and_whose_lines_tell_more(
     tmp_path: Path, exited: pb.ProcessExited, reason: str
 ) -> None:
     async def scene(world: World) -> None:
         left, right = world.attach("a"), world.attach("b")
-        job = world.submit("one", nodes=2)
+        job = world.submit("one", nodes=2, min_nodes=2)
         for session in (left, right):
             lines = pb.LogLines(job=job, lines=[pb.LogLine(text=f"{session.name} {number}") for number in range(60)])
             world.dispatcher.heard(session, pb.AgentMessage(log_lines=lines))
         exited.job = job
-        world.dispatcher.heard(right, pb.AgentMessage(exited=exited))
+        for start in range(4):
+            assert world.state(job)[0] == "DEPLOYING"
+            exited.start = start
+            world.dispatcher.heard(right, pb.AgentMessage(exited=exited))
+            world.dispatcher.heard(right, pb.AgentMessage(exited=exited))  # told twice, it counts once
+            if start < 3:
+                assert world.change(job, 1)[2].startswith(reason)
+                world.wait(job, 10.0)
         state, why = world.state(job)
-        assert (state, why.startswith(f"node b: {reason}")) == ("FAILED", True)
+        assert state == "FAILED"
+        assert why.startswith(f"node b (started again 3 times within 600 s): {reason}")
         assert world.store.job(job).status.failed_node == 1
         assert world.store.last_log_lines(job, 1, 50) == [f"b {number}" for number in range(10, 60)]
 
@@ -325,14 +343,14 @@ def test_agent_that_falls_silent_is_lost_but_not_if_the_master_itself_stood_stil
         session.heard_s = session.seen_s = world.clock.now_s - 5.5
         while world.dispatcher.nodes():
             await asyncio.sleep(0.01)
-        assert world.state(job) == ("FAILED", "node a: it was lost: no heartbeat for 5.5 s")
+        assert world.change(job, 0) == ("away", 0, "it was lost: no heartbeat for 5.5 s")
         sweeping.cancel()
 
     play(tmp_path, scene)
 
 
-def held(job: str, node: int = 0) -> pb.Held:
-    return pb.Held(job=job, operation_id=f"{job}/{node}/0", node=node)
+def held(job: str, node: int = 0, start: int = 0) -> pb.Held:
+    return pb.Held(job=job, operation_id=f"{job}/{node}/{start}", node=node)
 
 
 async def told(session: AgentSession) -> list[tuple[str, str]]:
@@ -466,6 +484,64 @@ def test_node_whose_agent_was_restarted_starts_again_and_one_that_stays_away_is_
         reason = "it was lost: its agent did not come back within 0.05 s of the master's restart"
         assert world.change(job, 2) == ("away", 0, reason)
         assert world.state(job)[0] == "RUNNING"
+
+    play(tmp_path, scene)
+
+
+def two_running(world: World) -> tuple[str, AgentSession]:
+    """A job that runs on nodes a and b, and the agent of the latter."""
+    sessions = [world.attach("a", "x"), world.attach("b", "y")]
+    job = world.submit("one", nodes=2)
+    for session in sessions:
+        world.say(session, job, prepared=pb.Prepared(address="127.0.0.1:1"))
+    for session in sessions:
+        world.say(session, job, ready=pb.Ready())
+    return job, sessions[1]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_node_that_was_being_killed_when_its_agent_and_the_master_died_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    monkeypatch.setattr(dispatchers, "GRACE_S", 0.05)
+
+    async def scene(world: World) -> None:
+        job, _ = two_running(world)
+        run = world.dispatcher.run(job)
+        assert run is not None
+        run.feed(co.NodeStalled(1, "it did nothing"))
+        world.restart()
+        world.attach("a", "x", [held(job)])
+        assert world.change(job, 1)[0] == "dying"
+        if again:
+            world.attach("b", "another life")
+            assert world.change(job, 1) == ("joining", 1, "")
+        else:
+            while world.change(job, 1)[0] == "dying":
+                await asyncio.sleep(0.01)
+            assert world.change(job, 1) == ("away", 0, "it did nothing")
+
+    play(tmp_path, scene)
+
+
+def test_of_several_deployments_of_a_job_that_an_agent_holds_the_newest_counts(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        job, right = two_running(world)
+        world.dispatcher.heard(right, pb.AgentMessage(exited=pb.ProcessExited(job=job, status=-9)))
+        world.wait(job, 10.0)
+        assert world.change(job, 1) == ("joining", 1, "")
+        world.restart()
+        right = world.attach("b", "y", [held(job, 1), held(job, 1, start=1)])
+        assert await told(right) == []
+        world.dispatcher.heard(
+            right,
+            pb.AgentMessage(
+                from_process=pb.FromProcess(
+                    job=job, start=1, message=pb.ProcessMessage(prepared=pb.Prepared(address="127.0.0.1:2"))
+                )
+            ),
+        )
+        assert world.change(job, 1) == ("alive", 1, "")
 
     play(tmp_path, scene)
 

@@ -7,7 +7,7 @@ import pytest
 from dataflow.engine import coordination as co
 from dataflow.errors import MasterError
 from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
-from dataflow.runtime.history import event_from_text, event_to_text
+from dataflow.runtime.history import event_from_text, event_to_text, on_this_clock
 
 EVENTS = [
     co.Placed(("a", "b")),
@@ -24,6 +24,7 @@ EVENTS = [
     co.NodeBack(1),
     co.LinkBroken(0, 2, "cut"),
     co.DrainAsked(2),
+    co.AdjustAsked("op", "tree=star"),
     co.CancelAsked(),
     co.Tick(),
 ]
@@ -36,6 +37,12 @@ def test_event_comes_back_from_its_text_as_it_was(event: co.Event) -> None:
 
 def test_every_kind_of_event_is_tested() -> None:
     assert {type(event) for event in EVENTS} == set(get_args(co.Event))
+
+
+def test_times_of_every_start_of_the_machine_are_put_on_the_clock_of_now() -> None:
+    first, second = [(5000.0, 100_000.0), (5040.0, 100_040.0)], [(10.0, 100_100.0), (300.0, 100_390.5)]
+    assert on_this_clock([*first, *second], 320.0, 100_410.0) == [-90.0, -50.0, 10.0, 300.0]
+    assert on_this_clock([*first, *second], 30.0, 100_500.0) == [-469.5, -429.5, -369.5, -79.5]  # and once more
 
 
 @pytest.mark.parametrize("text", ["", "[]", '["NodeReady", {}]', '["Other", {}]', '{"NodeReady": 1}'])
