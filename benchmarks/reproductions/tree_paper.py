@@ -105,7 +105,7 @@ def graph_of(shape: str, flow: str, updates: int, workers: int) -> LogicalGraph:
         .with_operator("tell", SendContributions(), role="worker")
         .with_operator("hear", ReceiveContributions(), role="worker")
         .with_operator("absorb", Absorb(period_s=PERIOD_S if flow == "period" else 0.0), role="worker")
-        .connect("push", "tell")
+        .connect("push.notices", "tell")
         .connect("tell", "hear", route=Route.BY_DESTINATION)
         .connect("hear", "absorb")
         .connect("absorb.notices", "tell")

@@ -42,7 +42,7 @@ METHODS = [
 
 
 def test_there_are_methods_to_test() -> None:
-    assert len(METHODS) == 13
+    assert len(METHODS) == 14
     assert "/grpc.health.v1.Health/Check" in METHODS
 
 
@@ -96,7 +96,7 @@ def test_every_method_of_the_master_says_who_may_call_it() -> None:
     ("role", "methods"),
     [
         (Role.READ, WATCHING),
-        (Role.SUBMIT, WATCHING | {"Submit", "Cancel"}),
+        (Role.SUBMIT, WATCHING | {"Submit", "Cancel", "Adjust"}),
         (Role.NODE, {"Attach"}),
         (Role.ADMIN, set(NAMES)),
     ],

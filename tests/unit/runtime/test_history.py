@@ -26,6 +26,7 @@ EVENTS = [
     co.DrainAsked(2),
     co.AdjustAsked("op", "tree=star"),
     co.CancelAsked(),
+    co.AdjustAsked("operation", "star"),
     co.Tick(),
 ]
 
