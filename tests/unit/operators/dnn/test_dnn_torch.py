@@ -286,8 +286,9 @@ def test_torch_two_threads_get_what_one_gets(factory, arguments):
     with ThreadPoolExecutor(2) as pool:
         got = [each for half in pool.map(work, (range(8), range(8, 16))) for each in half]
     for one, other in zip(want, got, strict=True):
-        assert one[0].tobytes() == other[0].tobytes()
-        assert one[1].tobytes() == other[1].tobytes()
+        # Products may round differently where memory is aligned differently; another seed differs by far more.
+        np.testing.assert_allclose(one[0], other[0], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(one[1], other[1], rtol=1e-4, atol=1e-6)
 
 
 def test_torch_paper_network_gives_the_gradient_of_our_kernels():
