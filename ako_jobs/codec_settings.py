@@ -12,13 +12,16 @@ from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from operators.coded_window import CodedWindow
 from operators.compression import Codec, parse_codec
-from operators.kept import Kept
+from operators.kept import CAP_NBYTES, Kept
 from operators.layout import Sharding
 from operators.owed import Owed
 from operators.send import SendCoded, SendGradients
 from operators.window import Window
 
 NONE = "none"
+
+_KEPT_MODELS = 16
+"""What a worker keeps for one that joins is so many models, at least."""
 
 Emits = Literal["gradient", "update"]
 
@@ -90,7 +93,8 @@ def send_whole(
         alike: whether receivers add up what they are sent of one run of cells.
     """
     layout, rate = setting.layout, setting.schedule if rated else None
-    graph = graph.with_state("window", Kept(receivers="worker", own=own), role="worker")
+    cap_nbytes = max(CAP_NBYTES, _KEPT_MODELS * 4 * layout.n_weights)
+    graph = graph.with_state("window", Kept(receivers="worker", own=own, cap_nbytes=cap_nbytes), role="worker")
     if codec is None:
         return graph.with_operator("send", SendGradients(layout=layout), role="worker")
     residual = Owed(codec=codec, n_weights=layout.n_weights, layers=setting.layers)

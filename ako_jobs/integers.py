@@ -52,7 +52,7 @@ class Config(BaseModel):
     Args:
         gradients: of each node, after which the job ends.
         pace_ms: milliseconds that a gradient takes at least, without use of the processor.
-        p: partitions. What chooses them for other jobs takes a worker that sleeps for a fast one.
+        p: partitions.
         tau: gradients that a worker may be ahead of what the staleness bound allows.
         checkpoint_every: gradients of all workers between two checkpoints; none if left out.
         time: end the job after so many seconds.

@@ -60,6 +60,7 @@ _LESS_WORK, _MORE_WORK = 0.9, 1.25  # likewise of the work of exchanging
 _MORE_SPAN = 1.25  # of the span that the load asks for in any case, what longer rounds may make of it
 _HIGHER, _PATIENCE, _MOST_PATIENCE = 1.25, 4, 64  # of B, what is more than B; and measurements until that is believed
 _SILENT = 4  # measurements in which nothing passed, and each of which halves B
+_SURE = 2  # measurements in a row in which the link is full and something passes, until a lower B is believed
 _FAR_OFF, _PERSISTS = 1.5, 3  # measurements for which a choice that does not fit is kept, if it is not far off
 
 
@@ -89,10 +90,12 @@ class Known:
             seconds in which nothing held them back, processor seconds of computing and of exchanging, rounds.
         bandwidth: B, bytes per second.
         passed, busy_s: bytes and busy seconds of the measurements since the link became full; 0 while it is not.
+        fulls: measurements in a row in which the link was full and something passed.
         silent: measurements in a row in which something waited, and nothing passed.
+        before: B before nothing passed; 0 if it did, or was found to be all that a link carries since.
         proven: most bytes per second that passed while the link was full, since anything was last seen to queue.
         least_delay_s: shortest mean delay of a measurement; slowly forgotten.
-        higher: measurements in a row in which more passed than B.
+        higher: measurements in a row in which more passed than B, or in which all passes again.
         patience: how many it takes until B is raised.
         raised: B has been raised, and the link has not been full since.
         unfit: how long the present choice has not been fitting, in measurements; counted twice if it is far off.
@@ -106,7 +109,9 @@ class Known:
     bandwidth: float = ASSUMED_BANDWIDTH
     passed: float = 0.0
     busy_s: float = 0.0
+    fulls: int = 0
     silent: int = 0
+    before: float = 0.0
     proven: float = 0.0
     least_delay_s: float = math.inf
     higher: int = 0
@@ -179,7 +184,8 @@ class CostModel(BaseModel):
         load = self.load(pace, peers, HEADROOM * known.bandwidth)
         if self.fits(choice, load, known.every, peers):
             return replace(known, unfit=0), choice
-        unfit = known.unfit + (2 if load > _FAR_OFF * self._relief(choice) and self.partitions is None else 1)
+        unfit = 2 if load > _FAR_OFF * self._relief(choice) and self.partitions is None else 1
+        unfit = known.unfit + unfit * (_SURE if known.fulls == _SURE else 1)  # it has not been fitting for as long
         if unfit < _PERSISTS:
             return replace(known, unfit=unfit), choice
         return replace(known, unfit=0), self.best(load, known.every, peers)
@@ -232,9 +238,19 @@ class CostModel(BaseModel):
             exchange_s=keep * (known.exchange_s + rates.exchange_s),
             rounds=keep * (known.rounds + rates.steps / choice.every),
         )
-        offered = self.nbytes_s(known, choice, peers) * rates.seconds
+        offered = self._offered(known, choice, rates, peers)
         full = rates.busy_s >= FULL * rates.seconds and rates.sent_nbytes < FULL * offered
         return _full(known, rates) if full else _not_full(known, rates)
+
+    def _offered(self, known: Known, choice: Choice, rates: Rates, peers: int) -> float:
+        """Bytes that the node would have sent in a measurement with nothing to hold it back.
+
+        One that has been slower than usual by itself, since others had the processor, has offered less, too: what did
+        not pass then is no matter of the link.
+        """
+        free_s, usual = rates.seconds - rates.blocked_s, known.gradients_per_s
+        pace = min(usual, rates.steps / free_s) if rates.steps and free_s > 0 else usual
+        return (pace / usual if usual else 0.0) * self.nbytes_s(known, choice, peers) * rates.seconds
 
     def load(self, pace: float, peers: int, bandwidth: float = ASSUMED_BANDWIDTH) -> float:
         """Gamma m (n - 1) / B: partitions that the link asks for, with rounds of one gradient.
@@ -260,34 +276,50 @@ class CostModel(BaseModel):
 
 
 def _full(known: Known, rates: Rates) -> Known:
-    """What a link says of which nothing more passes: B is what does."""
+    """What a link says of which nothing more passes: B is what does, if it says so twice.
+
+    Once is not enough: where a peer stands still for a while, what passed before that is little for so long a time.
+    """
     known = replace(
         known,
         passed=_FULL_MEMORY * known.passed + rates.sent_nbytes,
         busy_s=_FULL_MEMORY * known.busy_s + rates.busy_s,
         higher=0,
-        patience=min(2 * known.patience, _MOST_PATIENCE) if known.raised else known.patience,
-        raised=False,
     )
     if not rates.sent_nbytes:
-        silent = known.silent + 1
-        return replace(known, silent=silent, bandwidth=known.bandwidth / (2 if silent <= _SILENT else 1))
+        silent, before = known.silent + 1, known.before or known.bandwidth
+        less = known.bandwidth / (2 if silent <= _SILENT else 1)
+        return replace(known, silent=silent, fulls=0, before=before, bandwidth=less)
     goodput, delay_s = known.passed / known.busy_s, _delay_s(rates)
+    least_s = _least(known, delay_s)
+    if known.fulls + 1 < _SURE:
+        return replace(known, fulls=known.fulls + 1, silent=0, least_delay_s=least_s)
     # Nodes that are far from each other wait for what is on its way as if it queued, and more partitions do not help
     # them: while delays are as short as ever, a link carries what it did.
     proven = goodput if delay_s > 2 * known.least_delay_s else max(known.proven, goodput)
-    bandwidth = max(goodput, proven / 2)
-    return replace(known, silent=0, proven=proven, bandwidth=bandwidth, least_delay_s=_least(known, delay_s))
+    return replace(
+        known,
+        fulls=known.fulls + 1,
+        silent=0,
+        before=0.0,
+        proven=proven,
+        bandwidth=max(goodput, proven / 2),
+        least_delay_s=least_s,
+        patience=min(2 * known.patience, _MOST_PATIENCE) if known.raised else known.patience,
+        raised=False,
+    )
 
 
 def _not_full(known: Known, rates: Rates) -> Known:
-    """What a link says that carries all it is given: B is that much, at least."""
-    higher = known.higher + 1 if rates.goodput > _HIGHER * known.bandwidth else 0
+    """What a link says that carries all it is given: B is that much, at least; after a while what it was, at least."""
+    more = known.before > 0 or rates.goodput > _HIGHER * known.bandwidth
+    higher = known.higher + 1 if more else 0
     least_s = _least(known, _delay_s(rates))
-    known = replace(known, passed=0.0, busy_s=0.0, silent=0, higher=higher, least_delay_s=least_s)
+    known = replace(known, passed=0.0, busy_s=0.0, fulls=0, silent=0, higher=higher, least_delay_s=least_s)
     if higher < known.patience:
         return known
-    return replace(known, bandwidth=min(rates.goodput, 2 * known.bandwidth), higher=0, raised=True)
+    bandwidth = max(known.before, min(rates.goodput, 2 * known.bandwidth))
+    return replace(known, bandwidth=bandwidth, before=0.0, higher=0, raised=True)
 
 
 def _delay_s(rates: Rates) -> float:

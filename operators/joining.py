@@ -6,6 +6,7 @@ in the model that it is lent, or in what is sent to it from the number on that i
 
 from __future__ import annotations
 
+from dataflow.errors import OperatorError
 from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator, Sample
@@ -19,6 +20,8 @@ from operators.roll import RollState
 from operators.window import WindowState
 
 Outgoing = WindowState | KeptState
+
+_FIX = "it begins anew when it is started again; larger mini-batches or a codec make less to be kept"
 
 
 class Talk(Operator):
@@ -49,7 +52,7 @@ class Talk(Operator):
         while due := roll.due():
             match due:
                 case "answer":
-                    yield from self._answer(roll.inbox.pop(0), roll, course, clocks)
+                    yield from self._answer(roll.inbox.pop(0), roll, course, window, clocks)
                 case "welcome":
                     member, turn = roll.welcome()
                     number = window.join(member, turn)
@@ -81,15 +84,22 @@ class Talk(Operator):
         roll.join(member)
         yield from ()
 
-    def _answer(self, word: Word, roll: RollState, course: CourseState, clocks: ClocksState) -> Emissions:
+    def _answer(
+        self, word: Word, roll: RollState, course: CourseState, window: Outgoing, clocks: ClocksState
+    ) -> Emissions:
         member = word.origin
         match word.kind:
+            case "late" if roll.is_welcome(word):
+                what = "took so long to catch up that what another node keeps for it became too much"
+                raise OperatorError(what, got=f"gradient {word.number} of node {member} meanwhile", fix=_FIX)
             case "welcome":
                 roll.welcomed(word)
             case "begun":
                 roll.begins(word)
             case "through":
                 clocks.end(member, word.number)
+            case "begin" if roll.is_current(word) and not window.claim(member, word.turn):
+                yield self.words(Word("late", roll.node, member, word.turn, clocks.made), to=member)
             case "begin" if roll.is_current(word):
                 clocks.expect(member)
                 epoch = course.reached(clocks.made)

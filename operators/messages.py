@@ -180,7 +180,7 @@ def _nothing() -> npt.NDArray[np.int64]:
     return np.zeros(0, np.int64)
 
 
-WordKind = Literal["welcome", "lend", "begin", "begun", "settled", "through"]
+WordKind = Literal["welcome", "lend", "begin", "begun", "late", "settled", "through"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,11 @@ class RollState(State):
         """Whether a member's word is about the newest welcome that it was given, and not of one that died."""
         return self._turns.get(word.origin) == word.turn
 
+    def is_welcome(self, word: Word) -> bool:
+        """Whether another's word is about the welcome that it has given this node."""
+        welcome = self._welcomes.get(word.origin)
+        return welcome is not None and welcome.turn == word.turn
+
     def welcomed(self, word: Word) -> None:
         """Note another's welcome."""
         if word.origin in self._awaited:
@@ -181,8 +186,7 @@ class RollState(State):
 
     def begins(self, word: Word) -> None:
         """Note that another has begun to send."""
-        welcome = self._welcomes.get(word.origin)
-        if welcome is not None and welcome.turn == word.turn:
+        if self.is_welcome(word):
             self._begun[word.origin] = word
 
     def settle(self) -> Word | None:

@@ -157,6 +157,10 @@ class WindowState(State):
         """Whether what comes is kept for a receiver that is new and has not begun."""
         return receiver in self._held
 
+    def claim(self, _receiver: int, _turn: int) -> bool:
+        """Whether a new receiver may begin: always, since it is told of gaps like any other."""
+        return True
+
     def join(self, receiver: int, turn: int) -> int:
         """Keep for a receiver that is new what comes from now on, and every number of it apart, until it begins.
 

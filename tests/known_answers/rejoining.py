@@ -25,7 +25,7 @@ from operators.barrier import Barrier
 from operators.clocks import Clocks, ClocksState
 from operators.cost_model import CostModel
 from operators.course import Course, CourseState
-from operators.kept import Kept
+from operators.kept import CAP_NBYTES, Kept
 from operators.layout import Layout
 from operators.messages import Gradient
 from operators.partition import Rotation
@@ -88,7 +88,13 @@ class RejoiningCompute(Operator):
 
 
 def rejoining_job(
-    p: int, *, slack: int | None = None, every: int = 1, restless: bool = False, rounds: int = ROUNDS
+    p: int,
+    *,
+    slack: int | None = None,
+    every: int = 1,
+    restless: bool = False,
+    rounds: int = ROUNDS,
+    cap_nbytes: int = CAP_NBYTES,
 ) -> LogicalGraph:
     """Partial gradient exchange; p=0: every gradient whole to everybody; p=-1: the mean of all of them."""
     bsp = p < 0
@@ -109,7 +115,7 @@ def rejoining_job(
         if bsp:
             graph = graph.with_state("barrier", Barrier(contributors="worker"), role="worker")
         graph = (
-            graph.with_state("window", Kept(receivers="worker", own=bsp), role="worker")
+            graph.with_state("window", Kept(receivers="worker", own=bsp, cap_nbytes=cap_nbytes), role="worker")
             .with_operator("send", SendGradients(layout=LAYOUT), role="worker")
             .with_operator("receive", ReceiveFromPeers(), role="worker")
             .with_operator("apply", apply, role="worker")

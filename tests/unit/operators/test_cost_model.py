@@ -199,6 +199,62 @@ def test_nodes_far_from_each_other_do_not_take_their_distance_for_a_full_link():
     assert choice.partitions <= 14
 
 
+def test_node_that_is_slower_for_a_while_does_not_take_its_link_for_full():
+    """Others have the processor: a third of the gradients, and something is always under way, but nothing held back."""
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    before = known.bandwidth
+    for _ in range(3):
+        measured = rates(GAMMA / 3 * M * PEERS / choice.span, 1.0, steps=17, delay=0.03)
+        known, choice = MEASURED.decide(known, choice, measured, PEERS)
+    assert known.bandwidth == before
+    assert choice == (3, 1)
+
+
+def test_full_link_is_believed_at_the_second_measurement_only():
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    before = known.bandwidth
+    for _ in range(5):
+        known, choice = MEASURED.decide(known, choice, full(1e6, choice), PEERS)
+        assert known.bandwidth == before
+        known, choice = MEASURED.decide(known, choice, at_ease(125e6, choice), PEERS)
+    assert choice == (3, 1)
+    known, _ = MEASURED.decide(known, choice, full(50e6, choice), PEERS)
+    known, _ = MEASURED.decide(known, choice, full(50e6, choice), PEERS)
+    assert known.bandwidth == pytest.approx(50e6, rel=0.01)
+
+
+def test_peer_that_stands_still_for_two_seconds_costs_bandwidth_until_all_passes_again_for_two():
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    before, chosen = known.bandwidth, []
+    still = rates(0.0, 1.0, steps=0, blocked=1.0)
+    for measured in (full(20e6, choice), *[still] * 3, rates(1e6, 1.0, steps=3, blocked=0.9, delay=1.0)):
+        known, choice = MEASURED.decide(known, choice, measured, PEERS)
+        chosen.append(choice.partitions)
+    assert known.bandwidth == pytest.approx(before / 8)
+    assert max(chosen) <= 3 * 8
+    for _ in range(4):
+        known, choice = MEASURED.decide(known, choice, at_ease(125e6, choice), PEERS)
+    assert known.bandwidth >= before
+    for _ in range(3):
+        known, choice = MEASURED.decide(known, choice, at_ease(125e6, choice), PEERS)
+    assert choice == (3, 1)
+
+
+def test_link_that_carries_a_thousandth_after_a_silence_is_tried_for_more_ever_later():
+    """What it was before is no more: each time it is believed to be back, patience is doubled."""
+    known, choice, high = Known(), Choice(3, 1), []
+    known, choice = MEASURED.decide(known, choice, at_ease(125e6, choice), PEERS)
+    silent = rates(0.0, 1.0, steps=0, blocked=1.0)
+    for number in range(600):
+        measured = world(2e6, choice) if choice.partitions > 20 else silent
+        before = known.bandwidth
+        known, choice = MEASURED.decide(known, choice, measured, PEERS)
+        if known.bandwidth > 4 * before:
+            high.append(number)
+    assert len(high) <= 8
+    assert choice.partitions > 100
+
+
 def test_given_bandwidth_is_taken_as_it_is():
     cost = CostModel(model_nbytes=M, bandwidth=30e6)
     _, chosen = run(cost, Known(), cost.first(PEERS), [125e6] * 12)

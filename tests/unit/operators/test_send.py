@@ -298,3 +298,24 @@ def test_send_gradients_keeps_what_comes_for_a_peer_that_joins_and_sends_what_it
     assert {effect.to for effect in send.send(gradient(4, 4, 0, 0, 0))} == {0, 2}
     send.left(2)
     assert {effect.to for effect in send.send(gradient(5, 4, 0, 0, 0))} == {0}
+
+
+def test_send_gradients_keeps_no_more_than_the_cap_for_a_peer_that_joins():
+    window = KeptState([0], cap_nbytes=32)  # two gradients of four weights
+    send = Harness(SendGradients(layout=LAYOUT), node=NODE, states={"window": window})
+    assert window.join(2, 7) == 0
+    for number in (1, 2):
+        send.send(gradient(number, 1, 0, 0, 0))
+    assert window.holds(2)
+    send.send(gradient(3, 1, 0, 0, 0))
+    assert not window.holds(2)
+    assert not window.claim(2, 7)
+    assert send.send(Word("begin", 2, 1, 7, applied=np.array([0, 0, 0]))) == []
+    send.left(2)
+    assert window.join(2, 8) == 3  # it comes back, and what is kept is counted anew
+    for number in (4, 5):
+        send.send(gradient(number, 1, 0, 0, 0))
+    assert window.claim(2, 8)
+    send.send(gradient(6, 1, 0, 0, 0))  # one more than the cap, but it is about to begin
+    sent = brief(send.send(Word("begin", 2, 1, 8, applied=np.array([4, 4, 4]))))
+    assert [(low, high) for *_, low, high, _ in sent] == [(4, 5), (5, 6)]
