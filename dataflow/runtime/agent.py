@@ -28,6 +28,7 @@ from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.job_supervisor import JobSupervisor
 from dataflow.runtime.outbox import Outbox
 from dataflow.runtime.process import die_with_parent
+from dataflow.runtime.spawning import Spawner
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
 from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import CHANNEL_OPTIONS
@@ -133,7 +134,7 @@ async def attach(config: AgentConfig, clock: Clock | None = None, announce: Anno
 class _Agent:
     def __init__(self, config: AgentConfig, clock: Clock, announce: Announce) -> None:
         self._config, self._clock, self._announce = config, clock, announce
-        self._outbox = Outbox()
+        self._outbox, self._spawner = Outbox(), Spawner()
         self._jobs: dict[str, JobSupervisor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._complaint = ""
@@ -223,6 +224,7 @@ class _Agent:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._spawner.close()
 
     async def _address(self) -> str:
         if self._config.master:
@@ -292,7 +294,8 @@ class _Agent:
         if not self._outbox.hold(pb.Held(job=job, operation_id=deploy.operation_id, node=deploy.node)):
             return
         deploy.host, deploy.job = self._config.host, job
-        supervisor = self._jobs[job] = JobSupervisor(job, deploy, partial(self._say, deploy.operation_id), self._clock)
+        say = partial(self._say, deploy.operation_id)
+        supervisor = self._jobs[job] = JobSupervisor(job, deploy, say, self._clock, self._spawner)
         task = asyncio.create_task(self._supervise(supervisor))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -12,8 +12,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -22,9 +20,9 @@ from typing import BinaryIO
 from dataflow.clock import Clock
 from dataflow.errors import ConfigError
 from dataflow.runtime import descriptors
-from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.frames import pack_frame, read_frame
-from dataflow.runtime.process import CANNOT_START, ONE_THREAD, READ_WHOLE, is_stopped, main_thread_us, signal_group
+from dataflow.runtime.process import CANNOT_START, is_stopped, main_thread_us, signal_group
+from dataflow.runtime.spawning import Spawned, Spawner
 from dataflow.runtime.watchdog import PAGE_NBYTES, Watch
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -55,7 +53,7 @@ class _Ends:
         watch: what it does.
     """
 
-    process: subprocess.Popen[bytes]
+    process: Spawned
     control: socket.socket
     lines: BinaryIO
     gone: int
@@ -70,20 +68,26 @@ class JobSupervisor:
         deploy: what the process is told first.
         say: sends a message to the master; waits while too many are queued.
         clock: the clock.
+        spawner: starts the process.
     """
 
     def __init__(
-        self, job: str, deploy: pb.Deploy, say: Callable[[pb.AgentMessage], Awaitable[None]], clock: Clock
+        self,
+        job: str,
+        deploy: pb.Deploy,
+        say: Callable[[pb.AgentMessage], Awaitable[None]],
+        clock: Clock,
+        spawner: Spawner,
     ) -> None:
         self.job, self._start_number = job, deploy.start
-        self._say, self._clock = say, clock
+        self._say, self._clock, self._spawner, self._deploy = say, clock, spawner, deploy
         self._unsent: list[pb.LogLine] = []
         self._dropped = 0
         self._commands: asyncio.Queue[pb.ProcessCommand | None] = asyncio.Queue()
         self._commands.put_nowait(pb.ProcessCommand(deploy=deploy))
         self._watch: Watch | None = None
         self._hang = ""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Spawned | None = None
         self._ending: asyncio.Task[None] | None = None
 
     @property
@@ -110,13 +114,15 @@ class JobSupervisor:
         """Start the process, and return when it is gone; then the master has been told how it ended."""
         with contextlib.ExitStack() as held:
             try:
-                ends = self._start(held)
+                ends = await self._start(held)
             except (OSError, ConfigError) as error:
                 await self._say(self._exited(CANNOT_START, f"the job process cannot be started: {error}"))
                 return
+            if self._ending is not None:  # nobody waits for it any more
+                self._signal(signal.SIGKILL)
             await self._attend(ends)
 
-    def _start(self, held: contextlib.ExitStack) -> _Ends:
+    async def _start(self, held: contextlib.ExitStack) -> _Ends:
         """Start the process. All descriptors, and the disk, are asked for here, and given back by `held`.
 
         Raises:
@@ -139,7 +145,10 @@ class JobSupervisor:
             output, printed = os.pipe()
             lines = held.enter_context(os.fdopen(output, "rb", 0))
             with os.fdopen(printed, "wb", 0):
-                process = self._process = self._spawn(theirs, printed, memory, folder)
+                arguments = ["--parent", str(os.getpid()), "--folder", folder]
+                descriptors_ = (theirs.fileno(), memory, printed)
+                process = self._process = await self._spawner.spawn(self._deploy, arguments, descriptors_)
+        held.callback(self._spawner.reap)
         held.callback(process.wait)
         held.callback(self._signal, signal.SIGKILL)
         gone = os.pidfd_open(process.pid)
@@ -174,23 +183,6 @@ class JobSupervisor:
     def _exited(self, status: int, reason: str) -> pb.AgentMessage:
         exited = pb.ProcessExited(job=self.job, start=self._start_number, status=status, reason=reason)
         return pb.AgentMessage(exited=exited)
-
-    def _spawn(self, control: socket.socket, printed: int, memory: int, folder: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-m", "dataflow.runtime.job_process"),
-                *("--control-fd", str(control.fileno())),
-                *("--board-fd", str(memory)),
-                *("--parent", str(os.getpid())),
-                *("--folder", folder),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=subprocess.STDOUT,
-            pass_fds=(control.fileno(), memory),
-            env=_environment(),
-            start_new_session=True,
-        )
 
     async def _end(self, grace_s: float) -> None:
         self._commands.put_nowait(None)
@@ -273,12 +265,6 @@ class JobSupervisor:
             lines.append(pb.LogLine(wall_s=self._clock.wall(), text=f"[{dropped} lines left out]"))
         if lines:
             await self._say(pb.AgentMessage(log_lines=pb.LogLines(job=self.job, lines=lines)))
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment with what job processes need; without the cluster's token, which they do not."""
-    inherited = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
-    return {"GRPC_VERBOSITY": "ERROR", **READ_WHOLE, **inherited, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}
 
 
 async def _until_readable(descriptor: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import runtime_job
+from test_runtime_cluster import processes
 
 from dataflow.clock import SystemClock
 from dataflow.engine.job_life import JobState
@@ -68,7 +69,8 @@ def memory_nbytes(pid: int) -> int:
 
 
 def job_process(agent: int) -> int:
-    return int(Path(f"/proc/{agent}/task/{agent}/children").read_text().split()[0])
+    (pid,) = processes(f"--parent {agent} ")
+    return pid
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -121,6 +123,7 @@ def test_agent_without_descriptors_says_so_leaks_none_and_runs_the_next_job(
     cluster: LocalCluster, bundle: Bundle
 ) -> None:
     client, agent = cluster.client, cluster.processes()["node-1"]
+    client.wait(client.submit(spec(5), bundle))  # the first one costs a connection that stays
     until(lambda: not any(node.job for node in client.nodes()))
     before = descriptors(agent)
     with limit(agent, before + 8):

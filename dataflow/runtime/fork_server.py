@@ -1,0 +1,192 @@
+"""The process that job processes are forked from: one for each agent, with everything imported that they will need.
+
+A new process imports for a second and more before it can do anything. This one has done that when it is asked, and so
+have its forks. It runs no user code: it imports what plans name, but nothing of a job's bundle. Invariant: it has one
+thread and one socket, and so holds no lock and no connection that a fork would share; where that is not so any more, or
+a file has changed since it was imported, the fork begins as a new program (`os.execv`).
+
+A fork becomes a child of the agent, which is the one that waits for it: the process between the two ends at once, and
+the kernel gives its child to the agent, which has asked for that (`Spawner`). So nothing depends on this process, and
+it may end at any time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from dataflow.runtime import job_process
+from dataflow.runtime.process import die_with_parent
+
+REQUEST_NBYTES: Final = 64 << 10
+"""Largest request, in bytes."""
+
+_JOB_PROCESS: Final = ("-m", "dataflow.runtime.job_process")
+_BECOMES_OURS_S: Final = 0.0005
+
+
+class ForkServer:
+    """Answers requests for forks.
+
+    Args:
+        asked: a request comes as one packet: JSON of ``arguments`` of the job process, ``modules`` that it will
+            import, and ``own``, the names of packages that its bundle has; with the descriptors of its connection to
+            the agent, of its page of memory, and of what it prints to. The answer is JSON: its ``process`` id, or an
+            ``error``.
+    """
+
+    def __init__(self, asked: socket.socket) -> None:
+        self._asked = asked
+        self._times = _file_times()
+
+    def serve(self) -> list[str] | None:
+        """Answer until the agent hangs up, or forks would be of no use any more.
+
+        Returns:
+            None; in each fork the arguments of `job_process.main`.
+        """
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(self._asked, REQUEST_NBYTES, 3)
+            if not data:
+                return None
+            request = json.loads(data)
+            for name in request["modules"]:
+                self._import(name)
+            spoilt = _threads() > 1 or self._changed()
+            as_it_is = not spoilt and not any(name in sys.modules for name in request["own"])
+            try:
+                arguments = self._fork(request["arguments"], descriptors, as_it_is=as_it_is)
+            except OSError as error:
+                self._answer(error=str(error))
+            else:
+                if arguments is not None or spoilt:
+                    return arguments
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _import(self, name: str) -> None:
+        """Import a module; what is wrong with it is for the job process to find out and to say."""
+        if name in sys.modules:
+            return
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            print(f"not imported ahead: {name}: {error}", file=sys.stderr, flush=True)
+        self._times |= _file_times(set(self._times))
+        gc.collect()
+        gc.freeze()  # so that collections in forks leave these pages shared
+
+    def _fork(self, arguments: Sequence[str], descriptors: Sequence[int], *, as_it_is: bool) -> list[str] | None:
+        """Fork twice and say what has come of it; returns the arguments in the fork, and None here."""
+        reading, writing = os.pipe()
+        between = os.fork()
+        if not between:
+            between = os.getpid()
+            _fork_and_end(writing)
+            while os.getppid() == between:
+                time.sleep(_BECOMES_OURS_S)
+            for descriptor in (reading, writing):
+                os.close(descriptor)
+            self._asked.close()
+            return _become(arguments, descriptors, as_it_is=as_it_is)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            said = pipe.read()
+        os.waitpid(between, 0)  # now its child is the agent's
+        self._answer(**json.loads(said or b'{"error": "the process that was to fork a job process has died"}'))
+        return None
+
+    def _changed(self) -> bool:
+        """Whether a file is another one than was imported."""
+        return any(_time_ns(file) != time_ns for file, time_ns in self._times.items())
+
+    def _answer(self, **answer: object) -> None:
+        self._asked.send(json.dumps(answer).encode())
+
+
+def _fork_and_end(writing: int) -> None:
+    """Return in a fork of this process, which says what has come of it and ends."""
+    try:
+        process = os.fork()
+        if not process:
+            return
+        said: dict[str, object] = {"process": process}
+    except OSError as error:
+        said = {"error": str(error)}
+    os.write(writing, json.dumps(said).encode())
+    os._exit(0)
+
+
+def _become(arguments: Sequence[str], descriptors: Sequence[int], *, as_it_is: bool) -> list[str]:
+    """Make a job process of this one; returns its arguments, unless it has to begin as a new program."""
+    control, board, printed = descriptors
+    os.setsid()
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    os.close(printed)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    words = [*arguments, "--control-fd", str(control), "--board-fd", str(board)]
+    if not as_it_is:
+        for descriptor in (control, board):
+            os.set_inheritable(descriptor, True)
+        os.execv(sys.executable, [sys.executable, *_JOB_PROCESS, *words])
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # or all forks would draw the same numbers
+    _set_title([sys.executable, *_JOB_PROCESS, *words])
+    return words
+
+
+def _set_title(words: Sequence[str]) -> None:
+    """Have the system show this as the command line of this process, as far as there is room."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])
+    text = b"\0".join(word.encode() for word in words)[: end - begin - 1]
+    ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _file_times(known: Sequence[str] | set[str] = ()) -> dict[str, int]:
+    """When the files of all imported modules were changed, in ns, but for those that are known."""
+    files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    return {file: _time_ns(file) for file in files.difference(known)}
+
+
+def _time_ns(file: str) -> int:
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def main() -> int:
+    """Run a fork server, and in each fork a job process; started by an agent only."""
+    parser = argparse.ArgumentParser(prog="python -m dataflow.runtime.fork_server", description=__doc__)
+    parser.add_argument("--agent", type=int, required=True, help="process id of the agent")
+    parser.add_argument("--asked-fd", type=int, required=True, help="where the agent asks for forks")
+    parser.add_argument("--room", default="", help="for the command lines of forks")
+    options = parser.parse_args()
+    die_with_parent(options.agent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    arguments = ForkServer(socket.socket(fileno=options.asked_fd)).serve()
+    if arguments is None:
+        return 0
+    sys.argv[1:] = arguments
+    return job_process.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Starting job processes: an agent has them forked from a process that has imported what they need (`fork_server`).
+
+Invariant: every process that has been started is waited for by its `Spawned`; what it leaves behind in its group, which
+the kernel gives to the agent, by the `Spawner`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from dataflow.runtime.auth import TOKEN_VARIABLE
+from dataflow.runtime.process import ONE_THREAD, READ_WHOLE
+from dataflow.transport.generated import control_pb2 as pb
+
+ANSWER_S: Final = 60.0
+"""A fork server that has not answered for so long is ended, in seconds; at first it imports."""
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_ANSWER_NBYTES: Final = 4096
+_ROOM: Final = 1024
+
+
+class Spawned:
+    """A job process, a child of this one.
+
+    Attributes:
+        pid: its id; sure to be its own while `returncode` is None.
+        returncode: its exit status, or minus the number of the signal that ended it; None before `wait`.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def wait(self) -> int:
+        """Wait until it has ended; its exit status."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Signal it, unless it has been waited for."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+
+class Spawner:
+    """Starts the job processes of one agent. Make it on the event loop; `close` it in the end."""
+
+    def __init__(self) -> None:
+        self._server: subprocess.Popen[bytes] | None = None
+        self._asking: socket.socket | None = None
+        self._turn = asyncio.Lock()
+        self._spawned: list[Spawned] = []
+
+    async def spawn(self, deploy: pb.Deploy, arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:
+        """Start a job process; the first time that takes as long as its imports do.
+
+        Args:
+            deploy: names what it will import.
+            arguments: of its command line.
+            descriptors: its connection to the agent, its page of memory, and what it prints to.
+
+        Raises:
+            OSError: the system has no process, or no memory, more.
+        """
+        own = _packages_in(deploy.bundle)
+        modules = [name for name in _modules_of(deploy.plan_json) if name.partition(".")[0] not in own]
+        request = json.dumps({"arguments": list(arguments), "modules": modules, "own": own}).encode()
+        async with self._turn:
+            self.reap()
+            answer = await self._ask(request, descriptors) or await self._ask(request, descriptors)
+        if "process" not in answer:
+            raise OSError(answer.get("error", "the process that job processes are forked from has ended twice"))
+        process = Spawned(answer["process"])
+        self._spawned.append(process)
+        return process
+
+    def reap(self) -> None:
+        """Wait for what processes that have ended have left in their groups, and has ended, too."""
+        for process in [each for each in self._spawned if each.returncode is not None]:
+            try:
+                while os.waitpid(-process.pid, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                self._spawned.remove(process)
+
+    def close(self) -> None:
+        """End the fork server; job processes stay."""
+        if self._asking is not None:
+            self._asking.close()
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+        self._asking = self._server = None
+
+    async def _ask(self, request: bytes, descriptors: Sequence[int]) -> Mapping[str, Any]:
+        """The answer to a request; empty if the server has died, which is started if there is none."""
+        loop, answer = asyncio.get_running_loop(), b""
+        asking = self._asking or self._start()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                socket.send_fds(asking, [request], list(descriptors))
+                answer = await loop.sock_recv(asking, _ANSWER_NBYTES)
+        except (OSError, TimeoutError):
+            answer = b""
+        finally:
+            if not answer:
+                self.close()
+        found: Mapping[str, Any] = json.loads(answer or b"{}")
+        return found
+
+    def _start(self) -> socket.socket:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._server = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "dataflow.runtime.fork_server"),
+                    *("--agent", str(os.getpid())),
+                    *("--asked-fd", str(theirs.fileno())),
+                    *("--room", "." * _ROOM),
+                ],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env=_environment(),
+            )
+        ours.setblocking(False)
+        self._asking = ours
+        return ours
+
+
+def _modules_of(plan_json: bytes) -> list[str]:
+    """Modules of the operators and state elements that a plan names."""
+    graph = json.loads(plan_json)["graph"]
+    names = [*(each["kind"] for each in graph["operators"]), *(each["factory"] for each in graph["elements"])]
+    return sorted({name.partition(":")[0] for name in names})
+
+
+def _packages_in(bundle: bytes) -> list[str]:
+    """Names of the packages and modules at the top of a bundle, which is not unpacked."""
+    if not bundle:
+        return []
+    with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+        return sorted({name.partition("/")[0].removesuffix(".py") for name in archive.namelist()})
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment with what job processes need; without the cluster's token, which they do not."""
+    inherited = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
+    return {"GRPC_VERBOSITY": "ERROR", **READ_WHOLE, **inherited, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}
