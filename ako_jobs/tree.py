@@ -13,6 +13,7 @@ from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.quantities import duration
 from operators.neighbours import Absorb, Push, PushMean, ReceiveContributions, SendContributions
+from operators.pulling import Attend
 from operators.share_clocks import ShareClocks
 from operators.shared_replica import SharedReplica
 from operators.topology import parse_topology
@@ -120,7 +121,8 @@ def build(config: Config) -> LogicalGraph:
     )
     push = PushMean(schedule=setting.schedule) if bsp else Push(every=config.n_sync, change_after=config.change_after)
     period_s = duration(config.period) if config.flow == "period" else 0.0
-    return finish_after(add_sharing(graph, push, Absorb(period_s=period_s)), "absorb")
+    graph = finish_after(add_sharing(graph, push, Absorb(period_s=period_s)), "absorb")
+    return graph.with_operator("attend", Attend(), role="worker").connect("absorb.finished", "attend")
 
 
 def add_sharing(graph: LogicalGraph, push: Push, absorb: Absorb) -> LogicalGraph:

@@ -82,6 +82,11 @@ class StateElement(BaseModel):
     anybodys: ClassVar[bool] = False
     """Whether a node may go on with any other's, as it must where a job is resumed on another number of nodes."""
 
+    @property
+    def rebuilt(self) -> bool:
+        """Whether those that are left make good what a node that dies held of it; only for ``SUMMED``."""
+        return False
+
     def create(self, node: NodeContext) -> State:
         """The live element on `node`.
 

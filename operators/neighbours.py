@@ -109,7 +109,8 @@ class ReceiveContributions(Operator):
 class Absorb(Operator):
     """Puts what a neighbour tells in the place of its mirror, and says who is to be told of that.
 
-    Once all that reaches the node is final it pulls, emits nothing more, and waits for the others' end.
+    Once all that reaches the node is final, and nobody needs it any more, it pulls, emits nothing more, and waits for
+    the others' end.
 
     If the tree is changed, the sample `rewired` are the gradients from then until all new neighbours have spoken, in
     which the replica goes on by itself.
@@ -131,10 +132,9 @@ class Absorb(Operator):
 
     def process(self, contribution: Contribution, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         """Who is to be told, once the neighbour has told all."""
-        if replica.sharing.through:
+        if replica.over:
             return
-        told = replica.arrive(contribution)
-        if told is not None and replica.sharing.absorb(contribution.origin, told):
+        if replica.hear(contribution):
             yield from self._react(replica, clocks)
         else:
             yield from _tell(self.adjusted, replica)
@@ -143,7 +143,7 @@ class Absorb(Operator):
         self, adjustment: Adjustment, replica: SharedReplicaState, clocks: ShareClocksState, node: NodeContext
     ) -> Emissions:
         """Get ready for another tree, and change to it once all are ready."""
-        if replica.sharing.through:
+        if replica.over:
             return
         if adjustment.stage == "prepare":
             edges = edges_among(Topology.model_validate_json(adjustment.text), node.members[self.role])
@@ -159,13 +159,13 @@ class Absorb(Operator):
 
     def on_timer(self, replica: SharedReplicaState) -> Emissions:
         """Who has not been told what has changed."""
-        if not replica.sharing.through:
+        if not replica.over:
             yield from map(self.notices, replica.tick())
 
     def on_left(self, node: int, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
-        """Wait for a node that has ended no more."""
-        if not replica.sharing.through:
-            replica.sharing.leave(node)
+        """Wait for a node that has ended no more; of one that has died, take over what it held."""
+        if not replica.over:
+            replica.lose(node)
             yield from self._react(replica, clocks)
 
     def on_end(self, replica: SharedReplicaState) -> Emissions:
@@ -176,7 +176,7 @@ class Absorb(Operator):
     def _react(self, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         yield from map(self.notices, replica.react(clocks))
         yield from _tell(self.adjusted, replica)
-        if replica.sharing.through:
+        if replica.over:
             replica.pull()
             yield EndOfData()
 

@@ -11,7 +11,7 @@ a tree each update is in x of one node, and in a belief at most once; once nothi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +23,10 @@ from operators.messages import Code, Vector
 
 Counts = npt.NDArray[np.int64]
 Waves = Literal["neighbours", "root"]
+
+KEPT: Final = 6
+"""Sums for a neighbour that are kept at most, where what it holds is to be made good if it dies; it is told no more
+until it has passed on newer ones."""
 
 FAR: Final = int(np.iinfo(np.int64).max // 2)
 """Updates made by a node that makes no more: as many as anybody may wait for."""
@@ -45,6 +49,11 @@ class Contribution(Message):
         number: of the sum on this edge, from 1; 0 without one.
         heard: number of the newest sum that came the other way.
         final: the sum changes no more.
+        word: empty for what belongs to an edge; else see `operators.estates`.
+        about: the node that a word is about.
+        stamp: grows with whatever changes in the sender's belief: it tells which of its sums is the newest.
+        basis: (2, k) its other neighbours, and the number of the newest sum of each that is in this one.
+        held: (k,) numbers of sums of the receiver that are in what others have, as far as is known, besides newer ones.
         start, stop: cells of the model's `Layout`; equal without a sum.
         last: these are the sum's last cells.
         counts: (nodes,) updates in the sum by the node that made them, with its last cells; else of no elements.
@@ -57,6 +66,11 @@ class Contribution(Message):
     number: int
     heard: int
     final: bool
+    word: str
+    about: int
+    stamp: int
+    basis: Counts
+    held: Counts
     start: int
     stop: int
     last: bool
@@ -66,7 +80,10 @@ class Contribution(Message):
 
 
 class Told(NamedTuple):
-    """A sum for a neighbour, before it is cut and coded; `number` is 0 for a note, which has no sum."""
+    """A sum for a neighbour, before it is cut and coded; `number` is 0 for a note, which has no sum.
+
+    `basis` are the numbers of the other neighbours' sums that are in it; the other fields are those of `Contribution`.
+    """
 
     number: int
     epoch: int
@@ -74,6 +91,9 @@ class Told(NamedTuple):
     final: bool
     known: Counts
     total: Total | None
+    stamp: int = 0
+    basis: Mapping[int, int] = {}
+    held: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -92,6 +112,10 @@ class Side:
         owed: it has not been told what has changed.
         noted: it has not been told how many updates are known, or that its newest sum has come.
         closed: it has been told what is final.
+        stamp, basis: of the mirror.
+        kept: by number, sums that it was told and may have passed on, so that they are in what others have of it.
+        used: by number, the basis of the sum that it has taken in, and of those under way.
+        held: numbers of its sums that it was told are held.
     """
 
     behind: tuple[int, ...]
@@ -105,6 +129,11 @@ class Side:
     owed: bool = False
     noted: bool = False
     closed: bool = False
+    stamp: int = 0
+    basis: Mapping[int, int] = field(default_factory=dict)
+    kept: dict[int, Total] = field(default_factory=dict)
+    used: dict[int, Mapping[int, int]] = field(default_factory=dict)
+    held: frozenset[int] = frozenset()
 
 
 class Sharing:
@@ -119,6 +148,7 @@ class Sharing:
             what has come from above: in-network aggregation, the paper's baseline (3.6).
         eager: whether counts of updates travel ahead of the sums that they are in.
         acknowledges: whether neighbours are told that their sums have come, as they must be if they wait for that.
+        keeps: whether sums are kept from which its neighbours and it can rebuild what one of them held that dies.
         epoch: of all its edges.
         heard: whether the mirrors, which are empty, are what the neighbours would say.
     """
@@ -133,12 +163,16 @@ class Sharing:
         waves: Waves = "neighbours",
         eager: bool = False,
         acknowledges: bool = True,
+        keeps: bool = False,
         epoch: int = 0,
         heard: bool = True,
     ) -> None:
         self.node, self.ended = node, False
         self._own = Total(own.values.copy(), own.counts.copy())
         self.waves, self._above, self._eager, self._acknowledges = waves, above, eager, acknowledges
+        self._keeps, self._stamp = keeps, 0
+        self.inherited = self._nothing()
+        """This node's share of what dead nodes held."""
         self.known = np.zeros((2, own.counts.size), np.int64)
         self.counts = own.counts.copy()
         """(nodes,) updates in the belief by the node that made them; never written again."""
@@ -204,12 +238,15 @@ class Sharing:
         if side is None or said.epoch != side.epoch:
             return False
         side.acknowledged = max(side.acknowledged, said.heard)
+        if self._keeps:
+            self._let_go(neighbour, side, said)
         news = bool((said.known > self.known).any())
         np.maximum(self.known, said.known, out=self.known)
         if said.total is not None:
             if said.number <= side.received:
                 return False
             side.received, side.total = said.number, said.total
+            side.stamp, side.basis = said.stamp, said.basis
             side.heard, side.final = True, said.final
             side.noted |= self._acknowledges
             self._changed(neighbour)
@@ -235,7 +272,8 @@ class Sharing:
         if side is None or not side.noted:
             return None
         side.noted = False
-        return Told(0, side.epoch, side.received, final=False, known=self.known.copy(), total=None)
+        side.held = self._held(neighbour)
+        return Told(0, side.epoch, side.received, final=False, known=self.known.copy(), total=None, held=side.held)
 
     def sum_for(self, neighbour: int) -> Told:
         """Equation 3 for a neighbour, whether there is anything new in it or not; it counts as told."""
@@ -243,7 +281,14 @@ class Sharing:
         final = self.is_final_for(neighbour)
         side.sent += 1
         side.owed, side.noted, side.closed = False, False, final
-        return Told(side.sent, side.epoch, side.received, final, self.known.copy(), self._without(neighbour))
+        known, total = self.known.copy(), self._without(neighbour)
+        if not self._keeps:
+            return Told(side.sent, side.epoch, side.received, final, known, total)
+        basis = {other: each.received for other, each in self.sides.items() if other != neighbour}
+        side.used[side.sent], side.held = basis, self._held(neighbour)
+        if len(side.behind) > 1:
+            side.kept[side.sent] = total
+        return Told(side.sent, side.epoch, side.received, final, known, total, self._stamp, basis, side.held)
 
     def rounds(self, neighbour: int | None = None) -> int:
         """Updates of each node that are in the belief, or in what `neighbour` would be told, at least; `FAR` for none.
@@ -305,12 +350,47 @@ class Sharing:
             self.known[:, list(side.behind)] = FAR
             self._changed(neighbour)
 
+    def forget(self, node: int, behind: Mapping[int, Iterable[int]]) -> None:
+        """Note that a node makes no more updates, and who is behind the neighbours now; others than these are left."""
+        self.known[:, node] = FAR
+        for neighbour, side in self.sides.items():
+            side.behind = tuple(behind.get(neighbour, side.behind))
+        self._note(None)
+
+    def bereave(self, dead: int, *, first: bool, number: int) -> None:
+        """Take over a share of what a dead neighbour held; it is no neighbour any more.
+
+        One of its neighbours takes all that it was told; the others take away what of that has come from them, so that
+        what is left is what the dead node and those before it had made.
+
+        Args:
+            dead: the neighbour.
+            first: this node was told the newest.
+            number: of this node's sum that is in what the first one was told; 0 for none.
+
+        Raises:
+            KeyError: that sum is not kept.
+        """
+        side = self.sides.pop(dead)
+        if first:
+            values, counts = self.inherited.values + side.total.values, self.inherited.counts + side.total.counts
+            self.inherited = Total(values, counts)
+        elif number:
+            told = side.kept[number]
+            self.inherited = Total(self.inherited.values - told.values, self.inherited.counts - told.counts)
+        self.known[:, dead] = FAR
+        for other, each in self.sides.items():
+            each.noted |= len(self._held(other)) < len(each.held)
+        self._changed(None)
+
     def may_tell(self, neighbour: int) -> bool:
         """Whether there is anything new in a sum for a neighbour, and it may be told now."""
         side = self.sides.get(neighbour)
         if side is None or not side.owed or not all(other.heard for other in self.sides.values() if other is not side):
             return False
-        return side.acknowledged == side.sent or self.is_final_for(neighbour)
+        if self.is_final_for(neighbour):
+            return True
+        return side.acknowledged == side.sent and len(side.kept) < KEPT
 
     def is_final_for(self, neighbour: int) -> bool:
         """Whether what a neighbour is told changes no more."""
@@ -319,6 +399,7 @@ class Sharing:
     def _changed(self, source: int | None) -> None:
         """Note that own updates, or what came from a neighbour, have changed: who is to be told."""
         self._belief = None
+        self._stamp += 1
         for neighbour, side in self.sides.items():
             if side.closed:
                 continue
@@ -334,11 +415,29 @@ class Sharing:
 
     def _count(self) -> None:
         """Bring up to date what is known of this node itself."""
-        self.counts = self._own.counts.copy()
+        self.counts = self._own.counts + self.inherited.counts
         for side in self.sides.values():
             self.counts += side.total.counts
-        made = (self._own.counts[self.node], self.counts.sum())
-        self.known[:, self.node] = FAR if self.ended else made
+        # The replica does not go back while a new neighbour has not spoken.
+        have = self.counts.sum() if self.whole else self.known[1, self.node]
+        self.known[:, self.node] = FAR if self.ended else (self._own.counts[self.node], have)
+
+    def _held(self, neighbour: int) -> frozenset[int]:
+        """Numbers of a neighbour's sums that are in what others have been told, besides the newest."""
+        newest = self.sides[neighbour].received
+        others = (each for other, each in self.sides.items() if other != neighbour)
+        numbers = (basis.get(neighbour, 0) for each in others for basis in each.used.values())
+        return frozenset(number for number in numbers if 0 < number < newest)
+
+    def _let_go(self, neighbour: int, side: Side, said: Told) -> None:
+        """Keep no more than is needed by what a neighbour has taken in; tell the others, who may wait for room."""
+        for number in [each for each in side.kept if each < side.acknowledged and each not in said.held]:
+            del side.kept[number]
+        for number in [each for each in side.used if each < side.acknowledged]:
+            del side.used[number]
+        for other, each in self.sides.items():
+            if other != neighbour and len(each.held) >= KEPT - 2:
+                each.noted |= len(self._held(other)) < len(each.held)
 
     def _note(self, source: int | None) -> None:
         if self._eager:
@@ -350,7 +449,7 @@ class Sharing:
         return self._sum(side.total for other, side in self.sides.items() if other != neighbour)
 
     def _sum(self, totals: Iterable[Total]) -> Total:
-        values, counts = self._own.values.copy(), self._own.counts.copy()
+        values, counts = self._own.values + self.inherited.values, self._own.counts + self.inherited.counts
         for total in totals:
             values += total.values
             counts += total.counts

@@ -6,6 +6,7 @@ that it has not pushed are in no sum yet.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import ClassVar, Final, Literal, cast
 
 import numpy as np
 
+from dataflow.errors import OperatorError
 from dataflow.message import Message
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Adjusted, Sample
@@ -26,6 +28,7 @@ from operators.reconfigure import rewire
 from operators.schedule import Schedule
 from operators.share import FAR, Contribution, Sharing, Told, Total, Waves
 from operators.share_clocks import Consistency, ShareClocksState
+from operators.survivors import CLAIM, OVER, THROUGH, Claim, Survivors
 from operators.topology import Edges, Topology, behind
 from operators.vector_state import VectorState
 from operators.warm_start import WarmStart, initial_weights
@@ -57,12 +60,16 @@ class Notice(Message):
 
     Args:
         to: number of the neighbour.
-        turn: number of the sum, if it is made; 0: what it is told is decided when there is credit for it.
+        turn: number of the sum, if it is made; 0: what it is told is decided when there is credit for it; `WORDS`:
+            what is not about an edge.
     """
 
     to: int
     turn: int
 
+
+WORDS: Final = -1
+"""Instead of the number of a sum: words, of `operators.survivors`."""
 
 _NO_COUNTS: Final = np.zeros(0, np.int64)
 _NO_VALUES: Final = np.zeros(0, np.float32)
@@ -82,6 +89,7 @@ class SharedReplicaState(VectorState):
         layers: offset at which each layer begins.
         rate: learning rate of gradients, for codes.
         edges: of the tree.
+        members: nodes of the tree, if the others go on when one of them dies; empty if not.
         then: what they are changed to as planned; None if that is nothing.
     """
 
@@ -98,10 +106,13 @@ class SharedReplicaState(VectorState):
         layers: tuple[int, ...] = (0,),
         rate: Schedule | None = None,
         edges: Edges = (),
+        members: Sequence[int] = (),
         then: Edges | None = None,
     ) -> None:
         super().__init__(initial + sharing.belief.values)
         self.sharing = sharing
+        self.pulled = sharing.counts
+        """(nodes,) updates by the node that made them, in what was pulled last."""
         self._initial, self._layout, self._codec, self._layers = initial, layout, codec, layers
         self._consistency, self._flow, self._rate, self._every = consistency, flow, rate, every
         self._unpushed = np.zeros_like(initial) if every > 1 else _NO_VALUES
@@ -118,6 +129,10 @@ class SharedReplicaState(VectorState):
         self._changed_at: int | None = None
         self._alone = 0
         self._ends = False
+        self._survivors = Survivors(sharing.node, members, edges) if members else None
+        self._words: dict[int, list[Contribution]] = {}
+        self._ahead: list[Contribution] = []
+        self._said = {THROUGH: False, OVER: False}
         self._meet(sharing.sides)
 
     def descend(self, direction: Vector, rate: float, *, scale: bool) -> None:
@@ -147,6 +162,7 @@ class SharedReplicaState(VectorState):
         """Make the replica the belief, with the worker's own updates; the norm of the change."""
         if not self.sharing.whole:
             return 0.0
+        self.pulled = self.sharing.counts
         before, after = self.current, self._initial + self.sharing.belief.values
         if self._made > self._pushed:
             after += self._unpushed
@@ -193,6 +209,8 @@ class SharedReplicaState(VectorState):
         rewiring, self._rewiring = self._rewiring, None
         before, known = self._edges, {neighbour: side.epoch for neighbour, side in self.sharing.sides.items()}
         self._edges, self._epoch, self._changed_at = rewiring.edges, rewiring.number, self._made
+        if self._survivors is not None:
+            self._survivors.edges = self._edges
         rewire(self.sharing, before, self._edges, epoch=self._epoch)
         changed = [each for each, side in self.sharing.sides.items() if known.get(each) != side.epoch]
         self._meet(changed)
@@ -229,6 +247,9 @@ class SharedReplicaState(VectorState):
         if rounds and sharing.rounds() > self._round:
             self._round = sharing.rounds()
             self.pull()
+        if self._survivors is not None:
+            self._say_how_far(self._survivors)
+            yield from (Notice(node, WORDS) for node in self._words)
         if sharing.whole:
             clocks.follow(sharing, self._consistency, self._round)
         for neighbour, side in sharing.sides.items():
@@ -256,6 +277,9 @@ class SharedReplicaState(VectorState):
             workers: how many nodes the learning rate is for.
         """
         neighbour, told = notice.to, None
+        if notice.turn == WORDS:
+            yield from self._words.pop(neighbour, ())
+            return
         if notice.turn:
             queued = self._queued.get(neighbour)
             told = queued.popleft() if queued else None
@@ -263,6 +287,50 @@ class SharedReplicaState(VectorState):
             told = self.sharing.note_for(neighbour) if self._early else self.sharing.tell(neighbour)
         if told is not None:
             yield from self._cut(neighbour, told, workers)
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody has anything to tell this node, nor needs anything of it."""
+        return self.sharing.through if self._survivors is None else self._survivors.over
+
+    def lose(self, node: int) -> None:
+        """Note that a node has left: it has ended, or died.
+
+        Raises:
+            OperatorError: it has died, and what it held is nowhere else.
+        """
+        survivors, side = self._survivors, self.sharing.sides.get(node)
+        if survivors is None:
+            self.sharing.leave(node)
+        if survivors is None or survivors.over:
+            return
+        if self._rewiring is not None or self._changed_at is not None or (side is not None and not side.heard):
+            what = f"node {node} of the tree has died before it had told a new neighbour all that it has"
+            raise OperatorError(what, fix="ako resume goes on from a checkpoint")
+        self._arriving.pop(node, None)
+        self._words.pop(node, None)
+        self._ahead = [each for each in self._ahead if each.origin != node]
+        mine = None if side is None else Claim(side.stamp, side.basis)
+        for other in survivors.lose(node, mine):
+            self._say(other, CLAIM, about=node, claim=mine)
+        self.sharing.forget(node, behind(survivors.tree, self.sharing.node))
+        self._take_over(survivors)
+
+    def hear(self, said: Contribution) -> bool:
+        """Take in what a node says; whether anything has come of it."""
+        survivors = self._survivors
+        if survivors is not None and said.word:
+            basis = dict(zip(*said.basis.tolist(), strict=True))
+            survivors.hear(said.word, said.origin, said.about, Claim(said.stamp, basis))
+            self._take_over(survivors)
+            return True
+        told = self.arrive(said)
+        if told is not None:
+            return self.sharing.absorb(said.origin, told)
+        strange = said.origin not in self.sharing.sides and said.epoch == self._epoch
+        if survivors is not None and strange and said.origin not in survivors.dead:
+            self._ahead.append(said)  # it has come to be a neighbour, and this node will hear of it
+        return False
 
     def arrive(self, said: Contribution) -> Told | None:
         """What a neighbour says, once all of it has come; None before, and of who is none any more.
@@ -287,7 +355,9 @@ class SharedReplicaState(VectorState):
             if not said.last:
                 return None
             total = Total(self._arriving.pop(said.origin), said.counts)
-        return Told(said.number, said.epoch, said.heard, said.final, said.known, total)
+        basis = dict(zip(*said.basis.tolist(), strict=True))
+        held = frozenset(said.held.tolist())
+        return Told(said.number, said.epoch, said.heard, said.final, said.known, total, said.stamp, basis, held)
 
     def _settle(self) -> None:
         """Note that all new neighbours have spoken, if they have."""
@@ -300,6 +370,8 @@ class SharedReplicaState(VectorState):
             return "its tree cannot be changed with bsp or waves=root"
         if self._ends or self.sharing.ended:
             return "it has made all its updates"
+        if self._survivors is not None and self._survivors.dead:
+            return "a node of the tree is dead"
         if self._rewiring is not None or not self.sharing.whole:
             return "it has not made another change of the tree yet"
         return ""
@@ -351,27 +423,46 @@ class SharedReplicaState(VectorState):
             if self._codec:
                 self._codes[neighbour] = EdgeCodes(self._codec, self._layout, self._layers)
 
+    def _say_how_far(self, survivors: Survivors) -> None:
+        """Tell all others, once, that this node is through; and then that all are, if they are."""
+        if self.sharing.through and not self._said[THROUGH]:
+            self.pull()
+            self._tell_all(survivors, THROUGH)
+        survivors.over |= self._said[THROUGH] and survivors.all_through
+        if survivors.over and not self._said[OVER]:
+            self._tell_all(survivors, OVER)
+
+    def _tell_all(self, survivors: Survivors, word: str) -> None:
+        self._said[word] = True
+        for other in survivors.others:
+            self._say(other, word)
+
+    def _say(self, node: int, word: str, *, about: int = 0, claim: Claim | None = None) -> None:
+        stamp, basis = claim or Claim(0, {})
+        said = Told(0, self._epoch, 0, final=False, known=_NO_COUNTS, total=None, stamp=stamp, basis=basis)
+        self._words.setdefault(node, []).append(self._without_sum(said, word, about))
+
+    def _take_over(self, survivors: Survivors) -> None:
+        """Take over what is due of dead neighbours, and take in what the new ones have said already."""
+        for share in survivors.shares():
+            now = behind(survivors.tree, self.sharing.node)
+            self.sharing.bereave(share.dead, first=share.first, number=share.number)
+            for node in share.neighbours:
+                self.sharing.meet(node, now[node], epoch=self._epoch)
+            self._meet(share.neighbours)
+            ahead, self._ahead = self._ahead, []
+            for said in ahead:
+                self.hear(said)
+
     def _queue(self, neighbour: int) -> Notice:
         told = self.sharing.sum_for(neighbour)
         self._queued[neighbour].append(told)
         return Notice(neighbour, told.number)
 
     def _cut(self, neighbour: int, told: Told, workers: int) -> Iterator[Contribution]:
-        node, total = self.sharing.node, told.total
+        total = told.total
         if total is None:
-            yield Contribution(
-                node,
-                told.epoch,
-                0,
-                told.heard,
-                final=False,
-                start=0,
-                stop=0,
-                last=True,
-                counts=_NO_COUNTS,
-                known=told.known,
-                values=_NO_VALUES,
-            )
+            yield self._without_sum(told)
             return
         whole = self._layout.frames(0, self._layout.cells)
         frames: Iterable[tuple[int, int, Vector | Code]]
@@ -381,19 +472,35 @@ class SharedReplicaState(VectorState):
             frames = self._codes[neighbour].codes(total.values, unit)
         for start, stop, values in frames:
             last = stop == self._layout.cells
-            yield Contribution(
-                node,
-                told.epoch,
-                told.number,
-                told.heard,
-                told.final,
-                start,
-                stop,
-                last,
+            yield dataclasses.replace(
+                self._without_sum(told),
+                start=start,
+                stop=stop,
+                last=last,
                 counts=total.counts if last else _NO_COUNTS,
-                known=told.known,
                 values=values,
             )
+
+    def _without_sum(self, told: Told, word: str = "", about: int = 0) -> Contribution:
+        """A contribution with all that is told but the sum itself."""
+        return Contribution(
+            self.sharing.node,
+            told.epoch,
+            told.number,
+            told.heard,
+            told.final,
+            word,
+            about,
+            told.stamp,
+            basis=np.array([list(told.basis), list(told.basis.values())], np.int64).reshape(2, -1),
+            held=np.array(sorted(told.held), np.int64),
+            start=0,
+            stop=0,
+            last=True,
+            counts=_NO_COUNTS,
+            known=told.known,
+            values=_NO_VALUES,
+        )
 
 
 class SharedReplica(StateElement):
@@ -431,6 +538,12 @@ class SharedReplica(StateElement):
     rate: Schedule | None = None
     role: str = "worker"
 
+    @property
+    def rebuilt(self) -> bool:
+        """Whether the sums that nodes were told are those that were made, one at a time, and the tree stays."""
+        plain = self.codec is None and self.flow == "newest" and self.waves == "neighbours"
+        return plain and self.consistency != "bsp" and self.then is None
+
     def create(self, node: NodeContext) -> SharedReplicaState:
         """The initial weights, by the job's seed, and nothing shared yet."""
         return self.begin(initial_weights(self.model, self.warm_start, node.seed).copy(), node)
@@ -452,6 +565,7 @@ class SharedReplica(StateElement):
             waves=self.waves,
             eager=self.consistency in ("ssp", "assp"),
             acknowledges=self.consistency != "bsp" and self.flow == "newest",
+            keeps=self.rebuilt,
         )
         if self.codec:
             Residual.compile(self.codec)
@@ -466,6 +580,7 @@ class SharedReplica(StateElement):
             layers=self.layers,
             rate=self.rate,
             edges=edges,
+            members=members if self.rebuilt and len(members) > 1 else (),
             then=None if self.then is None else edges_among(self.then, members),
         )
 

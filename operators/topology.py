@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -122,6 +123,71 @@ def behind(edges: Edges, node: int) -> Mapping[int, tuple[int, ...]]:
     graph.remove_node(node)
     found = {neighbour: nx.node_connected_component(graph, neighbour) for neighbour in neighbours}
     return {neighbour: (neighbour, *sorted(nodes - {neighbour})) for neighbour, nodes in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Bereaved:
+    """Those that were neighbours of a node that is dead.
+
+    Args:
+        heir: the one that the others are joined to.
+        others: these, ascending.
+    """
+
+    heir: int
+    others: tuple[int, ...]
+
+    def __contains__(self, node: int) -> bool:
+        return node == self.heir or node in self.others
+
+    def without(self, node: int) -> tuple[int, ...]:
+        """All but one of them."""
+        return tuple(each for each in (self.heir, *self.others) if each != node)
+
+
+def left_of(edges: Edges, dead: frozenset[int]) -> Edges:
+    """The tree that is left of one of whose nodes some are dead.
+
+    It is gone through from its lowest node, branch after branch. The first node that is left is the root; each of the
+    others is joined to the nearest of those above it that are left, or else to the root. So it does not matter in which
+    order they died, and a death changes no edges but those of the dead node.
+    """
+    above = _above(edges)
+    left = [node for node in above if node not in dead]
+    found = []
+    for node in left[1:]:
+        over = above[node]
+        while over is not None and over in dead:
+            over = above[over]
+        other = left[0] if over is None else over
+        found.append((min(node, other), max(node, other)))
+    return tuple(sorted(found))
+
+
+def bereaved(edges: Edges, dead: frozenset[int], node: int) -> Bereaved | None:
+    """Who was a neighbour of a node as it died, and others were dead already; None if nobody was."""
+    near = behind(left_of(edges, dead), node)
+    if not near:
+        return None
+    above = _above(edges)
+    order = [each for each in above if each in near or each == node]
+    # What is above it comes before it, and only that.
+    heir = order[0] if order[0] != node else order[1]
+    return Bereaved(heir, tuple(sorted(each for each in near if each != heir)))
+
+
+@cache
+def _above(edges: Edges) -> Mapping[int, int | None]:
+    """By node, in the order in which a tree is gone through from its lowest node, the one above it; None: the root."""
+    root = min(node for edge in edges for node in edge)
+    graph: nx.Graph[int] = nx.Graph(edges)
+    found: dict[int, int | None] = {root: None}
+    waiting = [(root, each) for each in sorted(graph[root], reverse=True)]
+    while waiting:
+        over, node = waiting.pop()
+        found[node] = over
+        waiting += [(node, each) for each in sorted(graph[node], reverse=True) if each != over]
+    return found
 
 
 def _read(path: Path) -> Edges:

@@ -97,6 +97,15 @@ class Adjusting:
                 return [] if change.unsettled else [self._settle(number)]
         return []
 
+    def lose(self, node: int, who: str) -> list[Command]:
+        """A node has died, which is called `who`: what it was to do is not waited for."""
+        commands = self.drop(f"{who} has died")
+        for number, change in list(self._changes.items()):
+            change.unsettled.discard(node)
+            if not change.unsettled:
+                commands.append(self._settle(number))
+        return commands
+
     def drop(self, reason: str) -> list[Command]:
         """Have a change that may still be dropped not be made."""
         if self.newest not in self._changes or not self._changes[self.newest].unprepared:

@@ -342,7 +342,8 @@ class JobCoordinator:
         self._causes[node] = cause
         self._broken = {link: why for link, why in self._broken.items() if node not in link}
         told = self._tell() if was_member or tell else []
-        return [self._change(node, cause), *told, *self._look_around(now)]
+        dropped = self.adjusting.lose(node, self._names[node])
+        return [self._change(node, cause), *told, *dropped, *self._look_around(now)]
 
     def _spare(self, node: int) -> bool:
         """Whether a node that is dead is not started again, as the job is ending and can end without it."""
@@ -426,7 +427,7 @@ class JobCoordinator:
         if lacking:
             node = max(lacking, key=lambda node: self.nodes[node].life is Life.GONE)
             held = "; what it held is nowhere else: ako resume goes on from a checkpoint"
-            lost = held if node in self._irreplaceable else ""
+            lost = held if node in self._irreplaceable & self.nodes.needed else ""
             reason = f"node {self._names[node]}{self.nodes.tried(node)}: {self._causes[node]}{lost}"
             return self._go(Trigger.TOO_FEW_NODES, now, reason, node)
         if self.state is JobState.DEPLOYING:

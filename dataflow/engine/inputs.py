@@ -54,9 +54,8 @@ class Inputs:
                 senders[number] = as_set(members[graph.operator(edge.source).role]) if is_reached else ()
                 if not edge.loopback:
                     alone.add(number)
-        needed = {
-            member for element in graph.elements if element.kind in PARTS_OF_A_WHOLE for member in members[element.role]
-        }
+        parts = [each for each in graph.elements if each.kind in PARTS_OF_A_WHOLE and not each.rebuilt]
+        needed = {member for element in parts for member in members[element.role]}
         inputs = cls(senders, needed=needed, stays=node in needed)
         for number in alone:
             inputs._close((number, node))

@@ -119,13 +119,17 @@ class OperatorSpec(_Data):
 
 
 class ElementSpec(_Data):
-    """One state element: `factory` is the qualified name of its `StateElement`, `params` its fields as JSON text."""
+    """One state element: `factory` is the qualified name of its `StateElement`, `params` its fields as JSON text.
+
+    `rebuilt`: those that are left make good what a node that dies held of it.
+    """
 
     name: str
     role: str
     kind: StateKind
     factory: str
     params: str
+    rebuilt: bool = False
     where: str = ""
 
 
@@ -189,6 +193,7 @@ class LogicalGraph(_Data):
             kind=element.kind,
             factory=qualified_name(type(element)),
             params=element.model_dump_json(),
+            rebuilt=element.rebuilt,
             where=_caller(),
         )
         return self._with(elements=(*self.elements, spec))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.logical import ElementSpec, LogicalGraph
 from dataflow.plan.compile import compile_graph
 from dataflow.state import PARTS_OF_A_WHOLE, StateKind
 
@@ -116,13 +117,18 @@ class JobSpec(_Data):
 
 
 def needed_nodes(spec: JobSpec) -> frozenset[int]:
-    """Nodes that a job cannot do without: those of roles that hold parts of a whole."""
-    return _holders(spec, PARTS_OF_A_WHOLE)
+    """Nodes that a job cannot do without: those of roles that hold parts of a whole which nobody can make good."""
+    return _holders(spec, [each for each in _parts(spec) if not each.rebuilt])
+
+
+def nodes_with_parts(spec: JobSpec) -> frozenset[int]:
+    """Nodes of roles that hold parts of a whole: without any of them a checkpoint is not whole."""
+    return _holders(spec, _parts(spec))
 
 
 def irreplaceable_nodes(spec: JobSpec) -> frozenset[int]:
-    """Those of them that cannot be started again: what they held is nowhere else, and others have gone on with it."""
-    return _holders(spec, frozenset({StateKind.SUMMED}))
+    """Nodes that are never started again: others have gone on with what they held."""
+    return _holders(spec, [each for each in _parts(spec) if each.kind is StateKind.SUMMED])
 
 
 def adjusted_nodes(spec: JobSpec) -> frozenset[int]:
@@ -132,7 +138,11 @@ def adjusted_nodes(spec: JobSpec) -> frozenset[int]:
     return frozenset(node for role in roles for node in members[role])
 
 
-def _holders(spec: JobSpec, kinds: frozenset[StateKind]) -> frozenset[int]:
-    roles = {element.role for element in spec.graph.elements if element.kind in kinds}
+def _parts(spec: JobSpec) -> list[ElementSpec]:
+    return [element for element in spec.graph.elements if element.kind in PARTS_OF_A_WHOLE]
+
+
+def _holders(spec: JobSpec, elements: Sequence[ElementSpec]) -> frozenset[int]:
+    roles = {element.role for element in elements}
     members = compile_graph(spec.graph, spec.nodes).members() if roles else {}
     return frozenset(node for role in roles for node in members[role])

@@ -10,7 +10,7 @@ from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Manifest, check_fi
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.errors import AkoError, ConfigError
 from dataflow.plan.compile import compile_graph
-from dataflow.plan.job import JobSpec, Resume, needed_nodes
+from dataflow.plan.job import JobSpec, Resume, needed_nodes, nodes_with_parts
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_store import CheckpointStore, contents, load_manifest, newest_whole
@@ -135,7 +135,7 @@ def keeping(
             files=files,
         )
 
-    nodes, needed = frozenset(node.index for node in plan.nodes), needed_nodes(spec)
+    nodes, needed = frozenset(node.index for node in plan.nodes), nodes_with_parts(spec)
     return lambda warn: CheckpointStore(
         folder, keep=spec.keep.last, manifest=manifest, nodes=nodes, needed=needed, warn=warn
     )

@@ -71,20 +71,22 @@ class Role(_message.Message):
     def __init__(self, name: _Optional[str] = ..., nodes: _Optional[int] = ..., word: _Optional[str] = ...) -> None: ...
 
 class ElementSpec(_message.Message):
-    __slots__ = ("name", "role", "kind", "factory", "params", "where")
+    __slots__ = ("name", "role", "kind", "factory", "params", "where", "rebuilt")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     FACTORY_FIELD_NUMBER: _ClassVar[int]
     PARAMS_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
+    REBUILT_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     kind: str
     factory: str
     params: str
     where: str
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., kind: _Optional[str] = ..., factory: _Optional[str] = ..., params: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...
+    rebuilt: bool
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., kind: _Optional[str] = ..., factory: _Optional[str] = ..., params: _Optional[str] = ..., where: _Optional[str] = ..., rebuilt: _Optional[bool] = ...) -> None: ...
 
 class OperatorSpec(_message.Message):
     __slots__ = ("id", "role", "kind", "params", "pool", "source", "sends", "receives", "gather", "inputs", "outputs", "uses", "where", "adjusts")

@@ -30,7 +30,14 @@ GRAPHS = st.builds(
     name=WORD,
     roles=tuples(Role, name=WORD, size=SIZE),
     elements=tuples(
-        ElementSpec, name=WORD, role=WORD, kind=st.sampled_from(StateKind), factory=WORD, params=WORD, where=WORD
+        ElementSpec,
+        name=WORD,
+        role=WORD,
+        kind=st.sampled_from(StateKind),
+        factory=WORD,
+        params=WORD,
+        rebuilt=st.booleans(),
+        where=WORD,
     ),
     operators=tuples(
         OperatorSpec,
