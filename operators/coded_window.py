@@ -203,7 +203,7 @@ class CodedWindow(StateElement):
         return CodedWindowState(
             self.layout,
             wanted(node, self.receivers, self.layout, self.sharding),
-            residual=Residual(self.codec, self.layout.n_weights, self.layers),
+            residual=Residual(self.codec, self.layout.n_weights, self.layers, node.tasks),
             schedule=self.schedule,
             workers=node.size,
             cap_nbytes=self.cap_nbytes,

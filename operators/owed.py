@@ -23,7 +23,7 @@ class Owed(StateElement):
     n_weights: int
     layers: tuple[int, ...] = (0,)
 
-    def create(self, _node: NodeContext) -> Residual:
+    def create(self, node: NodeContext) -> Residual:
         """Nothing is owed yet."""
         Residual.compile(self.codec)
-        return Residual(self.codec, self.n_weights, self.layers)
+        return Residual(self.codec, self.n_weights, self.layers, node.tasks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +16,9 @@ from operators.compression import quantise
 from operators.compression.account import Account
 from operators.compression.codec import Codec, Half, Int8, OneBit, Threshold, TopK
 from operators.compression.codes import add
+from operators.compression.cores import cuts, over_ranges
 from operators.compression.forms import MAX_WEIGHTS
+from operators.compression.quantise import Numbers, Words
 from operators.compression.update import Bytes, Halves, Signs, Sparse, Sum, Update
 from operators.dnn.arrays import read_only
 from operators.messages import Vector
@@ -46,6 +48,7 @@ class Residual(State):
         codec: what updates are made.
         n_weights: of the vector.
         layers: where each layer begins, ascending from 0.
+        cores: threads at most that passes over a long vector are divided among; what comes of them is the same.
     """
 
     values: Vector
@@ -54,7 +57,7 @@ class Residual(State):
     account: Account
     """What codes of its updates have cost; whoever sends them notes it."""
 
-    def __init__(self, codec: Codec, n_weights: int, layers: Sequence[int] = (0,)) -> None:
+    def __init__(self, codec: Codec, n_weights: int, layers: Sequence[int] = (0,), cores: int = 1) -> None:
         bounds = [*layers, n_weights]
         if bounds[0] != 0 or any(before >= after for before, after in pairwise(bounds)) or n_weights > MAX_WEIGHTS:
             what = f"layers must ascend from 0 to below {n_weights} weights, which are 2**31 at most; got {layers}"
@@ -65,14 +68,17 @@ class Residual(State):
         self._told = 0
         self._given: bool | None = None
         self._layers = read_only(np.array(bounds, np.int64))
+        self._cuts = cuts(n_weights, cores)
         if isinstance(codec, Threshold):
             self._groups = self._layers if codec.per_layer else read_only(self._layers[[0, -1]])
             self._taus = np.full(self._groups.size - 1, codec.tau or 0, np.float32)
             self._unit = np.float32(1)
             self._wanted = codec.density * np.diff(self._groups)
         elif isinstance(codec, Int8 | OneBit):
-            cuts = [range(start, stop, CHUNK) for start, stop in pairwise(bounds)]
-            self._chunks = read_only(np.array([*(cut for each in cuts for cut in each), n_weights], np.int64))
+            parts = [range(start, stop, CHUNK) for start, stop in pairwise(bounds)]
+            self._chunks = read_only(np.array([*(cut for each in parts for cut in each), n_weights], np.int64))
+            whole = np.flatnonzero(self._chunks % 8 == 0).tolist()  # a byte of bits has one writer
+            self._chunk_cuts = cuts(n_weights, cores, [*self._chunks[whole].tolist(), n_weights])
 
     @classmethod
     def compile(cls, codec: Codec) -> None:
@@ -95,7 +101,11 @@ class Residual(State):
         if gradient.shape != self.values.shape:
             what = f"the residual has shape {self.values.shape}, the gradient {gradient.shape}"
             raise ValueError(what)
-        self.values += gradient
+
+        def owe(start: int, stop: int) -> None:
+            self.values[start:stop] += gradient[start:stop]
+
+        over_ranges(owe, self._cuts)
         if isinstance(self.codec, Threshold) and not self._given:
             self._given = bool(gradient[:_GLANCE].any() or gradient.any())
 
@@ -183,7 +193,7 @@ class Residual(State):
         self._require(float(taus.max()) * float(rate) * largest)
         quanta = rate * (taus if codec.per_layer else np.full(self._layers.size - 1, taus[0]))
         scratch = np.empty(self.values.size, np.uint32)
-        words, counts = quantise.over(self._bits(), self._groups, taus.view(np.uint32), scratch)
+        words, counts = self._over(taus.view(np.uint32), scratch)
         clip = np.float32(np.inf if codec.clip is None else codec.clip)
         bad, multiples = quantise.take(self.values, words, counts, taus, largest, clip)
         self._refuse(int(bad))
@@ -204,6 +214,37 @@ class Residual(State):
                 for plane in range(n_planes)
             ]
         )
+
+    def _over(self, limits: Words, scratch: Words) -> tuple[Words, Numbers]:
+        """As `quantise.over`."""
+
+        def over(start: int, stop: int) -> tuple[Words, Numbers]:
+            groups = read_only(self._groups.clip(start, stop))
+            words, counts = quantise.over(self._bits(), groups, limits, scratch[start:stop])
+            return words, counts
+
+        found = over_ranges(over, self._cuts)
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate([words for words, _ in found]), np.sum([counts for _, counts in found], axis=0)
+
+    def _not_finite(self) -> int:
+        """The first weight that is infinite or not a number, or -1."""
+
+        def look(start: int, stop: int) -> int:
+            place = int(quantise.not_finite(self._bits()[start:stop]))
+            return place + start if place >= 0 else -1
+
+        return next((place for place in over_ranges(look, self._cuts) if place >= 0), -1)
+
+    def _by_chunks(self, work: Callable[[slice, slice], None]) -> None:
+        """Give `work` ranges of weights, and of the chunks that are in them."""
+
+        def part(start: int, stop: int) -> None:
+            first, last = np.searchsorted(self._chunks, (start, stop)).tolist()
+            work(slice(start, stop), slice(first, last))
+
+        over_ranges(part, self._chunk_cuts)
 
     def _begin(self, codec: Threshold) -> None:
         """Choose the taus that are missing by the residual as it is."""
@@ -234,7 +275,7 @@ class Residual(State):
         self._taus[:] = moved
 
     def _largest(self, codec: TopK, rate: np.float32) -> Update:
-        self._refuse(quantise.not_finite(self._bits()))
+        self._refuse(self._not_finite())
         words = quantise.largest(self._bits(), codec.count(self.values.size), np.empty(self.values.size, np.uint32))
         places = words >> 1
         values = self.values[places]
@@ -243,26 +284,40 @@ class Residual(State):
         return Sparse(words, rate * values, self._layers, np.zeros(self._layers.size - 1, np.float32))
 
     def _halves(self, rate: np.float32) -> Update:
-        self._refuse(quantise.not_finite(self._bits()))
+        self._refuse(self._not_finite())
         halves = np.empty(self.values.size, np.uint16)
         self._require(_MAX_HALF * float(rate))
-        quantise.to_halves(self.values, halves)
+
+        def halve(start: int, stop: int) -> None:
+            quantise.to_halves(self.values[start:stop], halves[start:stop])
+
+        over_ranges(halve, self._cuts)
         return Halves(halves, rate)
 
     def _bytes(self, rate: np.float32) -> Update:
-        self._refuse(quantise.not_finite(self._bits()))
+        self._refuse(self._not_finite())
         codes, steps = np.empty(self.values.size, np.int8), np.empty(self._chunks.size - 1, np.float32)
         self._require(self._magnitude() * float(rate))
-        quantise.to_bytes(self.values, self._chunks, codes, steps)
+        self._by_chunks(
+            lambda where, chunks: quantise.to_bytes(*self._part(where, chunks), codes[where], steps[chunks])
+        )
         return Bytes(codes, self._chunks, rate * steps)
 
     def _signs(self, rate: np.float32) -> Update:
-        self._refuse(quantise.not_finite(self._bits()))
+        self._refuse(self._not_finite())
         bits = np.zeros((self.values.size + 7) // 8, np.uint8)
         means = np.empty((self._chunks.size - 1, 2), np.float32)
         self._require(self._magnitude() * float(rate))
-        quantise.to_signs(self.values, self._chunks, bits, means)
+
+        def sign(where: slice, chunks: slice) -> None:
+            quantise.to_signs(*self._part(where, chunks), bits[where.start // 8 :], means[chunks])
+
+        self._by_chunks(sign)
         return Signs(bits, self._chunks, rate * means)
+
+    def _part(self, where: slice, chunks: slice) -> tuple[Vector, Numbers]:
+        """The values of a range, and where its chunks begin in it, and its end."""
+        return self.values[where], read_only(self._chunks[chunks.start : chunks.stop + 1] - where.start)
 
     def _magnitude(self) -> float:
         return max(-float(self.values.min()), float(self.values.max()))
