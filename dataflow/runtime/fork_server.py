@@ -49,6 +49,7 @@ class ForkServer:
     def __init__(self, asked: socket.socket) -> None:
         self._asked = asked
         self._times = _file_times()
+        self._is_warm = False
 
     def serve(self) -> list[str] | None:
         """Answer until the agent hangs up, or forks would be of no use any more.
@@ -63,6 +64,7 @@ class ForkServer:
             request = json.loads(data)
             for name in request["modules"]:
                 self._import(name)
+            self._warm_up()
             spoilt = _threads() > 1 or self._changed()
             as_it_is = not spoilt and not any(name in sys.modules for name in request["own"])
             try:
@@ -83,6 +85,17 @@ class ForkServer:
             importlib.import_module(name)
         except Exception as error:
             print(f"not imported ahead: {name}: {error}", file=sys.stderr, flush=True)
+        self._note()
+
+    def _warm_up(self) -> None:
+        """Have numba compile something: only then it makes its tables, for 0.3 s."""
+        if not self._is_warm and "numba" in sys.modules:
+            self._is_warm = True
+            sys.modules["numba"].njit(lambda number: number + 1)(1)
+            self._note()
+
+    def _note(self) -> None:
+        """Note what has been imported, which forks share."""
         self._times |= _file_times(set(self._times))
         gc.collect()
         gc.freeze()  # so that collections in forks leave these pages shared

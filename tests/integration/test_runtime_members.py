@@ -75,6 +75,19 @@ def test_killed_job_process_is_started_again_and_all_end(cluster: LocalCluster) 
     print("detected", buried.wall_s - killed_s, "joined", joined.wall_s - killed_s)
 
 
+def test_job_process_killed_while_its_job_is_deployed_is_started_again_and_the_others_wait(
+    cluster: LocalCluster,
+) -> None:
+    client = cluster.client
+    job = submit(client, count=1500)
+    while not (found := processes(f"--parent {cluster.processes()['node-2']} ")):
+        SystemClock().sleep(0.001)
+    os.kill(next(iter(found)), signal.SIGKILL)
+    status = client.wait(job)
+    assert status.state is JobState.FINISHED, status.reason
+    assert [(node, life) for node, life, _ in lives(client, job)] == [(2, "waiting"), (2, "joining"), (2, "alive")]
+
+
 def test_job_process_that_is_stopped_for_ever_is_buried_and_started_again(cluster: LocalCluster) -> None:
     client = cluster.client
     job = submit(client, count=2000)

@@ -101,6 +101,17 @@ def test_joined_node_is_heard_of_behind_its_leaving_and_ahead_of_its_first_messa
     assert rig.log() == [(1, 0), "left 1", "joined 1", (2, 5), (1, 7)]
 
 
+def test_node_that_dies_and_comes_back_before_the_start_is_sent_nothing_of_the_time_between() -> None:
+    rig = Rig(nodes_of(graph(), 3))
+    assert rig.give(NodeLeft(1)) == []
+    rig.start()
+    rig.finish_all()
+    assert {target for target, _ in rig.sent()} == {2}
+    rig.give(NodeJoined(1, 1))
+    rig.finish_all()
+    assert rig.log() == ["left 1", "joined 1"]
+
+
 def test_message_of_a_buried_node_is_refused_and_of_the_next_incarnation_taken() -> None:
     rig = stopped()
     rig.give(NodeLeft(1))
