@@ -169,9 +169,9 @@ class Absorb(Operator):
             yield from self._react(replica, clocks)
 
     def on_end(self, replica: SharedReplicaState) -> Emissions:
-        """Pull: nobody has anything more to tell."""
+        """Pull: nobody has anything more to tell; if others go on without this node, give them all that it has."""
         replica.pull()
-        yield from ()
+        yield from map(self.notices, replica.leave())
 
     def _react(self, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         yield from map(self.notices, replica.react(clocks))

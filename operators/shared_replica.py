@@ -316,6 +316,18 @@ class SharedReplicaState(VectorState):
         self.sharing.forget(node, behind(survivors.tree, self.sharing.node))
         self._take_over(survivors)
 
+    def leave(self) -> Iterator[Notice]:
+        """Make the last sums of a node without which the others go on; who is to be told.
+
+        They follow on those under way, and hold all that this node has made: what it is, others then share.
+        """
+        if self._survivors is None or self._survivors.over:
+            return
+        sides = self.sharing.sides
+        for neighbour, side in sides.items():
+            if side.owed and not side.closed and all(each.heard for each in sides.values() if each is not side):
+                yield self._queue(neighbour)
+
     def hear(self, said: Contribution) -> bool:
         """Take in what a node says; whether anything has come of it."""
         survivors = self._survivors

@@ -144,6 +144,8 @@ class JobCoordinator:
             return "a change is under way already"
         for node in nodes:
             each = self.nodes[node]
+            if each.leaves_since is not None:
+                return f"{self._names[node]} leaves"
             if each.life is not Life.ALIVE or not each.running:
                 return f"{self._names[node]} is {'through' if each.life is Life.ENDED else 'not there'}"
         return ""

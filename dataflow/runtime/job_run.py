@@ -208,7 +208,9 @@ class JobRun:
             return ""
         members = {role: tuple(nodes) for role, nodes in self._nodes.plan.members().items()}
         nodes, names = self._coordinator.nodes, self.status.node_names
-        return objection(nodes, node, names, members, irreplaceable_nodes(self.spec))
+        if self._coordinator.adjusting.under_way and node in self._coordinator.adjusting.nodes:
+            return "a change of the running job is under way; ask again once it is settled"
+        return objection(nodes, node, names, members, irreplaceable_nodes(self.spec) & needed_nodes(self.spec))
 
     def drain(self, name: str) -> None:
         """Have a node of this name leave, if it is one of the job's."""

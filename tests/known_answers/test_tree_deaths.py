@@ -31,13 +31,22 @@ class MortalDriver(MemoryDriver):
         order = None if seed is None else np.random.default_rng(seed)
         super().__init__(compile_graph(graph, nodes), order=order)
         self._deaths = sorted(deaths)
+        self._leaves_at: tuple[int, int] | None = None
 
     def _handle(self, node: int, event: Event) -> None:
         super()._handle(node, event)
+        if self._leaves_at is not None and self.run.deliveries >= self._leaves_at[0]:
+            (_, leaving), self._leaves_at = self._leaves_at, None
+            if leaving not in self.run.buried | self.run.ended:
+                self.leave(leaving)
         while self._deaths and self.run.deliveries >= self._deaths[0][0]:
             _, dying = self._deaths.pop(0)
             if dying not in self.run.buried | self.run.ended and len(self._alive()) > 1:
                 self.bury(dying)
+
+    def leave_at(self, at: int, node: int) -> None:
+        """Have a node asked to leave at a certain event."""
+        self._leaves_at = (at, node)
 
     def survivors(self) -> list[SharedReplicaState]:
         nodes = enumerate(self.run.nodes)
@@ -151,3 +160,26 @@ def test_node_of_a_simulated_tree_dies_and_the_others_go_on(topology: str, dying
     want = -np.sum([integer_gradient(*each, WEIGHTS) for each in numbers], axis=0, dtype=np.float32)
     for replica in left:
         np.testing.assert_array_equal(replica.tensors()["values"], want)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    tree=st.integers(0, 9999),
+    nodes=st.integers(2, 6),
+    at=st.integers(0, 600),
+    leaving=st.integers(0, 5),
+    seed=st.integers(0, 2**32 - 1),
+    consistency=st.sampled_from(["eventual", "ssp", "assp"]),
+    every=st.integers(1, 3),
+)
+def test_node_that_is_asked_to_leave_loses_none_of_its_updates(
+    tree: int, nodes: int, at: int, leaving: int, seed: int, consistency: str, every: int
+) -> None:
+    slack = None if consistency == "eventual" else every
+    graph = over(random_tree(tree, nodes), slack=slack, every=every, consistency=consistency)
+    driver = MortalDriver(graph, nodes, [], seed)
+    driver.leave_at(at, leaving % nodes)
+    driver.execute()
+    assert_exact(driver, ROUNDS)
+    clocks = driver.run.nodes[leaving % nodes].states["clocks"]
+    assert driver.survivors()[0].pulled[leaving % nodes] == clocks.made  # type: ignore[attr-defined]

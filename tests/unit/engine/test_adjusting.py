@@ -99,3 +99,21 @@ def test_planned_change_is_followed_as_nodes_begin_it() -> None:
     job.handle(says(0, 1, "settled"), 11.5)
     job.handle(says(1, 1, "begun"), 12.0)
     assert job.handle(says(1, 1, "settled"), 12.0) == [co.TellAdjustment(1, "settled", "", (0,), 0.5, 0.0)]
+
+
+def test_change_is_not_made_while_a_node_leaves() -> None:
+    job = running()
+    job.handle(co.DrainAsked(2), 11.0)
+    assert job.why_not_adjusted() == "n2 leaves"
+
+
+def test_node_that_dies_is_not_waited_for() -> None:
+    job = running()
+    job.handle(co.AdjustAsked("a", "star"), 11.0)
+    for node in range(3):
+        job.handle(says(node, 2, "ready"), 11.0)
+    for node in range(2):
+        job.handle(says(node, 2, "begun"), 12.0)
+        job.handle(says(node, 2, "settled"), 12.0)
+    commands = job.handle(co.NodeExited(2, "by SIGKILL"), 13.0)
+    assert co.TellAdjustment(2, "settled") in commands

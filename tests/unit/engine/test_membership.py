@@ -132,6 +132,18 @@ def test_node_that_is_irreplaceable_fails_the_job_at_once(event: co.Event, cause
     assert finish == co.Finish(JobState.FAILED, reason, "", 1)
 
 
+def test_node_that_is_irreplaceable_but_not_needed_is_given_up_and_the_others_go_on() -> None:
+    job = running(3, irreplaceable=[0, 1, 2])
+    told = members(2, {0: 0, 2: 0})
+    assert job.handle(co.NodeExited(1, KILLED), 20.0) == [
+        co.ChangeNode(1, Life.GONE, 0, 2, KILLED),
+        co.Connect(0, told),
+        co.Connect(2, told),
+    ]
+    assert job.state is JobState.RUNNING
+    assert job.handle(co.NodeBack(1), 30.0) == []
+
+
 def test_irreplaceable_node_that_stands_still_fails_the_job_once_its_process_is_gone() -> None:
     job = running(3, needed=[0, 1, 2], irreplaceable=[0, 1, 2])
     assert job.handle(co.NodeStalled(1, "it did nothing"), 20.0)[0] == co.KillNodes((1,))
