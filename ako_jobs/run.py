@@ -7,7 +7,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from dataflow import (
     make_record,
 )
 from dataflow.errors import ConfigError, WireError
+from dataflow.reports import NodeStatistics
 
 OnEvent = Callable[[JobEvent], None]
 """Called with each event of a job as it comes."""
@@ -80,6 +81,7 @@ class Heard:
     def __init__(self, on_event: OnEvent | None) -> None:
         self.events: list[JobEvent] = []
         self.series = Series()
+        self._statistics: dict[tuple[int, int], NodeStatistics] = {}
         self._on_event = on_event
 
     def handle(self, event: JobEvent) -> None:
@@ -88,8 +90,18 @@ class Heard:
             self.events.append(event)
         else:
             self.series.add(event.elapsed_s, event.statistics)
+            self._statistics[event.statistics.node, event.statistics.incarnation] = event.statistics
         if self._on_event is not None:
             self._on_event(event)
+
+    def earlier(self, last: Iterable[NodeStatistics]) -> list[NodeStatistics]:
+        """The newest statistics of every incarnation of a node but its last.
+
+        Args:
+            last: those of the last ones.
+        """
+        newest = {each.node: each.incarnation for each in last}
+        return [known for (node, incarnation), known in self._statistics.items() if incarnation < newest.get(node, 0)]
 
 
 def run(
@@ -244,6 +256,7 @@ def _run(client: Client, prepared: Prepared, on_event: OnEvent) -> Result:
             status.statistics,
             installed_versions(),
             node_names=status.node_names,
+            earlier=heard.earlier(status.statistics),
             last_lines=status.last_lines,
             series=heard.series.points,
         ),

@@ -30,6 +30,7 @@ def make_record(
     versions: Mapping[str, str],
     node_names: Sequence[str] = (),
     *,
+    earlier: Sequence[NodeStatistics] = (),
     last_lines: Sequence[str] = (),
     series: Sequence[Point] = (),
     simulation: Mapping[str, JsonValue] | None = None,
@@ -45,6 +46,7 @@ def make_record(
         statistics: the last statistics of every node.
         versions: versions of the programs that took part, by name; see `installed_versions`.
         node_names: names of the nodes, by number.
+        earlier: the last of those incarnations of nodes that have died and were started again.
         last_lines: the last that the node which made it fail has printed.
         series: how it went over time.
         simulation: what a simulation assumed; None if the job ran on a cluster.
@@ -54,7 +56,7 @@ def make_record(
         ``adjustments`` one for each step of a change of the running job (see `Adjustment`);
         ``reports`` holds one entry per reported message, with the message's own fields beside ``time_s``, ``node``
         and ``port``; ``totals.images`` is the largest field ``images`` of a report; ``nodes`` has one entry per node,
-        about its last incarnation;
+        about its last incarnation, and ``earlier`` one for each that died before it, all of which are in ``totals``;
         ``links`` one per pair of nodes that exchanged messages; ``series`` one per point in time. What a node could
         not measure is null: a simulated one has no processor, and no links that acknowledge. ``master_away`` says from
         when until when the job had no master.
@@ -85,6 +87,7 @@ def make_record(
             said = {name: _number(value) for name, value in event.report.fields.items()}
             reports.append({**said, "time_s": event.elapsed_s, "node": event.node, "port": event.report.port})
     by_node = sorted(statistics, key=lambda each: each.node)
+    died = sorted(earlier, key=lambda each: (each.node, each.incarnation))
     record: dict[str, JsonValue] = {
         "format": FORMAT,
         "name": spec.name,
@@ -101,8 +104,9 @@ def make_record(
         "changes": list(changes),
         "adjustments": adjustments,
         "reports": list(reports),
-        "totals": _totals(by_node, reports),
+        "totals": _totals([*died, *by_node], reports),
         "nodes": [_node(each, node_names) for each in by_node],
+        "earlier": [_node(each, node_names) for each in died],
         "links": _links(by_node),
         "master_away": away,
         "series": [asdict(point) for point in series],

@@ -269,7 +269,14 @@ class JobRun:
         self._keep(pb.JobEvent(report=pb.NodeReport(node=node, report=report)))
 
     def statistics(self, statistics: pb.NodeStatistics, *, final: bool) -> None:
-        """Show a node's statistics to those who watch; keep the newest, and the final ones as an event."""
+        """Show a node's statistics to those who watch; keep the newest, and the final ones as an event.
+
+        The newest of an incarnation that has died are its final ones, once the next one tells some.
+        """
+        if statistics.node not in self.recent or self.recent[statistics.node][-1].incarnation != statistics.incarnation:
+            for before in self._store.statistics(self.id):
+                if before.node == statistics.node and before.incarnation != statistics.incarnation:
+                    self._keep(pb.JobEvent(statistics=before))
         self._store.set_statistics(self.id, statistics)
         now, recent = self._clock.now(), self.recent.setdefault(statistics.node, deque(maxlen=RECENT))
         self.told_s[statistics.node] = now

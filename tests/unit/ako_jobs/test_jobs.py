@@ -10,7 +10,10 @@ import pytest
 
 from ako_jobs import ako
 from ako_jobs.jobs import BUILT_IN, load_job, prepare
+from ako_jobs.run import Heard
+from dataflow import JobEvent
 from dataflow.errors import BundleError, ConfigError, DataError, GraphError, PlanError
+from dataflow.reports import NodeStatistics
 
 JOB = """\
 from ako_jobs import ako
@@ -288,3 +291,12 @@ def test_load_job_whose_file_needs_pytorch_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ConfigError, match=r"needs_torch_job.py raised ModuleNotFoundError.*pip install 'ako-dataflow"):
         load_job(str(tmp_path / "needs_torch_job.py"))
+
+
+def test_heard_tells_the_newest_statistics_of_all_but_the_last_incarnation_of_a_node():
+    heard = Heard(None)
+    for number, (node, incarnation, steps) in enumerate([(0, 0, 1), (0, 0, 2), (1, 0, 3), (0, 1, 4), (0, 2, 5)]):
+        told = NodeStatistics(node, incarnation=incarnation, steps=steps)
+        heard.handle(JobEvent(number, 0.0, 0.0, statistics=told))
+    last = [NodeStatistics(0, incarnation=2, steps=6), NodeStatistics(1, steps=3)]
+    assert [(each.node, each.incarnation, each.steps) for each in heard.earlier(last)] == [(0, 0, 2), (0, 1, 4)]

@@ -65,6 +65,22 @@ CODED = [
 ]
 
 
+def test_record_holds_incarnations_that_died_and_counts_them_in_totals() -> None:
+    died = [NodeStatistics(1, steps=7, tasks=8, sent_nbytes={0: 5}, incarnation=each) for each in (1, 0)]
+    last = [NodeStatistics(0, steps=20), NodeStatistics(1, steps=3, incarnation=2)]
+    record = make_record(SPEC, EVENTS, last, {}, ["left", "right"], earlier=died)
+    nodes, earlier, totals = record["nodes"], record["earlier"], record["totals"]
+    assert isinstance(nodes, list)
+    assert isinstance(earlier, list)
+    assert isinstance(totals, dict)
+    assert [(each["node"], each["incarnation"], each["steps"]) for each in nodes] == [(0, 0, 20), (1, 2, 3)]
+    assert [(each["name"], each["incarnation"], each["steps"]) for each in earlier] == [
+        ("right", 0, 7),
+        ("right", 1, 7),
+    ]
+    assert (totals["gradients"], totals["tasks"], totals["sent_nbytes"]) == (37, 16, 10)
+
+
 def test_record_totals_hold_the_mean_of_the_nodes_newest_compression_ratios() -> None:
     totals = make_record(SPEC, EVENTS, CODED, {})["totals"]
     assert isinstance(totals, dict)
@@ -164,6 +180,7 @@ def test_record_holds_what_was_asked_what_came_out_and_what_it_cost() -> None:
                 "samples": {"compute.staleness": {"count": 2, "mean": 3.0, "maximum": 5.0, "last": 1.0}},
             },
         ],
+        "earlier": [],
         "links": [
             {
                 "source": 0,

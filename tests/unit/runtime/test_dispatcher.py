@@ -331,6 +331,28 @@ def test_agent_is_seen_when_another_node_says_that_it_has_received_more(tmp_path
     play(tmp_path, scene)
 
 
+def test_last_statistics_of_an_incarnation_that_died_become_an_event_once_the_next_tells_some(tmp_path: Path) -> None:
+    def told(world: World, job: str) -> list[tuple[int, int, int]]:
+        events = [each.statistics for each in world.store.events(job, 0) if each.HasField("statistics")]
+        return [(each.node, each.incarnation, each.steps) for each in events]
+
+    async def scene(world: World) -> None:
+        for name in ("a", "b"):
+            world.attach(name)
+        job = world.submit("op", nodes=2)
+        for again in (False, True):
+            if again:
+                world.restart()
+            run = world.dispatcher.run(job)
+            assert run is not None
+            incarnation = 2 * again
+            for node, of, steps in ((1, 0, 9), (0, incarnation, 4), (0, incarnation, 5), (0, incarnation + 1, 3)):
+                run.statistics(pb.NodeStatistics(node=node, incarnation=of, steps=steps), final=False)
+        assert told(world, job) == [(0, 0, 5), (0, 1, 3), (0, 2, 5)]
+
+    play(tmp_path, scene)
+
+
 def test_agent_that_falls_silent_is_lost_but_not_if_the_master_itself_stood_still(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         session = world.attach("a")
