@@ -107,11 +107,12 @@ class Links:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def open(self, addresses: Mapping[int, str]) -> None:
-        """Begin to set up links to peers, over which may be sent at once; see `connect`."""
+        """Begin to set up links to peers, over which may be sent at once; see `connect`.
+
+        One that was lost stays lost until the membership changes its peer: what it has discarded would be a gap.
+        """
         for peer, address in addresses.items():
-            link = self._outgoing.get(peer)
-            if link is None or link.lost:
-                self._abandon(peer, "replaced")
+            if peer not in self._outgoing:
                 counters, meter = self._counters_of(peer), self._meters.of(peer)
                 self._outgoing[peer] = OutgoingLink(peer, address, self._around, counters, meter)
 

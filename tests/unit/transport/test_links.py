@@ -234,6 +234,29 @@ def test_link_that_nobody_waits_for_is_reported_when_it_cannot_be_made() -> None
     run(body)
 
 
+def test_link_that_was_lost_is_not_made_anew_for_the_same_incarnation_as_messages_would_be_missing() -> None:
+    async def body(subject: Subject) -> None:
+        clock = Clock()
+        node = Node(subject, 0, options=LinkOptions(patience_s=3.0), clock=clock, sleep=clock.sleep)
+        peer = Node(subject, 1)
+        node.links.set_membership(1, {0: 0, 1: 0})
+        node.links.open({1: "memory:9"})
+        await node.until(lambda: bool(node.lost))
+        node.links.send(1, 0, Numbered(0, np.zeros(1)))
+        address = await peer.links.listen()
+        with pytest.raises(WireError, match="cannot connect to node 1: no connection for"):
+            await node.links.connect({1: address})
+        node.links.set_membership(2, {0: 0})
+        node.links.set_membership(3, {0: 0, 1: 0})
+        await node.links.connect({1: address})
+        node.links.send(1, 0, Numbered(1, np.zeros(1)))
+        await node.links.drain()
+        assert [message.number for message in peer.messages[0, 0] if isinstance(message, Numbered)] == [1]
+        await closed([node, peer])
+
+    run(body)
+
+
 @pytest.mark.parametrize(("refusals", "lost"), [(9, False), (11, True)])
 def test_peer_that_has_yet_to_hear_of_a_newcomer_is_given_longer_than_one_that_does_not_answer(
     refusals: int, lost: bool
