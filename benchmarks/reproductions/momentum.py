@@ -41,11 +41,9 @@ class Run(NamedTuple):
 STUDIED = ((1, 0.9, 1, 0.01), (8, 0.0, 0, 0.02), (8, 0.9, 3, 0.0025), (16, 0.0, 0, 0.01), (16, 0.9, 3, 0.00125))
 """Nodes, momentum, steps of look-ahead and rate of the runs with all seeds, for 8 epochs."""
 TRIED = (
-    *((8, 0.0, 0, lr) for lr in (0.01, 0.02, 0.04)),
-    *((8, 0.9, 3, lr) for lr in (0.00125, 0.0025, 0.005)),
-    *((8, 0.9, steps, 0.0025) for steps in (0, 1, 2, 5)),
-    (8, 0.9, 0, 0.01),
-    (8, 0.9, 3, 0.01),
+    (8, 0.0, 0, 0.02),
+    *((8, 0.9, steps, 0.0025) for steps in (0, 1, 3)),
+    *((8, 0.9, steps, 0.01) for steps in (0, 3)),
 )
 """The same of those with one seed, for 2 epochs."""
 
