@@ -29,7 +29,7 @@ def random_tree(seed: int, nodes: int) -> Topology:
     return Topology(kind="edges", edges=tuple((names[rng.randrange(at)], names[at]) for at in range(1, nodes)))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     trees=st.lists(st.tuples(st.integers(0, 1500), st.integers(0, 99)), max_size=4),
     nodes=st.integers(1, 7),

@@ -86,7 +86,7 @@ def random_tree(seed: int, nodes: int) -> Topology:
     return Topology(kind="edges", edges=tuple((names[rng.randrange(at)], names[at]) for at in range(1, nodes)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     tree=st.integers(0, 9999),
     nodes=st.integers(2, 7),
@@ -116,7 +116,7 @@ def test_any_node_of_any_tree_may_die_at_any_moment(
         assert (counts <= driver.survivors()[0].pulled).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     tree=st.integers(0, 9999),
     nodes=st.integers(3, 9),
