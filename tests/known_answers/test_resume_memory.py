@@ -110,6 +110,7 @@ def test_resume_from_any_checkpoint_gives_the_uninterrupted_weights_bit_for_bit(
         ("parameter_server", {"consistency": "ssp", "tau": 1, "servers": 2}, 5),
         ("parameter_server", {"n_push": 2, "n_fetch": 4}, 4),
         ("parameter_server", {"codec": "topk", "servers": "all"}, 3),
+        ("parameter_server", {"codec": "threshold:per_layer=true", "servers": "all"}, 3),
         ("sparse", {"consistency": "ssp", "tau": 1}, 3),
         ("tree", {}, 3),
         ("tree", {"consistency": "bsp"}, 4),
@@ -117,6 +118,7 @@ def test_resume_from_any_checkpoint_gives_the_uninterrupted_weights_bit_for_bit(
         ("tree", {"consistency": "assp", "n_sync": 2}, 4),
         ("tree", {"flow": "period"}, 3),
         ("tree", {"waves": "root", "codec": "topk"}, 4),
+        ("tree", {"codec": "threshold:per_layer=true"}, 3),
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
