@@ -41,6 +41,8 @@ class TrainingConfig(BaseModel):
         time: stop after so many seconds.
         redivide: when workers have died or come back, whether the data are divided anew at the next epoch, or now.
         min_nodes: the fewest nodes to go on with, if others die and cannot be started again.
+        max_nodes: the most nodes: free ones join while the job runs, in addition or for nodes that have left or were
+            given up; none do if left out. See docs/elasticity.md.
         seed: root of every random number.
         holdout: fraction of the training images kept for validation.
         validate_every: images between two validations; an epoch if left out.
@@ -90,6 +92,7 @@ class TrainingConfig(BaseModel):
     time: float | None = Field(default=None, gt=0)
     redivide: Literal["epoch", "now"] = "epoch"
     min_nodes: int = Field(default=1, ge=1)
+    max_nodes: int | None = Field(default=None, ge=1)
     seed: int = Field(default=0, ge=0)
     holdout: float = Field(default=0.1, ge=0, lt=1)
     validate_every: int | None = Field(default=None, ge=1)

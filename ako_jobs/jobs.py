@@ -68,7 +68,14 @@ class Prepared:
     graph: LogicalGraph
 
     def recorded(self) -> Prepared:
-        """The same job, whose run can be replayed: its record is among the artifacts."""
+        """The same job, whose run can be replayed: its record is among the artifacts.
+
+        Raises:
+            ConfigError: nodes may join it.
+        """
+        if self.spec.max_nodes is not None:
+            what = "a run that nodes may join cannot be replayed: nobody knows what machines they are"
+            raise ConfigError(what, got=f"max_nodes={self.spec.max_nodes}", fix="leave out --record, or max_nodes")
         return replace(self, spec=self.spec.model_copy(update={"record": True}))
 
 
@@ -127,6 +134,10 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
     if min_nodes > nodes:
         fix = f"use min_nodes={nodes} or less, or more nodes"
         raise ConfigError(what=f"min_nodes is more than the job's {nodes} nodes", got=min_nodes, fix=fix)
+    max_nodes = getattr(config, "max_nodes", None)
+    if max_nodes is not None and max_nodes < nodes:
+        fix = f"use max_nodes={nodes} or more, or fewer nodes"
+        raise ConfigError(what=f"max_nodes is less than the job's {nodes} nodes", got=max_nodes, fix=fix)
     rate = effective_rate(graph, config, nodes)
     with _user_code(f"the configuration of the job {job.name!r}", job.folder):
         spec = JobSpec(
@@ -139,11 +150,14 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
             config=config.model_dump(mode="json"),
             warnings=(rate,) if rate else (),
             min_nodes=min_nodes,
+            max_nodes=max_nodes,
             watchdog_s=config.watchdog_s()
             if hasattr(config, "watchdog_s")
             else JobSpec.model_fields["watchdog_s"].default,
         )
-    _check_data(graph, nodes, spec.seed)
+    spec.plan()  # which refuses jobs that no node can join
+    _check_pace(config, spec)
+    _check_data(graph, spec.places, spec.seed)
     _check_topology(graph, nodes)
     return Prepared(spec, make_bundle(job.folder, job.include) if job.folder else None, graph)
 
@@ -217,6 +231,14 @@ def _check_importable(graph: LogicalGraph) -> None:
         if kind.startswith("__main__:"):
             what = f"{kind.removeprefix('__main__:')} is defined in the main program, where no node can find it"
             raise ConfigError(what, where=where, fix="move the class to a file of the job's folder")
+
+
+def _check_pace(config: Any, spec: JobSpec) -> None:
+    """Refuse a learning rate that goes by how many workers there are, where that is not known at the start."""
+    changes = getattr(config, "schedule", "constant") != "constant" or getattr(config, "warmup", 0)
+    if spec.places > spec.nodes and changes:
+        what = "a learning rate that changes goes by how many workers there are, and more may come"
+        raise ConfigError(what, got=f"max_nodes={spec.max_nodes}", fix="leave out schedule and warmup, or max_nodes")
 
 
 def _check_data(graph: LogicalGraph, nodes: int, seed: int) -> None:

@@ -34,7 +34,8 @@ def resumed(
     if not settings:
         graph = without_warm_start(spec.graph)
         compile_graph(graph, count)
-        update = {"graph": graph, "nodes": count, "resume": resume, "record": False, "warnings": ()}
+        most = None if spec.max_nodes is None else max(count, spec.max_nodes)
+        update = {"graph": graph, "nodes": count, "max_nodes": most, "resume": resume, "record": False, "warnings": ()}
         return Prepared(spec.model_copy(update=update), None, graph)
     for key in FIXED:
         if key in settings and str(settings[key]) != str(spec.config.get(key)):

@@ -18,6 +18,7 @@ class NodeContext:
         tasks: compute tasks of this node, at least 1.
         seed: the job's seed.
         incarnation: how often this node has been started for the job, from 0.
+        vacant: nodes that are not there at the start, and may join later.
     """
 
     index: int = 0
@@ -27,6 +28,7 @@ class NodeContext:
     tasks: int = 1
     seed: int = 0
     incarnation: int = 0
+    vacant: frozenset[int] = frozenset()
 
     @property
     def rank(self) -> int:

@@ -90,17 +90,20 @@ class ApplyMean(Operator):
         barrier: BarrierState,
         node: NodeContext,
     ) -> Emissions:
-        """Take in a contribution and apply the mean if it was the last; or where a node that has joined begins."""
+        """Take in a contribution and apply the mean if it was the last; or where a node begins that joined, or ends."""
         if isinstance(message, Word):
-            clocks.begin(message.origin, message.number)
-            for mean in barrier.release(clocks.since):
+            if message.kind == "through":
+                clocks.end(message.origin, message.number)
+            else:
+                clocks.begin(message.origin, message.number)
+            for mean in barrier.release(clocks.since, clocks.last):
                 self._apply(mean, replica, clocks, node)
             return
         where = self.layout.weights(message.start, message.stop)
         if refused(message):
             message = zeros(message)
             yield Sample("poisoned_fragments", 1.0)
-        mean_now = barrier.add(decoded(message, where.stop - where.start), clocks.since)
+        mean_now = barrier.add(decoded(message, where.stop - where.start), clocks.since, clocks.last)
         if mean_now is not None:
             self._apply(mean_now, replica, clocks, node)
 
@@ -109,7 +112,7 @@ class ApplyMean(Operator):
     ) -> Emissions:
         """Go on without a node that has ended."""
         clocks.leave(origin)
-        for mean in barrier.leave(origin, clocks.since):
+        for mean in barrier.leave(origin, clocks.since, clocks.last):
             self._apply(mean, replica, clocks, node)
         yield from ()
 

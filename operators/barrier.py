@@ -39,7 +39,8 @@ class Mean:
 class BarrierState(State):
     """Contributions that wait for the others'.
 
-    Methods are told `since`: the nodes that contribute only to steps behind the number given there.
+    Methods are told `since`, the nodes that contribute only to steps behind the number given there, and `last`, those
+    that contribute to none behind that.
 
     Args:
         expected: nodes that contribute to every step, if `since` does not say otherwise.
@@ -52,21 +53,25 @@ class BarrierState(State):
     last: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     _waiting: dict[tuple[int, int, int], dict[int, Vector]] = field(default_factory=dict)
 
-    def add(self, fragment: Fragment, since: Mapping[int, int] = EVERYBODY) -> Mean | None:
+    def add(
+        self, fragment: Fragment, since: Mapping[int, int] = EVERYBODY, last: Mapping[int, int] = EVERYBODY
+    ) -> Mean | None:
         """Take in a contribution, as float32; the mean, if it was the last one missing."""
         key = (fragment.start, fragment.stop, fragment.high)
         self._waiting.setdefault(key, {})[fragment.origin] = cast("Vector", fragment.values)
-        return self._complete(key, since)
+        return self._complete(key, since, last)
 
-    def leave(self, node: int, since: Mapping[int, int] = EVERYBODY) -> Iterator[Mean]:
+    def leave(
+        self, node: int, since: Mapping[int, int] = EVERYBODY, last: Mapping[int, int] = EVERYBODY
+    ) -> Iterator[Mean]:
         """Wait for `node` no more; the means that only it was missing from, oldest first."""
         self.expected.discard(node)
-        yield from self.release(since)
+        yield from self.release(since, last)
 
-    def release(self, since: Mapping[int, int]) -> Iterator[Mean]:
+    def release(self, since: Mapping[int, int], last: Mapping[int, int] = EVERYBODY) -> Iterator[Mean]:
         """The means that nobody is missing from, oldest first."""
         for key in sorted(self._waiting, key=lambda key: (key[2], key[0])):
-            mean = self._complete(key, since)
+            mean = self._complete(key, since, last)
             if mean is not None:
                 yield mean
 
@@ -87,10 +92,11 @@ class BarrierState(State):
         self.expected = {int(node) for node in tensors["expected"]}
         self._waiting.clear()
 
-    def _complete(self, key: tuple[int, int, int], since: Mapping[int, int]) -> Mean | None:
+    def _complete(self, key: tuple[int, int, int], since: Mapping[int, int], last: Mapping[int, int]) -> Mean | None:
         parts = self._waiting[key]
         start, stop, number = key
-        if any(number > since.get(node, -1) for node in self.expected | since.keys() if node not in parts):
+        missing = (node for node in self.expected | since.keys() if node not in parts)
+        if any(since.get(node, -1) < number <= last.get(node, number) for node in missing):
             return None
         del self._waiting[key]
         origins = tuple(sorted(parts))

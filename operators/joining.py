@@ -69,7 +69,7 @@ class Talk(Operator):
                 case _:
                     yield from self._settle(roll, course, window, clocks)
         if roll.is_over(closed=course.closed):
-            for peer in roll.peers:
+            for peer in (*roll.peers, roll.node):
                 yield self.words(Word("through", node.index, peer, number=course.number), to=peer)
             yield EndOfData()
 
@@ -127,8 +127,8 @@ class Talk(Operator):
 class Listen(Operator):
     """Hears what others say, and passes on what others than `Talk` have to do.
 
-    `begins` are for whoever sends gradients, `loans` for whoever lends the model, `settled`, of this node as well, for
-    whoever waits for all before it goes on.
+    `begins` are for whoever sends gradients, `loans` for whoever lends the model, `settled`, also where a node is
+    through, and of this node as well, for whoever waits for all before it goes on.
     """
 
     pool = "network"
@@ -145,7 +145,7 @@ class Listen(Operator):
             roll.asked[word.origin] = word
             yield self.loans(word)
             return
-        if word.kind == "settled" and (word.origin == roll.node or roll.is_current(word)):
+        if word.kind == "through" or (word.kind == "settled" and (word.origin == roll.node or roll.is_current(word))):
             yield self.settled(word)
         if word.origin != roll.node:
             roll.inbox.append(word)

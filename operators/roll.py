@@ -218,5 +218,8 @@ class Roll(StateElement):
     members: str = "worker"
 
     def create(self, node: NodeContext) -> RollState:
-        """Everybody is there."""
-        return RollState(node.index, node.members[self.members], node.incarnation)
+        """Everybody is there, but for places that nobody has yet when the job begins."""
+        state = RollState(node.index, node.members[self.members], node.incarnation)
+        if not node.incarnation:
+            state.gone |= node.vacant
+        return state

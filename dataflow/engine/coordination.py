@@ -145,6 +145,14 @@ class LinkBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeArrived:
+    """A node, called `name`, may take the place of number `node`; see `dataflow.engine.arriving.open_places`."""
+
+    node: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class DrainAsked:
     """Somebody wants a node to leave the job, which goes on; see `dataflow.engine.draining.objection`."""
 
@@ -188,6 +196,7 @@ Event = (
     | NodeLost
     | NodeBack
     | LinkBroken
+    | NodeArrived
     | DrainAsked
     | CancelAsked
     | AdjustAsked

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from dataflow.engine.adjusting import Adjusting, tells_of_change
+from dataflow.engine.arriving import open_places
 from dataflow.engine.coordination import (
     AdjustAsked,
     CancelAsked,
@@ -28,6 +29,7 @@ from dataflow.engine.coordination import (
     Finish,
     KillNodes,
     LinkBroken,
+    NodeArrived,
     NodeBack,
     NodeEnded,
     NodeExited,
@@ -87,6 +89,7 @@ class JobCoordinator:
         needed: nodes that it cannot do without.
         irreplaceable: those of them that are never started again.
         adjusted: nodes with operators that can be told to change something while the job runs.
+        vacant: places that no node has at the start.
         rng: draws the jitter of restarts.
 
     A master that takes a job over gives a fresh coordinator the same events at the same times, and has it where it was.
@@ -109,6 +112,7 @@ class JobCoordinator:
         needed: Collection[int] = (),
         irreplaceable: Collection[int] = (),
         adjusted: Collection[int] = (),
+        vacant: Collection[int] = (),
         rng: random.Random | None = None,
     ) -> None:
         self.state = JobState.SUBMITTED
@@ -116,10 +120,10 @@ class JobCoordinator:
         self.adjusting = Adjusting(adjusted)
         self.stopped_by: StoppedBy = ""
         self.started_s: float | None = None
-        self.nodes = Membership(nodes, needed, min_nodes, rng or random.Random(0))
+        self.nodes = Membership(nodes, needed, min_nodes, rng or random.Random(0), vacant)
         self._time_s, self._watch = rules.time_s, StopWatch(rules)
         self._deadlines = deadlines or Deadlines()
-        self._names = tuple(f"node-{index}" for index in range(nodes))
+        self._names = [f"node-{index}" for index in range(nodes)]
         self._ready: set[int] = set()
         self._deadline_s: float | None = None
         self._timer_s = math.inf
@@ -175,7 +179,7 @@ class JobCoordinator:
         return take(self, event, now)
 
     def _on_placed(self, names: tuple[str, ...], now: float) -> list[Command]:
-        self._names = names
+        self._names = list(names)
         return self._go(Trigger.PLACED, now)
 
     def _on_cancel(self, now: float) -> list[Command]:
@@ -270,9 +274,22 @@ class JobCoordinator:
             return self._on_gone(node, Life.GONE, now)
         if self.nodes[node].life not in (Life.JOINING, Life.ALIVE):
             return []  # what becomes of a process that has done its part, or is no member, changes nothing
+        if self.nodes[node].new and self.state is JobState.RUNNING:
+            return [KillNodes((node,)), *self._dies(node, Life.DYING, text, now)]
         return self._go(Trigger.NODE_FAILED, now, reason, node)
 
-    # Leaving by request
+    # Joining and leaving by request
+
+    def _on_arrived(self, node: int, name: str, now: float) -> list[Command]:
+        """Have a node prepare that has come for an open place."""
+        if self.state is not JobState.RUNNING or self.stopped_by or node not in open_places(self.nodes, now):
+            return []
+        before, self._names[node] = self._names[node], name
+        replaced = before != name and self.nodes[node].life is not Life.VACANT
+        self._causes.pop(node, None)
+        incarnation = self.nodes.arrive(node, now, now + self._deadlines.preflight_s)
+        why = f"{name} has come" + (f" in the place of {before}" if replaced else "")
+        return [self._change(node, why), Deploy(node, incarnation)]
 
     def _on_drain(self, node: int, now: float) -> list[Command]:
         """Have a node leave: at once if it takes no part, else once the others have all that it has begun."""
@@ -329,7 +346,7 @@ class JobCoordinator:
         """Bury a node; `cut`: because of its links; `tell`: the others, even if it was no member."""
         if life is not Life.DYING and self.nodes[node].leaves_since is not None:
             life = Life.LEFT
-        elif node in self._irreplaceable and life is not Life.DYING and self.nodes.epoch:
+        elif life is not Life.DYING and ((node in self._irreplaceable and self.nodes.epoch) or self.nodes[node].new):
             life = Life.GONE
         due_s = now + self._deadlines.return_s if life is Life.AWAY else math.inf
         was_member = self.nodes.bury(node, life, due_s)
@@ -543,7 +560,8 @@ class JobCoordinator:
 
     @property
     def _all(self) -> tuple[int, ...]:
-        return tuple(range(len(self._names)))
+        """Every node that there is or was."""
+        return tuple(node for node in range(len(self._names)) if self.nodes[node].life is not Life.VACANT)
 
 
 _GOING_ON: Final = frozenset({JobState.DEPLOYING, JobState.RUNNING})
@@ -563,6 +581,7 @@ _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] 
     NodeLost: lambda job, event, now: job._on_death(event.node, Life.AWAY, f"it was lost: {event.reason}", now),
     NodeBack: lambda job, event, now: job._on_back(event.node, now),
     LinkBroken: lambda job, event, now: job._on_broken(event, now),
+    NodeArrived: lambda job, event, now: job._on_arrived(event.node, event.name, now),
     DrainAsked: lambda job, event, now: job._on_drain(event.node, now),
     CancelAsked: lambda job, event, now: job._on_cancel(now),
     AdjustAsked: lambda job, event, now: job._on_adjust_asked(event),

@@ -60,7 +60,7 @@ def objection(
     staying = {other for other in there if other != node}
     for role in mine:
         if not staying.intersection(roles[role]):
-            others = [names[other] for other in roles[role] if other != node]
+            others = [names[each] for each in roles[role] if each != node and nodes[each].life is not Life.VACANT]
             missing = f"; {', '.join(others)} {'is' if len(others) == 1 else 'are'} not there" if others else ""
             return f"it would be left without any {role}{missing}; {wait}"
     if len(staying) < nodes.min_nodes:

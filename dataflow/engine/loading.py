@@ -90,6 +90,7 @@ class _Loader:
                 tasks=plan.nodes[node].compute_tasks,
                 seed=plan.seed,
                 incarnation=incarnation,
+                vacant=frozenset(plan.vacant),
             )
             for role in roles
         }

@@ -45,9 +45,11 @@ class Life(StrEnum):
     """It is buried for good."""
     LEFT = "left"
     """It has left by request, and comes back no more."""
+    VACANT = "vacant"
+    """Nobody has had its place yet."""
 
 
-BURIED: Final = frozenset({Life.DYING, Life.WAITING, Life.AWAY, Life.GONE, Life.LEFT})
+BURIED: Final = frozenset({Life.DYING, Life.WAITING, Life.AWAY, Life.GONE, Life.LEFT, Life.VACANT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class NodeLife:
         relinks: when it was started again because its links were broken.
         cut: it was buried because of its links.
         leaves_since: the epoch in which it was asked to leave; None: it was not.
+        new: it has come while the job ran, and has not been a member yet.
     """
 
     life: Life = Life.JOINING
@@ -119,6 +122,7 @@ class NodeLife:
     relinks: list[float] = field(default_factory=list)
     cut: bool = False
     leaves_since: int | None = None
+    new: bool = False
 
 
 class Membership:
@@ -129,11 +133,14 @@ class Membership:
         needed: those that the job cannot do without.
         min_nodes: the fewest that it goes on with.
         rng: draws the jitter of restarts.
+        vacant: those that are not there at the start.
     """
 
-    def __init__(self, nodes: int, needed: Collection[int], min_nodes: int, rng: random.Random) -> None:
+    def __init__(
+        self, nodes: int, needed: Collection[int], min_nodes: int, rng: random.Random, vacant: Collection[int] = ()
+    ) -> None:
         self.epoch = 0
-        self.nodes = [NodeLife() for _ in range(nodes)]
+        self.nodes = [NodeLife(Life.VACANT if node in vacant else Life.JOINING) for node in range(nodes)]
         self.needed, self.min_nodes, self._rng = frozenset(needed), min_nodes, rng
 
     def __getitem__(self, node: int) -> NodeLife:
@@ -157,7 +164,7 @@ class Membership:
         """Whether all nodes are prepared, but for those that have been given up."""
         rest = [each for each in self.nodes if not each.address]
         away = [each for each in rest if each.life is Life.AWAY and now >= each.due_s]
-        gone = [each for each in rest if each.life in (Life.GONE, Life.LEFT)]
+        gone = [each for each in rest if each.life in (Life.GONE, Life.LEFT, Life.VACANT)]
         return len(rest) < len(self.nodes) and len(rest) == len(away) + len(gone)
 
     def found(self) -> Members:
@@ -173,6 +180,7 @@ class Membership:
         self.epoch += 1
         each = self.nodes[node]
         each.life, each.address, each.admitted, each.due_s = Life.ALIVE, address, self.epoch, math.inf
+        each.new = False
         return self.members()
 
     def bury(self, node: int, life: Life, due_s: float = math.inf) -> bool:
@@ -188,6 +196,11 @@ class Membership:
         self.epoch += 1
         self.nodes[node].admitted = 0
         return self.members()
+
+    def arrive(self, node: int, now: float, due_s: float) -> int:
+        """Let another one have the place of a node, to be ready at `due_s`; its incarnation."""
+        self.nodes[node] = NodeLife(incarnation=self.nodes[node].incarnation, new=True)
+        return self.restart(node, now, due_s, counts=False)
 
     def retry(self, node: int, now: float) -> None:
         """A process that is gone is started again after a while, unless that was tried too often.
@@ -221,13 +234,15 @@ class Membership:
 
         Where some nodes are needed and all others are gone, those have nobody left to be there for.
         """
+        vacant = self.those(Life.VACANT)
         out = [
             node
             for node, each in enumerate(self.nodes)
             if each.life in (Life.GONE, Life.LEFT) or (each.life is Life.AWAY and now >= each.due_s)
         ]
         served = set(range(len(self.nodes))) - self.needed
-        too_few = len(self.nodes) - len(out) < self.min_nodes or (bool(served) and served <= set(out))
+        served -= set(vacant)
+        too_few = len(self.nodes) - len(vacant) - len(out) < self.min_nodes or (bool(served) and served <= set(out))
         return tuple(node for node in out if too_few or node in self.needed)
 
     def through(self) -> bool:

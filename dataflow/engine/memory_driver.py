@@ -113,7 +113,7 @@ class MemoryDriver:
         self._in_vain = 0
 
     def execute(self) -> MemoryRun:
-        """Open every operator, run until every node that is not buried has ended, and return what came out.
+        """Open every operator, run until every node that is not vacant or buried has ended, and return what came out.
 
         Raises:
             AkoError: an operator raised.
@@ -121,8 +121,12 @@ class MemoryDriver:
         """
         for loaded in self.run.nodes:
             loaded.open()
-        for node in range(len(self.engines)):
+        self.run.buried.update(self.plan.vacant)
+        self._open = {link for link in self._open if not self.run.buried.intersection(link)}
+        for node in sorted(self._alive()):
             self._put(("control", node), node, Started())
+            for vacant in self.plan.vacant:
+                self._put(("control", node), node, NodeLeft(vacant))
         while self._step():
             pass
         waiting = sorted(set(range(len(self.engines))) - self.run.ended - self.run.buried)

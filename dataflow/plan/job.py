@@ -7,8 +7,10 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from dataflow.errors import ConfigError
 from dataflow.graph.logical import ElementSpec, LogicalGraph
 from dataflow.plan.compile import compile_graph
+from dataflow.plan.physical import PhysicalPlan
 from dataflow.state import PARTS_OF_A_WHOLE, StateKind
 
 
@@ -91,6 +93,8 @@ class JobSpec(_Data):
             least; see `dataflow.runtime.watchdog`. None: as long as it likes.
         record: whether every node notes the events that its engine is given, so that the run can be replayed.
         min_nodes: the fewest nodes that it goes on with once it runs.
+        max_nodes: the most nodes; those beyond `nodes`, and others for nodes that have left or were given up, join
+            while it runs. None: nobody does.
         keep: what becomes of checkpoints.
         resume: what it goes on from; None if it begins anew.
     """
@@ -105,6 +109,7 @@ class JobSpec(_Data):
     watchdog_s: float | None = Field(default=10.0, gt=0)
     record: bool = False
     min_nodes: int = Field(default=1, ge=1)
+    max_nodes: int | None = Field(default=None, ge=1)
     keep: Keep = Keep()
     resume: Resume | None = None
 
@@ -113,7 +118,31 @@ class JobSpec(_Data):
         if self.min_nodes > self.nodes:
             message = f"min_nodes={self.min_nodes} is more than the job's {self.nodes} nodes"
             raise ValueError(message)
+        if self.places < self.nodes:
+            message = f"max_nodes={self.max_nodes} is less than the job's {self.nodes} nodes"
+            raise ValueError(message)
+        if self.max_nodes is not None and self.record:
+            message = "a job that nodes may join is not recorded: leave out max_nodes, or the record of events"
+            raise ValueError(message)
         return self
+
+    @property
+    def places(self) -> int:
+        """Nodes of its plan: as many as it may ever have."""
+        return self.nodes if self.max_nodes is None else self.max_nodes
+
+    def plan(self, names: tuple[str, ...] = ()) -> PhysicalPlan:
+        """Its plan, with a node for every place.
+
+        Args:
+            names: of the nodes; see `compile_graph`.
+
+        Raises:
+            PlanError: the graph does not fit so many nodes.
+            ConfigError: no nodes can join it.
+        """
+        plan = compile_graph(self.graph, self.places, seed=self.seed, names=names)
+        return plan.model_copy(update={"vacant": tuple(sorted(vacant_nodes(self)))})
 
 
 def needed_nodes(spec: JobSpec) -> frozenset[int]:
@@ -126,6 +155,27 @@ def nodes_with_parts(spec: JobSpec) -> frozenset[int]:
     return _holders(spec, _parts(spec))
 
 
+def vacant_nodes(spec: JobSpec) -> frozenset[int]:
+    """Places that no node has at the start: the last ones whose nodes hold nothing that others lack.
+
+    Raises:
+        ConfigError: the job may have more nodes than it begins with, and there are no such places.
+    """
+    more = spec.places - spec.nodes
+    if spec.max_nodes is None:
+        return frozenset()
+    fixed = {role.name for role in spec.graph.roles if isinstance(role.size, int)}
+    members = compile_graph(spec.graph, spec.places).members()
+    bound = nodes_with_parts(spec).union(*(members[role] for role in fixed))
+    free = [node for node in range(spec.places) if node not in bound]
+    if not free:
+        kinds = {element.kind for element in spec.graph.elements}
+        held = "adds up what its neighbours tell it" if StateKind.SUMMED in kinds else "holds a part of the whole"
+        what = f"no node can join {spec.graph.name!r} while it runs: each of its nodes {held}, from the start"
+        raise ConfigError(what, got=f"max_nodes={spec.max_nodes}", fix="leave max_nodes out")
+    return frozenset(free[len(free) - more :])
+
+
 def irreplaceable_nodes(spec: JobSpec) -> frozenset[int]:
     """Nodes that are never started again: others have gone on with what they held."""
     return _holders(spec, [each for each in _parts(spec) if each.kind is StateKind.SUMMED])
@@ -134,8 +184,8 @@ def irreplaceable_nodes(spec: JobSpec) -> frozenset[int]:
 def adjusted_nodes(spec: JobSpec) -> frozenset[int]:
     """Nodes with operators that can be told to change something while the job runs."""
     roles = {operator.role for operator in spec.graph.operators if operator.adjusts}
-    members = compile_graph(spec.graph, spec.nodes).members() if roles else {}
-    return frozenset(node for role in roles for node in members[role])
+    members = compile_graph(spec.graph, spec.places).members() if roles else {}
+    return frozenset(node for role in roles for node in members[role]) - vacant_nodes(spec)
 
 
 def _parts(spec: JobSpec) -> list[ElementSpec]:
@@ -144,5 +194,5 @@ def _parts(spec: JobSpec) -> list[ElementSpec]:
 
 def _holders(spec: JobSpec, elements: Sequence[ElementSpec]) -> frozenset[int]:
     roles = {element.role for element in elements}
-    members = compile_graph(spec.graph, spec.nodes).members() if roles else {}
+    members = compile_graph(spec.graph, spec.places).members() if roles else {}
     return frozenset(node for role in roles for node in members[role])

@@ -80,6 +80,7 @@ class PhysicalPlan(_Data):
         chains: every chain of every role.
         window_nbytes: bytes a sender may have under way on one stream: its first credit.
         seed: root of every random number of the job.
+        vacant: nodes that are not there at the start, and may join later.
     """
 
     graph: LogicalGraph
@@ -87,6 +88,7 @@ class PhysicalPlan(_Data):
     chains: tuple[ChainPlan, ...]
     window_nbytes: int = 4 << 20
     seed: int = 0
+    vacant: tuple[int, ...] = ()
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
@@ -136,3 +138,8 @@ class PhysicalPlan(_Data):
         Where the user's files lie does not matter to it.
         """
         return hashlib.sha256(canonical_json(self).encode()).hexdigest()
+
+    def on_any_machines(self) -> Self:
+        """The plan without what machines its nodes are, which may be others by the time that a node joins."""
+        nodes = tuple(node.model_copy(update={"name": "", "compute_tasks": 1}) for node in self.nodes)
+        return self.model_copy(update={"nodes": nodes})

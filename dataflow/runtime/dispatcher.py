@@ -125,6 +125,7 @@ class Dispatcher:
         spec = _parsed(spec_json)
         check(spec.graph)
         compile_graph(spec.graph, spec.nodes)
+        spec.plan()
         checkpoints_of(self._store, "", spec)
         status = pb.JobStatus(
             job=secrets.token_hex(6),
@@ -319,6 +320,19 @@ class Dispatcher:
             self._runs[job].place(sessions, self._encrypt([session.host for session in sessions]))
         for job, reason in placements.reasons.items():
             self._runs[job].wait_because(reason)
+        # Nodes that a waiting job could use, once there are enough, join no other.
+        if not any(each.job in placements.reasons and each.nodes <= len(staying) for each in waiting):
+            for name in free:
+                self._let_join(self._sessions[name])
+
+    def _let_join(self, session: AgentSession) -> None:
+        """Let a free node join the first job that has a place for it."""
+        for run in self._runs.values():
+            if session.jobs or (node := run.place_for(session)) is None:
+                continue
+            hosts = [session.host, *(each.host for each in run.sessions.values())]
+            if run.encrypts or self._encrypt(hosts) is None:  # what is said in the clear now stays on this machine
+                run.welcome(node, session)
 
     def _forget_past(self) -> None:
         while self._past and self._clock.now() - self._past[0][0] >= PAST_S:

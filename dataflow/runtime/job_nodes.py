@@ -10,9 +10,8 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec, Resume
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.agent_session import AgentSession
@@ -54,7 +53,7 @@ class Placement:
 
     def plan(self, spec: JobSpec, names: tuple[str, ...]) -> PhysicalPlan:
         """The plan of a job whose nodes have these names."""
-        plan = compile_graph(spec.graph, spec.nodes, seed=spec.seed, names=names)
+        plan = spec.plan(names)
         nodes = tuple(
             node.model_copy(update={"compute_tasks": each}) for node, each in zip(plan.nodes, self.tasks, strict=True)
         )
@@ -123,6 +122,19 @@ class JobNodes:
     def place(self, placement: Placement, names: tuple[str, ...]) -> None:
         """Have the nodes be started like this from now on."""
         self._placement, self._plan = placement, placement.plan(self._spec, names)
+
+    def replace(self, node: int, session: AgentSession, names: tuple[str, ...]) -> Placement:
+        """Have an agent run a node from the next deployment on; how the nodes are started now."""
+        assert self._placement is not None
+        tasks = tuple(session.tasks if each == node else one for each, one in enumerate(self._placement.tasks))
+        self.sessions[node] = session
+        self.place(replace(self._placement, tasks=tasks), names)
+        return self._placement
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether the nodes encrypt what they send each other."""
+        return self._placement is not None and self._placement.pair is not None
 
     def deploy(self, node: int, incarnation: int, *, anew: bool) -> None:
         """Have a node started, which has been told nothing yet; `anew`: the job has not begun."""

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 
 from dataflow.clock import Clock
 from dataflow.engine import coordination as co
+from dataflow.engine.arriving import open_places
 from dataflow.engine.coordinator import Deadlines, JobCoordinator
 from dataflow.engine.draining import objection
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.membership import BURIED, Life
 from dataflow.errors import MasterError
 from dataflow.observe.condition import RECENT, MeasuredJob
-from dataflow.plan.job import JobSpec, adjusted_nodes, irreplaceable_nodes, needed_nodes
+from dataflow.plan.job import JobSpec, adjusted_nodes, irreplaceable_nodes, needed_nodes, vacant_nodes
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
@@ -84,17 +85,19 @@ class JobRun:
         self._store, self._clock = store, clock
         self._nodes = JobNodes(status.job, spec, bundle, store)
         self._coordinator = JobCoordinator(
-            spec.nodes,
+            spec.places,
             spec.stop,
             deadlines,
             min_nodes=spec.min_nodes,
             needed=needed_nodes(spec),
             irreplaceable=irreplaceable_nodes(spec),
             adjusted=adjusted_nodes(spec),
+            vacant=vacant_nodes(spec),
             rng=random.Random(status.job),
         )
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: CheckpointKeeper | None = None
+        self._given_up: set[str] = set()
 
     @property
     def sessions(self) -> Mapping[int, AgentSession]:
@@ -127,15 +130,52 @@ class JobRun:
 
     def place(self, sessions: tuple[AgentSession, ...], pair: KeyPair | None) -> None:
         """Start on these agents, which become busy; encrypted between them if there is a key pair."""
-        names = tuple(session.name for session in sessions)
-        tasks = tuple(session.tasks for session in sessions)
-        self._nodes.sessions = dict(enumerate(sessions))
+        vacant = vacant_nodes(self.spec)
+        there = dict(zip(sorted(set(range(self.spec.places)) - vacant), sessions, strict=True))
+        # No agent can be called like a place that is vacant.
+        names = tuple(there[each].name if each in there else f"(free {each})" for each in range(self.spec.places))
+        tasks = tuple(there[each].tasks if each in there else 1 for each in range(self.spec.places))
+        self._nodes.sessions = there
         self.status.node_names[:] = names
         with self._store.transaction(durable=True):
             placement = new_placement(tasks, pair)
             self._store.set_placement(self.id, placement.to_text())
             self._nodes.place(placement, names)
             self.feed(co.Placed(names))
+
+    def place_for(self, session: AgentSession) -> int | None:
+        """The place that a free node may take in the running job; None if there is none for it."""
+        nodes, now = self._coordinator.nodes, self._clock.now()
+        if self.spec.max_nodes is None or self._coordinator.state is not JobState.RUNNING or self.stopping:
+            return None
+        if session.life in self._given_up:
+            return None
+        before = self._node_named(session.name)
+        for node in open_places(nodes, now):
+            held = self.sessions.get(node)
+            if before in (None, node) and (held is None or self.id not in held.jobs):
+                return node
+        return None
+
+    def welcome(self, node: int, session: AgentSession) -> None:
+        """Let a node have a place that is open; it becomes busy."""
+        names = list(self.status.node_names)
+        names[node] = session.name
+        with self._store.transaction(durable=True):
+            self.status.node_names[:] = names
+            placement = self._nodes.replace(node, session, tuple(names))
+            self._store.set_placement(self.id, placement.to_text())
+            self.feed(co.NodeArrived(node, session.name))
+
+    @property
+    def stopping(self) -> bool:
+        """Whether its nodes have been asked to stop."""
+        return bool(self._coordinator.stopped_by)
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether its nodes encrypt what they send each other."""
+        return self._nodes.encrypts
 
     def recover(self) -> None:
         """Come to where an earlier master has brought the job; nothing is sent, and what it did is not done again."""
@@ -198,7 +238,7 @@ class JobRun:
         return (
             node is not None
             and not self.ended
-            and self._coordinator.nodes[node].life in BURIED - {Life.GONE, Life.LEFT}
+            and self._coordinator.nodes[node].life in BURIED - {Life.GONE, Life.LEFT, Life.VACANT}
         )
 
     def objection(self, name: str) -> str:
@@ -300,7 +340,7 @@ class JobRun:
             folder = checkpoints_of(self._store, self.id, self.spec)
             make = keeping(folder, self.id, self.spec, self._nodes.plan, self._clock)
             self._keeper = CheckpointKeeper(make, self.warn)
-            for each in range(self.spec.nodes):
+            for each in range(self.spec.places):
                 if not self.hears(each):
                     self._keeper.leave(each)
         self._keeper.take(node, chunk)
@@ -401,6 +441,8 @@ class JobRun:
             self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, kill=pb.Kill(grace_s=grace_s)))
 
     def _change_node(self, command: co.ChangeNode) -> None:
+        if command.life is Life.GONE and command.node in self.sessions:
+            self._given_up.add(self.sessions[command.node].life)
         if self._keeper is not None and command.life in BURIED:
             self._keeper.leave(command.node)
         elif self._keeper is not None and command.life is Life.ALIVE:

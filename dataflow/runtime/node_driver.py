@@ -140,7 +140,7 @@ class NodeDriver:
             self._network,
             node=self._node,
             job=self._job,
-            plan_hash=f"{digest}+{self._bundle_digest}",
+            plan_hash=f"{self._plan.on_any_machines().digest()}+{self._bundle_digest}",
             incarnation=self._incarnation,
             edge_types=message_types(self._plan),
             on_message=lambda source, edge, message, size: runner.feed(

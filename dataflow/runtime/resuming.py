@@ -9,7 +9,6 @@ from dataflow.clock import Clock
 from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Manifest, check_fits, resumption
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.errors import AkoError, ConfigError
-from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec, Resume, needed_nodes, nodes_with_parts
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.bundle import Bundle
@@ -64,7 +63,7 @@ async def choose(store: Store, spec: JobSpec, bundle: Bundle) -> tuple[JobSpec, 
         bundle = bundle if bundle.digest else before.bundle
     folder = resumed_folder(store, resume)
     manifest, broken = await asyncio.to_thread(newest_whole, folder, resume.number)
-    check_fits(manifest, compile_graph(spec.graph, spec.nodes, seed=spec.seed), resume.tensors)
+    check_fits(manifest, spec.plan(), resume.tensors)
     resume = resume.model_copy(update={"number": manifest.number})
     return spec.model_copy(update={"resume": resume, "warnings": (*spec.warnings, *broken)}), bundle
 

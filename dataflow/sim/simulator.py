@@ -110,6 +110,7 @@ class Simulator:
         on_event: Callable[[JobEvent], None] = lambda event: None,
         perform: Callable[[int, Task], Outcome] = lambda node, task: task.run(),
     ) -> None:
+        spec = spec.model_copy(update={"max_nodes": None})  # nobody comes
         model.checked(spec.nodes)
         plan = compile_graph(spec.graph, spec.nodes, compute_tasks=model.tasks, seed=spec.seed)
         self.run_so_far = SimRun(plan)

@@ -7,18 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PhysicalPlan(_message.Message):
-    __slots__ = ("graph", "nodes", "chains", "window_nbytes", "seed")
+    __slots__ = ("graph", "nodes", "chains", "window_nbytes", "seed", "vacant")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     CHAINS_FIELD_NUMBER: _ClassVar[int]
     WINDOW_NBYTES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    VACANT_FIELD_NUMBER: _ClassVar[int]
     graph: LogicalGraph
     nodes: _containers.RepeatedCompositeFieldContainer[NodePlan]
     chains: _containers.RepeatedCompositeFieldContainer[ChainPlan]
     window_nbytes: int
     seed: int
-    def __init__(self, graph: _Optional[_Union[LogicalGraph, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodePlan, _Mapping]]] = ..., chains: _Optional[_Iterable[_Union[ChainPlan, _Mapping]]] = ..., window_nbytes: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    vacant: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, graph: _Optional[_Union[LogicalGraph, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodePlan, _Mapping]]] = ..., chains: _Optional[_Iterable[_Union[ChainPlan, _Mapping]]] = ..., window_nbytes: _Optional[int] = ..., seed: _Optional[int] = ..., vacant: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NodePlan(_message.Message):
     __slots__ = ("index", "name", "roles", "compute_tasks", "network_tasks")

@@ -21,6 +21,7 @@ from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.dispatcher import PAST_S, Dispatcher
 from dataflow.runtime.store import Store
+from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
 
 EMPTY = Bundle("", b"")
@@ -63,9 +64,17 @@ class World:
         self.dispatcher = Dispatcher(self.store, self.clock, Deadlines(), lost_after_s=5.0)
         self.dispatcher.recover()
 
-    def submit(self, operation: str, nodes: int = 1, stop: StopRules | None = None, min_nodes: int = 1) -> str:
+    def submit(
+        self,
+        operation: str,
+        nodes: int = 1,
+        stop: StopRules | None = None,
+        min_nodes: int = 1,
+        max_nodes: int | None = None,
+    ) -> str:
         graph = LogicalGraph(name="idle").with_role("worker").with_operator("source", Idle(), role="worker")
-        spec = JobSpec(name="job", graph=graph, nodes=nodes, stop=stop or StopRules(), min_nodes=min_nodes)
+        stop = stop or StopRules()
+        spec = JobSpec(name="job", graph=graph, nodes=nodes, stop=stop, min_nodes=min_nodes, max_nodes=max_nodes)
         return self.dispatcher.submit(operation, spec.model_dump_json().encode(), EMPTY)
 
     def say(self, session: AgentSession, job: str, **message: object) -> None:
@@ -139,6 +148,95 @@ def test_drained_node_leaves_its_job_and_gets_no_more_before_its_agent_is_starte
         world.dispatcher.detach(again, "it was ended")
         world.attach("node-1", "another life", connection=3)
         assert world.state(waiting)[0] == "DEPLOYING"
+
+    play(tmp_path, scene)
+
+
+def start(world: World, sessions: Sequence[AgentSession], job: str) -> None:
+    for step in ({"prepared": pb.Prepared(address="127.0.0.1:1")}, {"ready": pb.Ready()}):
+        for session in sessions:
+            world.say(session, job, **step)
+
+
+def on(world: World) -> dict[str, str]:
+    return {node.name: node.job for node in world.dispatcher.nodes()}
+
+
+def test_node_that_attaches_while_a_job_runs_joins_it_if_that_has_room(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        first, plain = world.attach("node-0", "life 0"), world.attach("plain")
+        job = world.submit("op", max_nodes=2)
+        other = world.submit("other")
+        newcomer = world.attach("newcomer", "life 1")
+        assert on(world) == {"node-0": job, "plain": other, "newcomer": ""}  # it is not known yet whether all goes well
+        start(world, [first], job)
+        start(world, [plain], other)
+        assert on(world)["newcomer"] == job
+        assert await heard(newcomer) == (job, "deploy")
+        assert world.change(job, 1) == ("joining", 1, "newcomer has come")
+        late = world.attach("late", "life 2")
+        assert on(world)["late"] == ""
+
+        world.restart()
+        first = world.attach("node-0", "life 0", [pb.Held(job=job, operation_id=f"{job}/0/0", node=0)])
+        newcomer = world.attach("newcomer", "life 1", [pb.Held(job=job, operation_id=f"{job}/1/1", node=1)])
+        world.say(newcomer, job, prepared=pb.Prepared(address="127.0.0.1:2"))
+        said = pb.FromProcess(
+            job=job, incarnation=1, message=pb.ProcessMessage(prepared=pb.Prepared(address="127.0.0.1:2"))
+        )
+        world.dispatcher.heard(newcomer, pb.AgentMessage(from_process=said))
+        assert world.change(job, 1) == ("alive", 1, "")
+        assert list(world.store.job(job).status.node_names) == ["node-0", "newcomer"]
+
+        world.dispatcher.drain("newcomer")
+        ended = pb.FromProcess(job=job, incarnation=1, message=pb.ProcessMessage(ended=pb.Ended(epoch=2)))
+        late = world.attach("late", "life 2", connection=2)
+        world.dispatcher.heard(newcomer, pb.AgentMessage(from_process=ended))
+        assert on(world)["late"] == ""  # the process of the one that leaves is still there
+        exited = pb.ProcessExited(job=job, status=0, incarnation=1)
+        world.dispatcher.heard(newcomer, pb.AgentMessage(exited=exited))
+        assert on(world) == {"node-0": job, "newcomer": "", "late": job}
+        assert world.change(job, 1)[2] == "late has come in the place of newcomer"
+        assert world.dispatcher.nodes()[-1].name == "late"
+
+        gone = pb.ProcessExited(job=job, status=1, incarnation=2)
+        world.dispatcher.heard(late, pb.AgentMessage(exited=gone))
+        assert world.change(job, 1)[:2] == ("gone", 2)
+        assert on(world)["late"] == ""  # what failed there once would fail again
+        assert world.state(job)[0] == "RUNNING"
+
+    play(tmp_path, scene)
+
+
+def test_nodes_that_a_waiting_job_could_use_join_no_other(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        first = world.attach("node-0")
+        job = world.submit("op", max_nodes=3)
+        start(world, [first], job)
+        larger = world.submit("larger", nodes=2)
+        world.attach("node-1")
+        assert on(world)["node-1"] == ""
+        world.attach("node-2")
+        assert on(world) == {"node-0": job, "node-1": larger, "node-2": larger}
+
+    play(tmp_path, scene)
+
+
+def test_node_on_another_machine_joins_no_job_that_does_not_encrypt_because_its_nodes_are_on_one(
+    tmp_path: Path,
+) -> None:
+    async def scene(world: World) -> None:
+        far = KeyPair(b"certificate", b"key")
+        store, clock = world.store, world.clock
+        world.dispatcher = Dispatcher(
+            store, clock, Deadlines(), 5.0, lambda hosts: None if set(hosts) == {"127.0.0.1"} else far
+        )
+        first = world.attach("node-0")
+        job = world.submit("op", max_nodes=3)
+        start(world, [first], job)
+        world.dispatcher.attach(pb.Hello(name="far", host="10.0.0.2", cores=1, tasks=1, life="far"))
+        world.attach("near")
+        assert on(world) == {"node-0": job, "far": "", "near": job}
 
     play(tmp_path, scene)
 

@@ -23,6 +23,7 @@ EVENTS = [
     co.NodeLost(1, "gone"),
     co.NodeBack(1),
     co.LinkBroken(0, 2, "cut"),
+    co.NodeArrived(3, "d"),
     co.DrainAsked(2),
     co.AdjustAsked("op", "tree=star"),
     co.CancelAsked(),

@@ -1,0 +1,81 @@
+"""Decision 0029: a node that joins in a place that nobody had has all that the others made, and they have its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataflow.graph.logical import LogicalGraph
+from dataflow.plan.job import JobSpec
+from dataflow.plan.physical import PhysicalPlan
+from tests.known_answers.rejoining import (
+    ROUNDS,
+    Dying,
+    assert_every_replica_is_accounted_for,
+    borrowed,
+    clocks_of,
+    first,
+    rejoining_job,
+    settled,
+    values,
+)
+
+LONG = 3 * ROUNDS
+"""Gradients of a worker, where it takes a while to join."""
+
+
+def plan_of(graph: LogicalGraph, nodes: int, max_nodes: int, seed: int = 0) -> PhysicalPlan:
+    return JobSpec(name="joining", graph=graph, nodes=nodes, max_nodes=max_nodes, seed=seed).plan()
+
+
+@pytest.mark.parametrize("p", range(-1, 4))
+def test_job_with_places_that_nobody_takes_is_as_exact_as_ever(p: int) -> None:
+    driver = Dying(plan_of(rejoining_job(p, slack=2), 2, 4), [])
+    driver.execute()
+    assert driver.run.buried == {2, 3}
+    assert [clocks_of(node).made for node in driver.run.nodes] == [ROUNDS, ROUNDS, 0, 0]
+    if p >= 0:
+        assert_every_replica_is_accounted_for(driver)
+
+
+@pytest.mark.parametrize("p", range(4))
+def test_worker_that_joins_makes_gradients_and_everybody_has_all_of_them(p: int) -> None:
+    driver = Dying(plan_of(rejoining_job(p, slack=0, rounds=LONG), 2, 4), [(20, 3)])
+    driver.execute()
+    newcomer = driver.run.nodes[3]
+    assert (driver.incarnations, driver.run.buried) == ([0, 0, 0, 1], {2})
+    assert borrowed(newcomer)
+    assert 0 < first(newcomer) < clocks_of(newcomer).made == LONG
+    assert driver.deaths == driver.left == []
+    assert_every_replica_is_accounted_for(driver)
+
+
+def test_bulk_synchronous_worker_that_joins_takes_part_in_every_later_step() -> None:
+    driver = Dying(plan_of(rejoining_job(-1, rounds=LONG), 2, 3), [(50, 2)])
+    nodes = driver.execute().nodes
+    assert [clocks_of(node).made for node in nodes] == [LONG] * 3
+    assert 0 < first(nodes[2]) < LONG
+    for other in nodes[1:]:
+        np.testing.assert_array_equal(values(other), values(nodes[0]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    p=st.integers(0, 4),
+    nodes=st.integers(1, 3),
+    seed=st.integers(0, 2**32 - 1),
+    slack=st.sampled_from([None, 0, 3]),
+    turns=st.lists(st.tuples(st.integers(0, 450), st.integers(0, 3)), min_size=1, max_size=4),
+    drains=st.lists(st.tuples(st.integers(0, 450), st.integers(0, 3)), max_size=1),
+)
+def test_joining_among_deaths_and_drains_at_any_moment_is_accounted_for(
+    p: int, nodes: int, seed: int, slack: int | None, turns: list[tuple[int, int]], drains: list[tuple[int, int]]
+) -> None:
+    plan = plan_of(rejoining_job(p, slack=slack), nodes, 4, seed % 1000)
+    driver = Dying(plan, turns, drains, order=np.random.default_rng(seed))
+    run = driver.execute()
+    live = [run.nodes[node] for node in range(4) if node not in run.buried and settled(run.nodes[node])]
+    assert [clocks_of(node).rejected for node in live] == [0] * len(live)
+    assert_every_replica_is_accounted_for(driver)
