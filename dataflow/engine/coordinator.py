@@ -494,7 +494,8 @@ class JobCoordinator:
             return self._go(Trigger.GRACE_OVER, now, "cancelled; the nodes had to be killed")
         if not self.stopped_by:
             return self._stop("time", now)
-        late = ", ".join(self._names[node] for node in self._all if self.nodes[node].life is not Life.ENDED)
+        over = (Life.ENDED, Life.LEFT, Life.GONE)
+        late = ", ".join(self._names[node] for node in self._all if self.nodes[node].life not in over)
         return self._go(Trigger.DRAINING_TOOK_TOO_LONG, now, f"killed nodes that did not drain: {late}")
 
     def _stop(self, stopped_by: StoppedBy, now: float) -> list[Command]:

@@ -1,0 +1,49 @@
+"""Checkpoints of jobs that nodes may join: whole with those that are there, and good to go on from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.plan.job import JobSpec
+from dataflow.plan.physical import PhysicalPlan
+from tests.known_answers.rejoining import Dying, clocks_of, values
+from tests.known_answers.test_resume_memory import EVERY, by_number, resumed
+from tests.known_answers.training import BASE, job
+
+
+def roomy(name: str, nodes: int, max_nodes: int, **settings: Any) -> PhysicalPlan:
+    graph = job(name, **EVERY, **settings)
+    return JobSpec(name=name, graph=graph, nodes=nodes, max_nodes=max_nodes, seed=BASE["seed"]).plan()
+
+
+@pytest.mark.parametrize(("topology", "nodes"), [("all_to_all", 2), ("parameter_server", 3)])
+def test_job_with_vacant_places_goes_on_bit_for_bit_where_it_was(topology: str, nodes: int) -> None:
+    of = roomy(topology, nodes, nodes + 2, consistency="bsp")
+    whole = MemoryDriver(of).execute()
+    there = [node for node in range(nodes + 2) if node not in of.vacant]
+    kept = [snapshots for snapshots in by_number(whole).values() if len(snapshots) == nodes]
+    assert len(kept) >= 2
+    assert all([each.node for each in sorted(snapshots, key=lambda each: each.node)] == there for snapshots in kept)
+    again = MemoryDriver(of, nodes=resumed(kept[len(kept) // 2], of, of)).execute()
+    for node in (0, 1):
+        np.testing.assert_array_equal(values(again.nodes[node]), values(whole.nodes[node]))
+
+
+@pytest.mark.parametrize(
+    ("topology", "settings"), [("ako", {"p": 2, "tau": 0}), ("all_to_all", {"consistency": "bsp"})]
+)
+def test_job_that_others_had_joined_goes_on_with_as_many_nodes_as_it_once_began_with(
+    topology: str, settings: dict[str, Any]
+) -> None:
+    of = roomy(topology, 2, 4, **settings)
+    joined = Dying(of, [(60, 3)]).execute()
+    kept = [snapshots for snapshots in by_number(joined).values() if {each.node for each in snapshots} == {0, 1, 3}]
+    assert kept
+    again = MemoryDriver(of, nodes=resumed(kept[0], of, of)).execute()
+    assert again.ended == {0, 1}
+    assert [clocks_of(node).rejected for node in again.nodes[:2]] == [0, 0]
+    assert clocks_of(again.nodes[0]).made == clocks_of(again.nodes[1]).made > 0
