@@ -179,27 +179,22 @@ def test_node_that_attaches_while_a_job_runs_joins_it_if_that_has_room(tmp_path:
 
         world.restart()
         first = world.attach("node-0", "life 0", [pb.Held(job=job, operation_id=f"{job}/0/0", node=0)])
-        newcomer = world.attach("newcomer", "life 1", [pb.Held(job=job, operation_id=f"{job}/1/1", node=1)])
+        newcomer = world.attach("newcomer", "life 1", [pb.Held(job=job, operation_id=f"{job}/1/0", node=1)])
         world.say(newcomer, job, prepared=pb.Prepared(address="127.0.0.1:2"))
-        said = pb.FromProcess(
-            job=job, incarnation=1, message=pb.ProcessMessage(prepared=pb.Prepared(address="127.0.0.1:2"))
-        )
-        world.dispatcher.heard(newcomer, pb.AgentMessage(from_process=said))
         assert world.change(job, 1) == ("alive", 1, "")
         assert list(world.store.job(job).status.node_names) == ["node-0", "newcomer"]
 
         world.dispatcher.drain("newcomer")
-        ended = pb.FromProcess(job=job, incarnation=1, message=pb.ProcessMessage(ended=pb.Ended(epoch=2)))
         late = world.attach("late", "life 2", connection=2)
-        world.dispatcher.heard(newcomer, pb.AgentMessage(from_process=ended))
+        world.say(newcomer, job, ended=pb.Ended(epoch=2))
         assert on(world)["late"] == ""  # the process of the one that leaves is still there
-        exited = pb.ProcessExited(job=job, status=0, incarnation=1)
+        exited = pb.ProcessExited(job=job, status=0)
         world.dispatcher.heard(newcomer, pb.AgentMessage(exited=exited))
         assert on(world) == {"node-0": job, "newcomer": "", "late": job}
         assert world.change(job, 1)[2] == "late has come in the place of newcomer"
         assert world.dispatcher.nodes()[-1].name == "late"
 
-        gone = pb.ProcessExited(job=job, status=1, incarnation=2)
+        gone = pb.ProcessExited(job=job, status=1, start=1)
         world.dispatcher.heard(late, pb.AgentMessage(exited=gone))
         assert world.change(job, 1)[:2] == ("gone", 2)
         assert on(world)["late"] == ""  # what failed there once would fail again
