@@ -69,8 +69,9 @@ class Talk(Operator):
                 case _:
                     yield from self._settle(roll, course, window, clocks)
         if roll.is_over(closed=course.closed):
-            for peer in (*roll.peers, roll.node):
-                yield self.words(Word("through", node.index, peer, number=course.number), to=peer)
+            # Alone, there is nobody to talk to from the start.
+            for member in (*roll.peers, roll.node) if course.closed else roll.peers:
+                yield self.words(Word("through", node.index, member, number=course.number), to=member)
             yield EndOfData()
 
     def on_left(self, member: int, roll: RollState, window: Outgoing) -> Emissions:
