@@ -183,6 +183,9 @@ class MemoryDriver:
         self.run.buried.discard(node)
         for other in self._unmet[node]:
             self._open.add((node, other))
+            if other in self._unmet and (other, node) not in self._open:
+                # Before it has begun: else it would take this one for one that has been there from the first on.
+                self._put(("control", other), other, NodeLeft(node))
             self._put(("control", other), other, NodeJoined(node, self.incarnations[node]))
         self._start_joined()
 
@@ -194,7 +197,8 @@ class MemoryDriver:
                 continue
             self._put(("control", node), node, Started())
             for other in range(len(self.engines)):
-                if other != node and (node, other) not in self._open:
+                hears = node in self._unmet.get(other, ())  # of its joining, before this
+                if other != node and (node, other) not in self._open and not hears:
                     self._put(("control", node), node, NodeLeft(other))
 
     def _alive(self) -> set[int]:

@@ -211,11 +211,13 @@ class NodeDriver:
             await self._runner.settled()
             self._links.set_membership(members.epoch, members.incarnations)
         if self._members is None:
-            self._absent = set(range(len(self._plan.nodes))) - {self._node}
-        self._absent.difference_update(members.addresses)
+            self._absent = set(range(len(self._plan.nodes))) - {self._node} - members.addresses.keys()
         self._members = members
         self._links.open(self._receivers(members))
         for peer, incarnation in now.joined.items():
+            if peer in self._absent:  # before the start: else it would seem to have been there from the first on
+                self._absent.remove(peer)
+                self._runner.feed(NodeLeft(peer))
             self._runner.feed(NodeJoined(peer, incarnation))
         self._changed.set()
 
@@ -227,6 +229,7 @@ class NodeDriver:
         self._runner.feed(Started())
         for peer in sorted(self._absent):
             self._runner.feed(NodeLeft(peer))
+        self._absent.clear()
 
     def stop(self) -> None:
         """Let the sources end; everything under way is finished."""

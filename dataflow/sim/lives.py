@@ -59,6 +59,7 @@ class Lives:
         self._feed_at(now, node, Started())
         for other in sorted(self._absent[node]):
             self._feed_at(now, node, NodeLeft(other))
+        self._absent[node].clear()
 
     def die(self, node: int) -> None:
         """Have a node do nothing more."""
@@ -84,13 +85,15 @@ class Lives:
         at_s, before = self._clock.now() + self._latency_s, self._members[node]
         now = changes(before, members, node)
         if before is None:
-            self._absent[node] = set(range(len(self.incarnations))) - {node}
+            self._absent[node] = set(range(len(self.incarnations))) - {node} - members.addresses.keys()
             self._clock.at(self._clock.now(), self._coordinate, co.NodeReady(node))
-        self._absent[node].difference_update(members.addresses)
         self._members[node] = members
         for other in now.left:
             self._feed_at(at_s, node, NodeLeft(other))
         for other, incarnation in now.joined.items():
+            if other in self._absent[node]:  # before the start: else it would seem to have been there from the first on
+                self._absent[node].remove(other)
+                self._feed_at(at_s, node, NodeLeft(other))
             self._feed_at(at_s, node, NodeJoined(other, incarnation))
         for link in self._cuts:
             if node in link and sum(link) - node in members.addresses and self._cuts[link]:

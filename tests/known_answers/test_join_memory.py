@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dataflow.graph.logical import LogicalGraph
@@ -70,6 +70,8 @@ def test_bulk_synchronous_worker_that_joins_takes_part_in_every_later_step() -> 
     turns=st.lists(st.tuples(st.integers(0, 450), st.integers(0, 3)), min_size=1, max_size=4),
     drains=st.lists(st.tuples(st.integers(0, 450), st.integers(0, 3)), max_size=1),
 )
+@example(p=0, nodes=1, seed=0, slack=None, turns=[(0, 1), (0, 2)], drains=[])  # two that join at once
+@example(p=0, nodes=1, seed=0, slack=None, turns=[(0, 1), (2, 2)], drains=[])
 def test_joining_among_deaths_and_drains_at_any_moment_is_accounted_for(
     p: int, nodes: int, seed: int, slack: int | None, turns: list[tuple[int, int]], drains: list[tuple[int, int]]
 ) -> None:
