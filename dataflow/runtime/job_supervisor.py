@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -115,8 +116,12 @@ class JobSupervisor:
         with contextlib.ExitStack() as held:
             try:
                 ends = await self._start(held)
-            except (OSError, ConfigError) as error:
-                await self._say(self._exited(CANNOT_START, f"the job process cannot be started: {error}"))
+            except Exception as error:  # whatever it is, the master has to hear of it
+                text = str(error)
+                if not isinstance(error, (OSError, ConfigError)):
+                    traceback.print_exception(error)
+                    text = f"{type(error).__name__}: {error}"
+                await self._say(self._exited(CANNOT_START, f"the job process cannot be started: {text}"))
                 return
             if self._ending is not None:  # nobody waits for it any more
                 self._signal(signal.SIGKILL)

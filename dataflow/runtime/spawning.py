@@ -151,11 +151,15 @@ def _modules_of(plan_json: bytes) -> list[str]:
 
 
 def _packages_in(bundle: bytes) -> list[str]:
-    """Names of the packages and modules at the top of a bundle, which is not unpacked."""
-    if not bundle:
+    """Names of the packages and modules at the top of a bundle, which is not unpacked.
+
+    None of what cannot be read: what is wrong with it is for the job process to find out and to say.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+            return sorted({name.partition("/")[0].removesuffix(".py") for name in archive.namelist()})
+    except Exception:  # zipfile raises many kinds
         return []
-    with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
-        return sorted({name.partition("/")[0].removesuffix(".py") for name in archive.namelist()})
 
 
 def _environment() -> dict[str, str]:

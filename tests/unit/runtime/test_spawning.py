@@ -167,6 +167,15 @@ def test_fork_begins_as_a_new_program_where_what_was_imported_would_be_wrong(
     play(scene)
 
 
+def test_bundle_that_is_no_archive_is_for_the_job_process_to_refuse(
+    play: Callable[[Callable[[Agent], Awaitable[None]]], None],
+) -> None:
+    async def scene(agent: Agent) -> None:
+        assert agent.end(*await agent.start(deploy(bundle=b"rubbish"))) == 0
+
+    play(scene)
+
+
 def test_server_ends_with_its_agent() -> None:
     script = (
         "import asyncio, os\n"
