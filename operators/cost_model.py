@@ -59,8 +59,9 @@ _LESS, _MORE = 0.95, 1.1  # of the load that a choice is best for, what it still
 _LESS_WORK, _MORE_WORK = 0.9, 1.25  # likewise of the work of exchanging
 _MORE_SPAN = 1.25  # of the span that the load asks for in any case, what longer rounds may make of it
 _HIGHER, _PATIENCE, _MOST_PATIENCE = 1.25, 4, 64  # of B, what is more than B; and measurements until that is believed
-_SILENT = 4  # measurements in which nothing passed, and each of which halves B
-_SURE = 2  # measurements in a row in which the link is full and something passes, until a lower B is believed
+_SILENT = 16  # what B is divided by at most where nothing passes, by 2 for each measurement
+_TRIED = 16  # measurements without a full link for which a B that has been raised is not taken for granted
+_SURE = 2  # measurements in which the link is full and something passes, until a lower B is believed
 _FAR_OFF, _PERSISTS = 1.5, 3  # measurements for which a choice that does not fit is kept, if it is not far off
 
 
@@ -90,14 +91,13 @@ class Known:
             seconds in which nothing held them back, processor seconds of computing and of exchanging, rounds.
         bandwidth: B, bytes per second.
         passed, busy_s: bytes and busy seconds of the measurements since the link became full; 0 while it is not.
-        fulls: measurements in a row in which the link was full and something passed.
-        silent: measurements in a row in which something waited, and nothing passed.
+        fulls: measurements in which something passed, since the link became full; once nothing did, since then.
         before: B before nothing passed; 0 if it did, or was found to be all that a link carries since.
         proven: most bytes per second that passed while the link was full, since anything was last seen to queue.
         least_delay_s: shortest mean delay of a measurement; slowly forgotten.
         higher: measurements in a row in which more passed than B, or in which all passes again.
         patience: how many it takes until B is raised.
-        raised: B has been raised, and the link has not been full since.
+        raised: measurements since B was raised, that one included; 0 once the link has been found full.
         unfit: how long the present choice has not been fitting, in measurements; counted twice if it is far off.
     """
 
@@ -110,14 +110,18 @@ class Known:
     passed: float = 0.0
     busy_s: float = 0.0
     fulls: int = 0
-    silent: int = 0
     before: float = 0.0
     proven: float = 0.0
     least_delay_s: float = math.inf
     higher: int = 0
     patience: int = _PATIENCE
-    raised: bool = False
+    raised: int = 0
     unfit: int = 0
+
+    @property
+    def sure(self) -> int:
+        """`fulls` until a lower B is believed: one more where silence is between them."""
+        return _SURE + 1 if self.before else _SURE
 
     @property
     def gradients_per_s(self) -> float:
@@ -177,6 +181,7 @@ class CostModel(BaseModel):
             rates: the measurement.
             peers: n - 1, nodes that are sent to.
         """
+        sure = known.sure
         known = self.learn(known, choice, rates, peers)
         pace = known.gradients_per_s
         if not (peers and pace):
@@ -185,7 +190,7 @@ class CostModel(BaseModel):
         if self.fits(choice, load, known.every, peers):
             return replace(known, unfit=0), choice
         unfit = 2 if load > _FAR_OFF * self._relief(choice) and self.partitions is None else 1
-        unfit = known.unfit + unfit * (_SURE if known.fulls == _SURE else 1)  # it has not been fitting for as long
+        unfit = known.unfit + unfit * (sure if known.fulls == sure else 1)  # it has not been fitting for as long
         if unfit < _PERSISTS:
             return replace(known, unfit=unfit), choice
         return replace(known, unfit=0), self.best(load, known.every, peers)
@@ -287,27 +292,32 @@ def _full(known: Known, rates: Rates) -> Known:
         higher=0,
     )
     if not rates.sent_nbytes:
-        silent, before = known.silent + 1, known.before or known.bandwidth
-        less = known.bandwidth / (2 if silent <= _SILENT else 1)
-        return replace(known, silent=silent, fulls=0, before=before, bandwidth=less)
+        return _silent(known)
     goodput, delay_s = known.passed / known.busy_s, _delay_s(rates)
-    least_s = _least(known, delay_s)
-    if known.fulls + 1 < _SURE:
-        return replace(known, fulls=known.fulls + 1, silent=0, least_delay_s=least_s)
+    sure, least_s = known.fulls + 1 >= known.sure, _least(known, delay_s)
+    known = replace(known, fulls=known.fulls + 1, least_delay_s=least_s)
+    if not sure:
+        return known
     # Nodes that are far from each other wait for what is on its way as if it queued, and more partitions do not help
     # them: while delays are as short as ever, a link carries what it did.
     proven = goodput if delay_s > 2 * known.least_delay_s else max(known.proven, goodput)
-    return replace(
-        known,
-        fulls=known.fulls + 1,
-        silent=0,
-        before=0.0,
-        proven=proven,
-        bandwidth=max(goodput, proven / 2),
-        least_delay_s=least_s,
-        patience=min(2 * known.patience, _MOST_PATIENCE) if known.raised else known.patience,
-        raised=False,
-    )
+    return replace(_too_much(known), before=0.0, proven=proven, bandwidth=max(goodput, proven / 2))
+
+
+def _silent(known: Known) -> Known:
+    """What a link says on which nothing passes: B may be less, but is what it was if all passes again.
+
+    Not so a B that has just been raised: that was too much.
+    """
+    if 0 < known.raised <= _TRIED:
+        return replace(_too_much(known), fulls=0, bandwidth=known.bandwidth / 2)
+    before, fulls = known.before or known.bandwidth, known.fulls if known.before else 0
+    return replace(known, fulls=fulls, before=before, bandwidth=max(known.bandwidth / 2, before / _SILENT))
+
+
+def _too_much(known: Known) -> Known:
+    """It takes twice as long until B is raised again if what it had been raised to is more than the link carries."""
+    return replace(known, patience=min(2 * known.patience, _MOST_PATIENCE), raised=0) if known.raised else known
 
 
 def _not_full(known: Known, rates: Rates) -> Known:
@@ -315,11 +325,12 @@ def _not_full(known: Known, rates: Rates) -> Known:
     more = known.before > 0 or rates.goodput > _HIGHER * known.bandwidth
     higher = known.higher + 1 if more else 0
     least_s = _least(known, _delay_s(rates))
-    known = replace(known, passed=0.0, busy_s=0.0, fulls=0, silent=0, higher=higher, least_delay_s=least_s)
+    raised = known.raised + 1 if known.raised else 0
+    known = replace(known, passed=0.0, busy_s=0.0, fulls=0, higher=higher, raised=raised, least_delay_s=least_s)
     if higher < known.patience:
         return known
     bandwidth = max(known.before, min(rates.goodput, 2 * known.bandwidth))
-    return replace(known, bandwidth=bandwidth, before=0.0, higher=0, raised=True)
+    return replace(known, bandwidth=bandwidth, before=0.0, higher=0, raised=1)
 
 
 def _delay_s(rates: Rates) -> float:

@@ -255,6 +255,38 @@ def test_link_that_carries_a_thousandth_after_a_silence_is_tried_for_more_ever_l
     assert choice.partitions > 100
 
 
+@pytest.mark.parametrize(("bandwidth", "right"), [(60e6, 6), (20e6, 17), (5e6, 67)])
+@pytest.mark.parametrize("burst", [1, 2])
+def test_slow_link_whose_acknowledgements_come_in_every_other_measurement_has_the_right_p(bandwidth, right, burst):
+    known, choice, chosen, passing = Known(), Choice(3, 1), [], itertools.cycle([burst, 0])
+    for _ in range(600):
+        measured = world(bandwidth, choice)
+        if measured.blocked_s:
+            measured = rates(bandwidth * next(passing), 1.0, steps=measured.steps, blocked=2 * measured.blocked_s)
+        known, choice = MEASURED.decide(known, choice, measured, PEERS)
+        chosen.append(choice)
+    assert set(chosen[300:]) == {(right, 1)}
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_silence_between_full_measurements_costs_no_more_than_silence_by_itself(passes):
+    """B is at least half of the 100 MB/s that pass where anything does, and a sixteenth of that where nothing does."""
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    for something in passes:
+        measured = full(100e6, choice) if something else rates(0.0, 1.0, steps=0, blocked=1.0)
+        known = MEASURED.learn(known, choice, measured, PEERS)
+        assert known.bandwidth > 49e6 / 16
+
+
+def test_link_that_is_silent_now_and_then_is_given_its_bandwidth_back_each_time_as_soon():
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    before = known.bandwidth
+    for _ in range(20):
+        for measured in [rates(0.0, 1.0, steps=0, blocked=1.0)] * 3 + [at_ease(125e6, choice)] * 24:
+            known = MEASURED.learn(known, choice, measured, PEERS)
+        assert (known.bandwidth, known.before, known.patience) == (before, 0.0, 4)
+
+
 def test_given_bandwidth_is_taken_as_it_is():
     cost = CostModel(model_nbytes=M, bandwidth=30e6)
     _, chosen = run(cost, Known(), cost.first(PEERS), [125e6] * 12)
