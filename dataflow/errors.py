@@ -56,6 +56,10 @@ class OperatorError(AkoError):
     exit_code = 1
 
 
+class BeginAnewError(OperatorError):
+    """A node cannot go on with what it has: its job process ends, and is started again like one that has died."""
+
+
 class WireError(AkoError):
     """A frame, handshake or control message breaks the protocol."""
 

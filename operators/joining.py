@@ -6,7 +6,7 @@ in the model that it is lent, or in what is sent to it from the number on that i
 
 from __future__ import annotations
 
-from dataflow.errors import OperatorError
+from dataflow.errors import BeginAnewError
 from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator, Sample
@@ -21,7 +21,7 @@ from operators.window import WindowState
 
 Outgoing = WindowState | KeptState
 
-_FIX = "it begins anew when it is started again; larger mini-batches or a codec make less to be kept"
+_FIX = "it is started again and begins anew; larger mini-batches or a codec make less to be kept"
 
 
 class Talk(Operator):
@@ -92,7 +92,7 @@ class Talk(Operator):
         match word.kind:
             case "late" if roll.is_welcome(word):
                 what = "took so long to catch up that what another node keeps for it became too much"
-                raise OperatorError(what, got=f"gradient {word.number} of node {member} meanwhile", fix=_FIX)
+                raise BeginAnewError(what, got=f"gradient {word.number} of node {member} meanwhile", fix=_FIX)
             case "welcome":
                 roll.welcomed(word)
             case "begun":

@@ -69,11 +69,13 @@ class NodeFailed:
         node: its number.
         text: the error.
         where: operator and the user's ``file:line``, as far as known.
+        anew: it can go on if it is started again, like one that has died.
     """
 
     node: int
     text: str
     where: str = ""
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,7 +274,7 @@ class JobCoordinator:
             return self._on_gone(node, Life.GONE, now)
         if self.nodes[node].life not in (Life.JOINING, Life.ALIVE):
             return []  # what becomes of a process that has done its part, or is no member, changes nothing
-        if self.nodes[node].new and self.state is JobState.RUNNING:
+        if (event.anew or self.nodes[node].new) and self.state is JobState.RUNNING:
             return [KillNodes((node,)), *self._dies(node, Life.DYING, text, now)]
         return self._go(Trigger.NODE_FAILED, now, reason, node)
 

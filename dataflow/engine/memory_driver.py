@@ -44,7 +44,7 @@ from dataflow.engine.events import (
 )
 from dataflow.engine.loading import LoadedNode, load_node, load_nodes
 from dataflow.engine.node_engine import NodeEngine
-from dataflow.errors import AkoError, JobFailedError
+from dataflow.errors import AkoError, BeginAnewError, JobFailedError
 from dataflow.operators_api import Adjustment, Artifact
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.reports import OperatorReport
@@ -116,7 +116,7 @@ class MemoryDriver:
         """Open every operator, run until every node that is not vacant or buried has ended, and return what came out.
 
         Raises:
-            AkoError: an operator raised.
+            AkoError: an operator raised; not a `BeginAnewError`, of which its node dies.
             JobFailedError: the nodes wait for each other for ever.
         """
         for loaded in self.run.nodes:
@@ -284,6 +284,8 @@ class MemoryDriver:
                 self._put(("control", node), node, command)
             case Ended():
                 self.run.ended.add(node)
+            case Failed(BeginAnewError()):
+                self.bury(node)
             case Failed(error):
                 raise error
 

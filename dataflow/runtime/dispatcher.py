@@ -384,7 +384,7 @@ class Dispatcher:
                 run.feed(co.NodePaused(node, message.paused.number))
             case "failed":
                 failed = message.failed
-                run.feed(co.NodeFailed(node, failed.text, failed.where))
+                run.feed(co.NodeFailed(node, failed.text, failed.where, failed.anew))
 
     def _see(self, run: JobRun, statistics: pb.NodeStatistics) -> None:
         """Nodes that another one has received something of since it told the last time were alive then."""

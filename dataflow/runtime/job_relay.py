@@ -14,7 +14,7 @@ from typing import Protocol
 from dataflow.engine.checkpoints import Resumption, encode
 from dataflow.engine.events import Snapshot
 from dataflow.engine.membership import Members
-from dataflow.errors import CheckpointError
+from dataflow.errors import BeginAnewError, CheckpointError
 from dataflow.operators_api import Adjustment, Artifact
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.frames import pack_frame, read_frame
@@ -131,7 +131,9 @@ class JobRelay:
         # The one boundary between the user's code, which may raise anything, and the master, which must be told.
         except Exception as error:
             text, where = self._explain(error)
-            self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where)))
+            self._send(
+                pb.ProcessMessage(failed=pb.Failed(text=text, where=where, anew=isinstance(error, BeginAnewError)))
+            )
             return False
         epoch = self._driver.epoch if self._driver else 0
         self._send(pb.ProcessMessage(ended=pb.Ended(statistics=statistics_to_wire(statistics), epoch=epoch)))

@@ -43,7 +43,7 @@ from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.loading import LoadedNode, load_node, load_nodes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import RecordedEngine
-from dataflow.errors import AkoError
+from dataflow.errors import AkoError, BeginAnewError
 from dataflow.observe.events import Adjustment as AdjustmentStep
 from dataflow.observe.events import JobEvent, NodeChange
 from dataflow.operators_api import Adjustment, Artifact
@@ -407,7 +407,8 @@ class Simulator:
         self._inform(co.NodeEnded(node, self._engines[node].statistics()))
 
     def _node_failed(self, node: int, command: Failed) -> None:
-        self._inform(co.NodeFailed(node, str(command.error), command.error.where))
+        error = command.error
+        self._inform(co.NodeFailed(node, str(error), error.where, isinstance(error, BeginAnewError)))
 
     def _inform(self, event: co.Event) -> None:
         """Have the coordinator hear from a node."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.known_answers.rejoining import assert_accounted_for, borrowed, clocks_of, first, rejoining_job, settled
-from tests.known_answers.simulated import simulate
+from tests.known_answers.simulated import simulate, simulator
 
 LONG = 90
 """Gradients of a worker: virtual seconds pass before one is started again."""
@@ -30,3 +30,16 @@ def test_bulk_synchronous_worker_that_fails_and_comes_back_makes_every_later_ste
     nodes = simulate(graph, 4, seed=3, faults=("fail:1@0.2+0.3",), rate=1e6, latency_s=0.0005).nodes
     assert [clocks_of(node).made for node in nodes] == [LONG] * 4
     assert 0 < first(nodes[1]) < LONG
+
+
+def test_worker_that_catches_up_too_slowly_is_started_again_and_the_job_goes_on() -> None:
+    job = simulator(
+        rejoining_job(0, slack=2, rounds=LONG, cap_nbytes=1),
+        4,
+        seed=3,
+        faults=("fail:1@0.2+0.3",),
+        rate=1e6,
+        latency_s=0.0005,
+    )
+    run = job.run()
+    assert run.state == "FINISHED", run.reason

@@ -175,6 +175,32 @@ def test_error_of_an_operator_fails_the_job_at_once() -> None:
     assert finish == co.Finish(JobState.FAILED, cause, "", 1)
 
 
+def test_node_that_has_to_begin_anew_dies_of_that_and_is_started_again() -> None:
+    job, late = running(2), co.NodeFailed(1, "it is too late", "talk", anew=True)
+    assert job.handle(late, 20.0)[:2] == [
+        co.KillNodes((1,)),
+        co.ChangeNode(1, Life.DYING, 0, 2, "it is too late at talk"),
+    ]
+    change, timer = job.handle(co.NodeExited(1, KILLED), 20.1)
+    assert change == co.ChangeNode(1, Life.WAITING, 0, 2, "it is too late at talk")
+    assert isinstance(timer, co.SetTimer)
+    assert co.Deploy(1, 1) in job.handle(co.Tick(), timer.at_s)
+
+
+def test_node_that_has_to_begin_anew_again_and_again_is_given_up_and_the_job_goes_on() -> None:
+    job, now = running(2), 20.0
+    for _ in range(4):
+        job.handle(co.NodeFailed(1, "it is too late", anew=True), now)
+        timer = job.handle(co.NodeExited(1, KILLED), now)[-1]
+        if isinstance(timer, co.SetTimer):
+            now = timer.at_s
+        job.handle(co.Tick(), now)
+        job.handle(co.NodePrepared(1, "host:1"), now)
+        job.handle(co.NodeReady(1), now)
+    assert job.nodes[1].life is Life.GONE
+    assert job.state is JobState.RUNNING
+
+
 def test_stalled_node_is_killed_and_started_again_once_its_process_is_gone() -> None:
     job = running(2)
     assert job.handle(co.NodeStalled(1, "no progress for 2.0 s"), 20.0) == [

@@ -349,6 +349,24 @@ def test_link_that_breaks_first_does_not_hide_the_node_that_failed(tmp_path: Pat
     play(tmp_path, scene)
 
 
+def test_process_that_has_to_begin_anew_is_started_again_and_its_job_goes_on(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        left, right = world.attach("a"), world.attach("b")
+        job = world.submit("one", nodes=2)
+        for session, address in ((left, "127.0.0.1:1"), (right, "127.0.0.1:2")):
+            world.say(session, job, prepared=pb.Prepared(address=address))
+        for session in (left, right):
+            world.say(session, job, ready=pb.Ready())
+        world.say(right, job, failed=pb.Failed(text="it is too late", anew=True))
+        world.dispatcher.heard(right, pb.AgentMessage(exited=pb.ProcessExited(job=job, status=-9)))
+        assert world.state(job)[0] == "RUNNING"
+        assert world.change(job, 1) == ("waiting", 0, "it is too late")
+        world.wait(job, 5.0)
+        assert world.change(job, 1)[:2] == ("joining", 1)
+
+    play(tmp_path, scene)
+
+
 def test_agent_cannot_speak_for_a_job_that_is_not_on_it(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.attach("a")

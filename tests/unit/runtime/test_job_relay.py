@@ -12,7 +12,7 @@ import pytest
 from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Member, Resumption, describe
 from dataflow.engine.events import Snapshot
 from dataflow.engine.membership import Members
-from dataflow.errors import AuthError, OperatorError
+from dataflow.errors import AuthError, BeginAnewError, OperatorError
 from dataflow.operators_api import Artifact
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.frames import pack_frame, read_frame
@@ -187,6 +187,7 @@ def test_later_memberships_are_met_trouble_is_told_and_the_end_names_the_newest(
         ("connect", AuthError(what="the token is wrong")),
         ("start", ValueError("anything")),
         ("wait", OperatorError(what="it raised")),
+        ("wait", BeginAnewError(what="it is too late")),
     ],
 )
 def test_failure_is_told_and_the_process_stays_until_it_is_asked_to_leave(method: str, error: Exception) -> None:
@@ -197,6 +198,7 @@ def test_failure_is_told_and_the_process_stays_until_it_is_asked_to_leave(method
                 agent.tell(STOP)
         failed = message.failed
         assert (failed.text, failed.where) == (f"{error}", "my_job.py:3")
+        assert failed.anew == isinstance(error, BeginAnewError)
         assert not await agent.leave()
         assert agent.driver is not None
         assert agent.driver.calls[-1] == "close"
