@@ -341,8 +341,10 @@ class JobRun:
             make = keeping(folder, self.id, self.spec, self._nodes.plan, self._clock)
             self._keeper = CheckpointKeeper(make, self.warn)
             for each in range(self.spec.places):
-                if not self.hears(each):
+                if not self.hears(each) or self._coordinator.nodes[each].incarnation:
                     self._keeper.leave(each)
+                if self.hears(each):
+                    self._keeper.join(each)  # changes nothing for one that has been there from the first on
         self._keeper.take(node, chunk)
 
     def warn(self, text: str) -> None:

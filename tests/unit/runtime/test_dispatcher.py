@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import threading
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from dataflow.engine import coordination as co
+from dataflow.engine.checkpoints import encode
 from dataflow.engine.coordinator import Deadlines
+from dataflow.engine.events import Snapshot
 from dataflow.errors import ConfigError, MasterError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.message import Tick
@@ -19,7 +22,9 @@ from dataflow.plan.job import JobSpec, StopRules
 from dataflow.runtime import dispatcher as dispatchers
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
+from dataflow.runtime.checkpoint_store import newest_whole
 from dataflow.runtime.dispatcher import PAST_S, Dispatcher
+from dataflow.runtime.folders import LocalFolder
 from dataflow.runtime.store import Store
 from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
@@ -363,6 +368,37 @@ def test_process_that_has_to_begin_anew_is_started_again_and_its_job_goes_on(tmp
         assert world.change(job, 1) == ("waiting", 0, "it is too late")
         world.wait(job, 5.0)
         assert world.change(job, 1)[:2] == ("joining", 1)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_first_checkpoint_is_whole_without_a_node_that_catches_up(tmp_path: Path, restarted: bool) -> None:
+    async def scene(world: World) -> None:
+        left, right = world.attach("a", "life a"), world.attach("b", "life b")
+        job = world.submit("one", nodes=2)
+        for session, address in ((left, "127.0.0.1:1"), (right, "127.0.0.1:2")):
+            world.say(session, job, prepared=pb.Prepared(address=address))
+        for session in (left, right):
+            world.say(session, job, ready=pb.Ready())
+        world.dispatcher.heard(right, pb.AgentMessage(exited=pb.ProcessExited(job=job, status=-9)))
+        world.wait(job, 5.0)
+        said = pb.ProcessMessage(prepared=pb.Prepared(address="127.0.0.1:3"))
+        world.dispatcher.heard(right, pb.AgentMessage(from_process=pb.FromProcess(job=job, start=1, message=said)))
+        assert world.change(job, 1)[:2] == ("alive", 1)
+        run = world.dispatcher.run(job)
+        assert run is not None
+        if restarted:
+            world.restart()
+            run = world.dispatcher.run(job)
+            assert run is not None
+        data = encode(Snapshot(0, "a", ("worker",), 10, 10, {}, {}))
+        run.checkpoint(0, pb.CheckpointChunk(number=10, data=data, last=True))
+        run.close()
+        for thread in threading.enumerate():
+            if thread.name == "checkpoints":
+                await asyncio.to_thread(thread.join, 30)
+        assert newest_whole(LocalFolder(world.store.checkpoints / job))[0].number == 10
 
     play(tmp_path, scene)
 
