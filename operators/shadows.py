@@ -108,6 +108,7 @@ class ShadowsState(State):
         values = cast("Vector", weights.values)
         run.newest, run.clocks[weights.to] = weights, weights.clock
         if weights.to in run.shadows:
+            self._taus.clear()  # it has been answered all of this server's runs: those left are of another sharding
             return replace(weights, values=run.code(weights.to, values, rate))
         run.shadows[weights.to] = values
         return weights
@@ -153,7 +154,7 @@ class ShadowsState(State):
         return {f"{start}:{stop}/taus": each for (start, stop), each in taus.items()}
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Know no worker any more; codes go on with the taus."""
+        """Know no worker any more; codes go on with the taus of runs that there still are, if they fit the codec."""
         self._runs.clear()
         self._taus = {_cells(name): np.array(taus, np.float32) for name, taus in tensors.items()}
 

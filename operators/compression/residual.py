@@ -148,15 +148,11 @@ class Residual(State):
             yield Sample("residual_norm", float(np.linalg.norm(self.values)))
 
     def go_on(self, taus: Vector) -> None:
-        """Go on with thresholds that were adapted before, if they are adapted; see `taus`.
+        """Go on with thresholds that were adapted before, if they are adapted, and those are of as many layers.
 
-        Raises:
-            ValueError: they are not of as many layers.
+        Others are those of a codec that has been changed since: they are adapted anew. See `taus`.
         """
-        if isinstance(self.codec, Threshold) and self.codec.tau is None:
-            if taus.shape != self._taus.shape:
-                what = f"the residual has {self._taus.size} taus, got {taus.shape}"
-                raise ValueError(what)
+        if isinstance(self.codec, Threshold) and self.codec.tau is None and taus.shape == self._taus.shape:
             self._taus[:] = taus
 
     def snapshot(self) -> dict[str, np.ndarray]:

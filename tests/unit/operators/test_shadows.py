@@ -201,6 +201,23 @@ def test_taus_of_answers_go_on_after_a_checkpoint_and_shadows_do_not():
     assert other.kept()[name] == pytest.approx(kept[name] * np.exp(-0.1))
 
 
+@pytest.mark.parametrize("per_layer", [True, False])
+def test_taus_of_another_codec_or_sharding_are_not_gone_on_with(per_layer):
+    layers, codecs = (0, 2, 6), [Threshold(density=0.25, per_layer=each) for each in (per_layer, not per_layer)]
+    kept = make(codecs[0], layers)
+    for start, stop in ((0, 2), (2, 4)):
+        for clock in (1, 2):
+            kept.answer(weights(0, clock, vector(*range(0, 4 * clock, clock)), start, stop))
+    assert sorted(kept.kept()) == ["0:2/taus", "2:4/taus"]
+    shadows, anew = make(codecs[1], layers), make(codecs[1], layers)
+    shadows.restore(kept.kept())
+    for state in (shadows, anew):
+        state.answer(weights(0, 3, vector(1, 2, 3, 4), 0, 2))
+        state.answer(weights(0, 4, vector(2, 4, 6, 8), 0, 2))
+    assert shadows.kept().keys() == anew.kept().keys() == {"0:2/taus"}
+    assert shadows.kept()["0:2/taus"].tolist() == anew.kept()["0:2/taus"].tolist()
+
+
 def test_taus_that_are_given_are_not_kept():
     shadows = make(UNIT)
     shadows.answer(weights(0, 1, vector(*range(8))))

@@ -216,6 +216,9 @@ def test_taus_of_edges_go_on_after_a_checkpoint() -> None:
     again.resume(kept, 1, {1: 1})
     assert again.kept()["taus/2"].tolist() == kept["taus/2"].tolist()
     assert kept["taus/2"] > 0
+    _, other, _ = states(weights=512, codec=parse_codec("threshold:density=0.1:per_layer=true"), layers=(0, 100))
+    other.resume(kept, 1, {1: 1})  # it has one tau for each layer, and finds them anew
+    assert not any(name.startswith("taus") for name in other.tensors())
 
 
 def test_sum_in_a_code_of_few_bytes_leaves_in_one_message_and_the_last_whole_in_frames() -> None:
