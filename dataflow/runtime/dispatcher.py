@@ -338,8 +338,13 @@ class Dispatcher:
         while self._past and self._clock.now() - self._past[0][0] >= PAST_S:
             self._past.popleft()
 
+    def _part(self, session: AgentSession, job: str) -> tuple[JobRun | None, int | None]:
+        """A job, and the number of the node in it that an agent runs; None if another agent has its place by now."""
+        run, node = self._runs.get(job), session.jobs.get(job)
+        return run, node if run is not None and node is not None and run.sessions.get(node) is session else None
+
     def _from_process(self, session: AgentSession, message: pb.FromProcess) -> None:
-        run, node = self._runs.get(message.job), session.jobs.get(message.job)
+        run, node = self._part(session, message.job)
         if run is None or node is None or message.start != run.start_number(node):
             return
         if not (run.ended or run.hears(node) or message.message.HasField("paused")):
@@ -399,13 +404,13 @@ class Dispatcher:
         """Bury nodes whose job process has come to a stop under an agent that is well."""
         now = self._clock.now()
         for job, still_s in session.progressed(progress, now).items():
-            run, node = self._runs.get(job), session.jobs.get(job)
+            run, node = self._part(session, job)
             if run is not None and node is not None and still_s >= STALLED_S and run.runs(node):
                 run.feed(co.NodeStalled(node, f"its job process did nothing for {still_s:.1f} s"))
         self._settle()
 
     def _log_lines(self, session: AgentSession, message: pb.LogLines) -> None:
-        run, node = self._runs.get(message.job), session.jobs.get(message.job)
+        run, node = self._part(session, message.job)
         if run is not None and node is not None:
             for line in message.lines:
                 line.node = node
@@ -413,7 +418,7 @@ class Dispatcher:
             run.bell.ring()
 
     def _exited(self, session: AgentSession, message: pb.ProcessExited) -> None:
-        run, node = self._runs.get(message.job), session.jobs.get(message.job)
+        run, node = self._part(session, message.job)
         if run is not None and node is not None and message.start != run.start_number(node):
             return  # one that was buried, and its successor has been started
         session.jobs.pop(message.job, None)

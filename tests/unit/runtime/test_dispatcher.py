@@ -208,6 +208,39 @@ def test_node_that_attaches_while_a_job_runs_joins_it_if_that_has_room(tmp_path:
     play(tmp_path, scene)
 
 
+def test_node_whose_place_was_taken_while_it_was_away_is_free_once_its_process_is_gone(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        first, away = world.attach("first"), world.attach("away", "its life")
+        job = world.submit("op", nodes=2, max_nodes=2)
+        start(world, [away, first], job)
+        number = 0  # places are given in the order of names
+        world.dispatcher.detach(away, "its connection broke")
+        world.wait(job, 11.0)
+        heir = world.attach("heir")
+        assert on(world) == {"first": job, "heir": job}
+        prepared = pb.ProcessMessage(prepared=pb.Prepared(address="127.0.0.1:1"))
+        said = pb.FromProcess(job=job, start=1, message=prepared)
+        world.dispatcher.heard(heir, pb.AgentMessage(from_process=said))
+        assert world.change(job, number)[:2] == ("alive", 1)
+
+        away = world.attach("away", "its life", [held(job, number)], connection=2)
+        assert (await heard(away), on(world)["away"]) == ((job, "kill"), job)
+        lines = pb.LogLines(job=job, lines=[pb.LogLine(text="last words")])
+        world.dispatcher.heard(away, pb.AgentMessage(log_lines=lines))
+        assert world.store.log_lines(job, 0) == []  # they are none of the heir's
+        for _ in range(2):
+            world.dispatcher.heard(away, pb.AgentMessage(heartbeat=pb.Heartbeat(progress={job: 7})))
+            world.clock.now_s += 3.0
+        assert world.change(job, number)[:2] == ("alive", 1)
+        world.dispatcher.heard(away, pb.AgentMessage(exited=pb.ProcessExited(job=job, status=-9)))
+        assert on(world) == {"first": job, "heir": job, "away": ""}
+        assert world.change(job, number)[:2] == ("alive", 1)
+        world.submit("next")
+        assert on(world)["away"]
+
+    play(tmp_path, scene)
+
+
 def test_nodes_that_a_waiting_job_could_use_join_no_other(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         first = world.attach("node-0")
