@@ -17,6 +17,7 @@ class NodeChange:
         incarnation: how often it had been started before.
         reason: why it died; empty otherwise.
         wall_s: seconds since 1970-01-01 UTC, at the master.
+        name: of the node that it happened to, another one may have its number later; empty in a simulation.
     """
 
     node: int
@@ -24,6 +25,7 @@ class NodeChange:
     incarnation: int
     reason: str
     wall_s: float
+    name: str = ""
 
     def __str__(self) -> str:
         """What has happened, in words and one line."""

@@ -65,6 +65,7 @@ def make_record(
     warnings: list[JsonValue] = list(spec.warnings)
     away: list[JsonValue] = []
     changes: list[dict[str, JsonValue]] = []
+    names: dict[tuple[int, int], str] = {}
     adjustments: list[JsonValue] = []
     last: JobEvent | None = None
     run_s = 0.0
@@ -78,6 +79,7 @@ def make_record(
             for_s = event.master_away[1] - event.master_away[0]
             away.append({"from_s": max(0.0, event.elapsed_s - for_s), "to_s": event.elapsed_s})
         if event.change is not None:
+            names[event.change.node, event.change.incarnation] = event.change.name
             change = asdict(event.change)
             changes.append({"time_s": event.elapsed_s, **{name: change[name] for name in _OF_CHANGES}})
         if event.adjustment is not None:
@@ -105,8 +107,8 @@ def make_record(
         "adjustments": adjustments,
         "reports": list(reports),
         "totals": _totals([*died, *by_node], reports),
-        "nodes": [_node(each, node_names) for each in by_node],
-        "earlier": [_node(each, node_names) for each in died],
+        "nodes": [_node(each, names, node_names) for each in by_node],
+        "earlier": [_node(each, names, node_names) for each in died],
         "links": _links(by_node),
         "master_away": away,
         "series": [asdict(point) for point in series],
@@ -142,12 +144,20 @@ def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str,
     }
 
 
-def _node(statistics: NodeStatistics, names: Sequence[str]) -> JsonValue:
+def _node(statistics: NodeStatistics, names: Mapping[tuple[int, int], str], newest: Sequence[str]) -> JsonValue:
+    """An entry of ``nodes``.
+
+    Args:
+        statistics: what an incarnation has counted.
+        names: what nodes were called then, by number and incarnation, as far as known.
+        newest: what they are called at last, by number.
+    """
     node, cpu = statistics.node, statistics.processor
+    last = newest[node] if node < len(newest) else f"node-{node}"
     return {
         "node": node,
         "incarnation": statistics.incarnation,
-        "name": names[node] if node < len(names) else f"node-{node}",
+        "name": names.get((node, statistics.incarnation)) or last,
         "steps": statistics.steps,
         "tasks": statistics.tasks,
         "running_s": statistics.running_s,

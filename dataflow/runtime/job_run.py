@@ -456,6 +456,7 @@ class JobRun:
             epoch=command.epoch,
             reason=command.reason,
             wall_s=self._clock.wall(),
+            name=self.status.node_names[command.node],
         )
         self.status.changes[command.node].CopyFrom(change)
         self._store.set_status(self.status)

@@ -122,7 +122,7 @@ def members_from_wire(message: pb.Connect) -> Members:
 
 def change_from_wire(message: pb.NodeChange) -> NodeChange:
     """What has become of a node, of a control message."""
-    return NodeChange(message.node, message.life, message.incarnation, message.reason, message.wall_s)
+    return NodeChange(message.node, message.life, message.incarnation, message.reason, message.wall_s, message.name)
 
 
 def event_from_wire(message: pb.JobEvent) -> JobEvent:

@@ -198,20 +198,22 @@ class JobWarning(_message.Message):
     def __init__(self, text: _Optional[str] = ...) -> None: ...
 
 class NodeChange(_message.Message):
-    __slots__ = ("node", "life", "incarnation", "epoch", "reason", "wall_s")
+    __slots__ = ("node", "life", "incarnation", "epoch", "reason", "wall_s", "name")
     NODE_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WALL_S_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     node: int
     life: str
     incarnation: int
     epoch: int
     reason: str
     wall_s: float
-    def __init__(self, node: _Optional[int] = ..., life: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., wall_s: _Optional[float] = ...) -> None: ...
+    name: str
+    def __init__(self, node: _Optional[int] = ..., life: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., wall_s: _Optional[float] = ..., name: _Optional[str] = ...) -> None: ...
 
 class StateChange(_message.Message):
     __slots__ = ("state", "reason", "stopped_by")

@@ -81,6 +81,22 @@ def test_record_holds_incarnations_that_died_and_counts_them_in_totals() -> None
     assert (totals["gradients"], totals["tasks"], totals["sent_nbytes"]) == (37, 16, 10)
 
 
+def test_record_calls_an_incarnation_what_its_node_was_called_then() -> None:
+    changes = [
+        NodeChange(1, "left", 0, "it was drained", 101.0, "right"),
+        NodeChange(1, "joining", 1, "newcomer has come in the place of right", 102.0, "newcomer"),
+        NodeChange(1, "alive", 1, "", 103.0, "newcomer"),
+    ]
+    events = [JobEvent(index, 101.0, 1.0, node=1, change=change) for index, change in enumerate(changes)]
+    last, died = [NodeStatistics(0), NodeStatistics(1, incarnation=1)], [NodeStatistics(1)]
+    record = make_record(SPEC, events, last, {}, ["left", "newcomer"], earlier=died)
+    nodes, earlier = record["nodes"], record["earlier"]
+    assert isinstance(nodes, list)
+    assert isinstance(earlier, list)
+    assert [each["name"] for each in nodes] == ["left", "newcomer"]
+    assert [each["name"] for each in earlier] == ["right"]
+
+
 def test_record_totals_hold_the_mean_of_the_nodes_newest_compression_ratios() -> None:
     totals = make_record(SPEC, EVENTS, CODED, {})["totals"]
     assert isinstance(totals, dict)

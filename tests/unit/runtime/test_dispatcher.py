@@ -197,6 +197,9 @@ def test_node_that_attaches_while_a_job_runs_joins_it_if_that_has_room(tmp_path:
         world.dispatcher.heard(newcomer, pb.AgentMessage(exited=exited))
         assert on(world) == {"node-0": job, "newcomer": "", "late": job}
         assert world.change(job, 1)[2] == "late has come in the place of newcomer"
+        changes = [event.change for event in world.store.events(job, 0) if event.HasField("change")]
+        named = [(change.life, change.name) for change in changes if change.node == 1]
+        assert named[-2:] == [("left", "newcomer"), ("joining", "late")]
         assert world.dispatcher.nodes()[-1].name == "late"
 
         gone = pb.ProcessExited(job=job, status=1, start=1)
