@@ -43,12 +43,12 @@ class Talk(Operator):
 
     def ready(self, roll: RollState, course: CourseState) -> bool:
         """Whether anything is due, or the end."""
-        return bool(roll.due()) or roll.is_over(closed=course.closed)
+        return bool(roll.due() or roll.unaware(closed=course.closed)) or roll.is_over(closed=course.closed)
 
     def process(
         self, tick: Tick, roll: RollState, course: CourseState, window: Outgoing, clocks: ClocksState, node: NodeContext
     ) -> Emissions:
-        """Say what is due; at the end, how many gradients there were."""
+        """Say what is due; how many gradients there were, once there are no more."""
         while due := roll.due():
             match due:
                 case "answer":
@@ -68,10 +68,14 @@ class Talk(Operator):
                     roll.idle = True
                 case _:
                     yield from self._settle(roll, course, window, clocks)
+        # At once, though this node stays for those that are late: they may need what others make without its gradients.
+        for member in roll.unaware(closed=course.closed):
+            roll.has_told(member)
+            yield self.words(Word("through", node.index, member, number=course.number), to=member)
         if roll.is_over(closed=course.closed):
-            # Alone, there is nobody to talk to from the start.
-            for member in (*roll.peers, roll.node) if course.closed else roll.peers:
-                yield self.words(Word("through", node.index, member, number=course.number), to=member)
+            if not roll.settled:
+                for member in (*roll.peers, roll.node) if course.closed else roll.peers:
+                    yield self.words(Word("through", node.index, member, number=course.number), to=member)
             yield EndOfData()
 
     def on_left(self, member: int, roll: RollState, window: Outgoing) -> Emissions:

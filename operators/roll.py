@@ -81,6 +81,7 @@ class RollState(State):
         self._donor: int | None = None
         self._told = False
         self._ended: set[int] = set()
+        self._aware: set[int] = set()
         if not self.settled:
             self.late.add(node)
 
@@ -117,6 +118,7 @@ class RollState(State):
     def join(self, member: int) -> None:
         """Note that a member has come back, to be welcomed."""
         self.gone.discard(member)
+        self._aware.discard(member)
         self.late.add(member)
         self._waiting.append(member)
 
@@ -135,6 +137,21 @@ class RollState(State):
         if not self._welcomes:
             return "" if self.idle else "idle" if self._ended - self.gone else "alone"
         return "" if self._donor in self._welcomes else "borrow"
+
+    def unaware(self, *, closed: bool) -> tuple[int, ...]:
+        """Those that have caught up, also this node, and have not been told that it makes no more gradients.
+
+        Args:
+            closed: it makes no more.
+        """
+        if not (closed and self.settled):
+            return ()
+        there = (*self.peers, self.node)
+        return tuple(member for member in there if member not in self._aware and member not in self.late)
+
+    def has_told(self, member: int) -> None:
+        """Note that a member is told that this node makes no more gradients."""
+        self._aware.add(member)
 
     def is_over(self, *, closed: bool) -> bool:
         """Whether nobody needs a word of this node any more.

@@ -101,6 +101,25 @@ def test_roll_is_not_over_while_a_joiner_has_not_settled():
     assert roll.is_over(closed=True)
 
 
+def test_roll_of_a_node_that_is_through_tells_each_once_it_has_caught_up_and_again_if_it_comes_back():
+    roll = RollState(0, MEMBERS, 0)
+    roll.leave(1)
+    roll.join(1)
+    roll.welcome()
+    assert roll.unaware(closed=False) == ()
+    assert roll.unaware(closed=True) == (2, 3, 0)
+    for member in (2, 3, 0):
+        roll.has_told(member)
+    assert roll.unaware(closed=True) == ()
+    roll.late.discard(1)
+    assert roll.unaware(closed=True) == (1,)
+    roll.leave(2)
+    roll.join(2)
+    roll.late.discard(2)
+    assert roll.unaware(closed=True) == (1, 2)
+    assert joiner().unaware(closed=True) == ()
+
+
 def test_roll_numbers_of_incarnations_differ():
     turns = []
     for incarnation in (0, 1, 2):
