@@ -265,9 +265,7 @@ class SharedReplicaState(VectorState):
 
     def tick(self) -> Iterator[Notice]:
         """With a period: make the sums of all neighbours who have not been told what has changed; who is to be told."""
-        for neighbour, side in self.sharing.sides.items():
-            if side.owed and not side.closed:
-                yield self._queue(neighbour)
+        yield from self._queue_owed()
 
     def take(self, notice: Notice, workers: int) -> Iterator[Contribution]:
         """The messages that a neighbour is to be sent now; they count as sent.
@@ -323,10 +321,7 @@ class SharedReplicaState(VectorState):
         """
         if self._survivors is None or self._survivors.over:
             return
-        sides = self.sharing.sides
-        for neighbour, side in sides.items():
-            if side.owed and not side.closed and all(each.heard for each in sides.values() if each is not side):
-                yield self._queue(neighbour)
+        yield from self._queue_owed()
 
     def hear(self, said: Contribution) -> bool:
         """Take in what a node says; whether anything has come of it."""
@@ -465,6 +460,13 @@ class SharedReplicaState(VectorState):
             ahead, self._ahead = self._ahead, []
             for said in ahead:
                 self.hear(said)
+
+    def _queue_owed(self) -> Iterator[Notice]:
+        """Make the sums of all who are owed one, unless it would lack what lies behind a new neighbour."""
+        sides = self.sharing.sides
+        for neighbour, side in sides.items():
+            if side.owed and not side.closed and all(each.heard for each in sides.values() if each is not side):
+                yield self._queue(neighbour)
 
     def _queue(self, neighbour: int) -> Notice:
         told = self.sharing.sum_for(neighbour)

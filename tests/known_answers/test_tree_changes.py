@@ -53,7 +53,7 @@ def test_sharing_over_random_trees_that_are_changed_at_random_moments_is_exact(
         slack=None if consistency == "eventual" else every,
         every=every,
         consistency=consistency,
-        period_s=period_s,
+        period_s=0.02,
         then=None if planned is None else "star",
         change_after=planned,
     )
@@ -124,6 +124,33 @@ def test_only_nodes_of_the_region_pause_while_a_simulated_tree_is_changed_on_com
     for node, moments in begun.items():
         assert len(moments) == 61
         assert np.diff(moments).max() < 0.01, node
+
+
+def test_replicas_told_by_a_period_have_never_less_of_others_than_before_while_the_tree_is_changed() -> None:
+    simulation = simulator(
+        tree_job("chain", rounds=150, n_weights=5_000, period_s=0.02),
+        6,
+        latency_s=0.002,
+        compute="constant",
+        tasks=2,
+        seed=3,
+    )
+    newest: dict[int, int] = {}
+
+    def perform(node: int, task: Task) -> Outcome:
+        outcome = task.run()
+        pulled = int(simulation.run_so_far.nodes[node].states["replica"].pulled.sum())  # type: ignore[attr-defined]
+        assert pulled >= newest.get(node, 0), node
+        newest[node] = pulled
+        return outcome
+
+    told = []
+    simulation._on_event = lambda event: told.append(event.adjustment)
+    simulation._perform = perform
+    simulation._clock.at(0.3, simulation._coordinate, co.AdjustAsked("one", MOVED.model_dump_json()))
+    run = simulation.run()
+    assert run.state == "FINISHED", run.reason
+    assert [each.stage for each in told if each is not None] == ["asked", "begun", "settled"]
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
