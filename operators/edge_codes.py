@@ -1,7 +1,8 @@
 """What one neighbour of a tree is sent in fewer bytes: how a sum has changed since it was told last, as a codec has it.
 
 The sender adds each code to its *shadow* of the neighbour's mirror, as the neighbour does to the mirror, so both are
-equal bit for bit. Sum less shadow is what is owed on the edge: what a code leaves out is part of the next one.
+equal bit for bit. Sum less shadow is what is owed on the edge: what a code leaves out is part of the next one. The
+first sum of an edge is sent as it is: the neighbour's mirror may be that of another whose place this node has taken.
 """
 
 from __future__ import annotations

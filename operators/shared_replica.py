@@ -481,9 +481,12 @@ class SharedReplicaState(VectorState):
         whole = self._layout.frames(0, self._layout.cells)
         frames: Iterable[tuple[int, int, Vector | Code]]
         frames = ((start, stop, total.values[self._layout.weights(start, stop)]) for start, stop in whole)
-        if neighbour in self._codes and not told.final:  # the last one is whole, so that all end with the same
+        codes = self._codes.get(neighbour)
+        if codes and told.number == 1:  # whole: a code lacks most of it, and the neighbour may have a mirror already
+            codes.shadow[:] = total.values
+        elif codes and not told.final:  # the last one is whole, too, so that all end with the same
             unit = self._rate.at(max(1, self._made), workers) if self._rate else 1.0
-            frames = self._codes[neighbour].codes(total.values, unit)
+            frames = codes.codes(total.values, unit)
         for start, stop, values in frames:
             last = stop == self._layout.cells
             yield dataclasses.replace(

@@ -109,10 +109,10 @@ def test_push_operator_pushes_every_third_gradient_and_at_the_end() -> None:
 def test_coded_sums_leave_mirror_and_shadow_alike_and_the_rest_is_sent_later() -> None:
     one, other, _ = states(weights=512, codec=parse_codec("topk:density=0.25"))
     rng = np.random.default_rng(3)
-    for _ in range(5):
+    for number in range(5):
         one.descend(rng.normal(size=512).astype(np.float32), 1.0, scale=True)
         sent = messages(one, 1)
-        assert sent[0].values.dtype == np.uint8
+        assert sent[0].values.dtype == (np.uint8 if number else np.float32)
         for each in sent:
             told = other.arrive(each)
             assert told is not None
@@ -123,6 +123,21 @@ def test_coded_sums_leave_mirror_and_shadow_alike_and_the_rest_is_sent_later() -
     one.sharing.end()
     hand_over(one, other)
     np.testing.assert_array_equal(other.sharing.sides[0].total.values, one.sharing.own.values)
+
+
+def test_new_neighbour_with_a_codec_makes_the_mirror_its_own_with_its_first_sum() -> None:
+    """The node at the end has come to the middle; that has the mirror of the one whose place it has taken."""
+    one, middle, new = states(weights=512, codec=parse_codec("topk:density=0.25"))
+    update(one, 0.25)
+    hand_over(one, middle)
+    for state, other in ((middle, 2), (new, 1)):
+        state.sharing.meet(other, (other,), epoch=2, instead_of=0 if state is middle else None)
+        state._meet([other])
+    for value in (1.0, 2.0, 3.0):
+        update(new, value)
+        hand_over(new, middle)
+        new.sharing.sides[1].acknowledged = middle.sharing.sides[2].received
+        np.testing.assert_array_equal(middle.sharing.sides[2].total.values, new._codes[1].shadow)
 
 
 def test_sums_of_a_period_wait_as_they_were_made() -> None:
@@ -208,8 +223,9 @@ def test_taus_of_edges_go_on_after_a_checkpoint() -> None:
     assert not any(name.startswith("taus") for name in middle.tensors())
     rng = np.random.default_rng(3)
     for state, to in ((one, 1), (middle, 2)):
-        state.descend(rng.normal(size=512).astype(np.float32), 1.0, scale=True)
-        messages(state, to)
+        for _ in range(2):  # the first sum is sent whole
+            state.descend(rng.normal(size=512).astype(np.float32), 1.0, scale=True)
+            list(state._cut(to, state.sharing.sum_for(to), 3))
     kept = middle.kept()
     assert [name for name in kept if name.startswith("taus")] == ["taus/2"]
     _, again, _ = states(weights=512, codec=codec)
@@ -221,14 +237,14 @@ def test_taus_of_edges_go_on_after_a_checkpoint() -> None:
     assert not any(name.startswith("taus") for name in other.tensors())
 
 
-def test_sum_in_a_code_of_few_bytes_leaves_in_one_message_and_the_last_whole_in_frames() -> None:
-    one, other, _ = states(codec=parse_codec("topk:density=0.01"))
+def test_sum_in_a_code_of_few_bytes_leaves_in_one_message_and_the_first_and_last_whole_in_frames() -> None:
+    one, *_ = states(codec=parse_codec("topk:density=0.01"))
+    update(one, 0.25)
+    assert len(messages(one, 1)) == 3
+    one.sharing.sides[1].acknowledged = 1
     update(one, 0.25)
     (sent,) = messages(one, 1)
     assert (sent.start, sent.stop, sent.last) == (0, LAYOUT.cells, True)
-    told = other.arrive(sent)
-    assert told is not None
-    other.sharing.absorb(0, told)
-    hand_over(other, one)
+    one.sharing.sides[1].acknowledged = 2
     one.sharing.end()
     assert len(messages(one, 1)) == 3
