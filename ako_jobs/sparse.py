@@ -14,7 +14,6 @@ from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from operators.apply import Apply
 from operators.clocks import FAR, Clocks
-from operators.due import Due
 from operators.receive import ReceiveFromPeers
 from operators.source import Source
 from operators.warm_up import WarmUp
@@ -125,9 +124,7 @@ def build(config: Config) -> LogicalGraph:
     )
     if warm_up := config.warm_up():
         source = Source.model_validate_json(graph.operator("source").params)
-        due = Due.model_validate_json(graph.operator("due").params)
         graph = graph.replace("source", source.model_copy(update={"warm_up": warm_up}))
-        graph = graph.replace("due", due.model_copy(update={"warm_up": warm_up}))
     graph = (
         send_whole(graph, setting, config.parsed_codec, emits="gradient", rated=True, own=True, span=span)
         .with_operator("receive", ReceiveFromPeers(), role="worker")

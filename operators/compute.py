@@ -36,7 +36,7 @@ class Part(NamedTuple):
         images: in the shard.
         loss: sum over the shard's images.
         size: images in the whole mini-batch.
-        epoch, of_all: see `Batch`.
+        epoch, of_all, readers: see `Batch`.
         lag: gradients of the slowest origin that the weights lack.
         replica: (weights,) float32, the step's snapshot, if the gap of its gradient is to be measured.
         poison: what is wrong with the gradient; empty if nothing is.
@@ -52,6 +52,7 @@ class Part(NamedTuple):
     lag: int
     replica: Vector | None = None
     poison: str = ""
+    readers: int = 0
 
 
 class Compute(Gather):
@@ -129,7 +130,7 @@ class Compute(Gather):
         kept = replica if look and batch.shard == 0 else None
         size, seen, lag = batch.size, len(batch.images), clocks.lag()
         wrong = poison(batch, loss, gradient)
-        return Part(gradient, advanced, seen, loss, size, batch.epoch, batch.of_all, lag, kept, wrong)
+        return Part(gradient, advanced, seen, loss, size, batch.epoch, batch.of_all, lag, kept, wrong, batch.readers)
 
     def merge(
         self,
@@ -175,7 +176,7 @@ class Compute(Gather):
         clocks.made = number
         clocks.images += parts[0].of_all
         yield self.gradients(Gradient(number, total))
-        yield self.progress(Progress(number, clocks.images, parts[0].epoch, loss))
+        yield self.progress(Progress(number, clocks.images, parts[0].epoch, loss, readers=parts[0].readers))
         due = self.checkpoints.due(number - 1, number, node.size) if self.checkpoints else None
         if due is not None:
             yield Checkpoint(due)

@@ -14,7 +14,6 @@ from dataflow.ports import In, Out
 from dataflow.state import Reads, State, StateElement, StateKind, Writes
 from operators.messages import Progress
 from operators.roll import Present
-from operators.warm_up import WarmUp, of_epoch
 
 
 @dataclass
@@ -58,12 +57,10 @@ class Due(Operator):
 
     Args:
         every: images that the whole role sees in between, or ``epoch``, or ``end`` for the final one only.
-        warm_up: the stages with which training begins.
     """
 
     pool = "network"
     every: int | Literal["epoch", "end"] = "epoch"
-    warm_up: tuple[WarmUp, ...] = ()
     progress = In(Progress, capacity=64)
     due = Out(Progress)
     in_turn = Out(Progress)
@@ -76,8 +73,7 @@ class Due(Operator):
         turn = self._turn(progress)
         if turn > self._turn(before):
             yield self.due(progress)
-            stage = of_epoch(self.warm_up, progress.epoch)
-            present = roll.of(node.members[node.role])[: stage.nodes if stage else None]
+            present = roll.of(node.members[node.role])[: progress.readers or None]
             if present and present[(turn - 1) % len(present)] == node.index:
                 yield self.in_turn(progress)
 

@@ -24,6 +24,7 @@ class Batch(Sharded):
         size: images in the whole mini-batch, over all its shards.
         epoch: passes over its data that the node has made once this mini-batch is done, with fraction.
         of_all: images in the mini-batches of this step of all nodes of the role.
+        readers: nodes that have images in this step, the first ones of the role; 0: no stage of a warm-up says so.
     """
 
     images: npt.NDArray[np.float32]
@@ -31,6 +32,7 @@ class Batch(Sharded):
     size: int
     epoch: float
     of_all: int
+    readers: int = 0
 
     def with_images(self, images: npt.NDArray[np.float32]) -> Self:
         """This shard with other images of the same number."""
@@ -129,6 +131,7 @@ class Progress(Message):
         epoch: passes over the training data, with fraction.
         loss: mean loss of the node's last mini-batch.
         final: nothing follows; all updates that reach the node are applied.
+        readers: of the step; see `Batch`.
     """
 
     step: int
@@ -136,6 +139,7 @@ class Progress(Message):
     epoch: float
     loss: float
     final: bool = False
+    readers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

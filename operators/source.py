@@ -89,6 +89,7 @@ class _Share:
             size=size,
             epoch=epoch + seen / self.size,
             of_all=of_all,
+            readers=readers if stage else 0,
         )
 
 

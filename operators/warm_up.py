@@ -36,9 +36,3 @@ def of_step(stages: Sequence[WarmUp], step: int, per_epoch: int) -> WarmUp | Non
     ends = accumulate(stage.epochs for stage in stages)
     within = (stage for stage, end in zip(stages, ends, strict=True) if step < math.floor(end * per_epoch + 0.5))
     return next(within, None)
-
-
-def of_epoch(stages: Sequence[WarmUp], epoch: float) -> WarmUp | None:
-    """The stage that lasts until `epoch`, passes over the data with fraction, or longer; None once all are over."""
-    ends = accumulate(stage.epochs for stage in stages)
-    return next((stage for stage, end in zip(stages, ends, strict=True) if epoch <= end), None)

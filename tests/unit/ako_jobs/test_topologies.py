@@ -15,7 +15,6 @@ from dataflow.plan.compile import compile_graph
 from dataflow.plan.placement import place
 from dataflow.quantities import bytes_per_second
 from operators.clocks import FAR
-from operators.due import Due
 from operators.schedule import Cosine, Schedule, Step
 from operators.source import Source
 from operators.warm_up import WarmUp
@@ -447,13 +446,12 @@ def test_run_with_a_warm_up_of_one_worker_is_counted_as_that(consistency):
     assert (last.fields["images"], last.fields["epoch"]) == (11 * 16 + 2 * (IMAGES - 11 * 32), 1.0)
 
 
-def test_sparse_warm_up_of_several_stages_is_for_who_reads_and_for_who_validates():
+def test_sparse_warm_up_of_several_stages_is_for_who_reads():
     """The paper's table 1, with a tenth of its nodes and mini-batches."""
     config = sparse.Config.parse({"warm_up_epochs": "0.166,0.834", "warm_up_nodes": 1, "warm_up_batch": "2,4"})
     stages = (WarmUp(nodes=1, epochs=0.166, batch=2), WarmUp(nodes=1, epochs=0.834, batch=4))
     graph = sparse.build(config)
     assert Source.model_validate_json(graph.operator("source").params).warm_up == stages
-    assert Due.model_validate_json(graph.operator("due").params).warm_up == stages
 
 
 def test_run_with_a_warm_up_is_validated_by_who_has_images():
@@ -465,6 +463,15 @@ def test_run_with_a_warm_up_is_validated_by_who_has_images():
     assert not any(
         math.isnan(report.fields["training_loss"]) for _, report in run.reports if report.port == "validate.results"
     )
+
+
+@pytest.mark.parametrize("epochs", [0.41, 0.44, 0.48])
+def test_run_with_a_warm_up_that_ends_within_a_mini_batch_is_validated_by_who_has_images(epochs):
+    settings = {"warm_up_epochs": epochs, "warm_up_nodes": 1, "batch": 16, "validate_every": 16}
+    run = driver(sparse, 2, **settings).execute()
+    results = [(node, report.fields) for node, report in run.reports if report.port == "validate.results"]
+    assert all(fields["training_loss"] is not None for _, fields in results)
+    assert {node for node, _ in results} == {0, 1}
 
 
 @pytest.mark.parametrize("codec", ["threshold:tau=0.05", "topk", "int8", "threshold:density=0.01:per_layer=true"])

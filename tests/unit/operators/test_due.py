@@ -2,12 +2,16 @@ import math
 
 import pytest
 from pydantic import ValidationError
+from tiny_data import data
 
+from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
+from operators.course import Course
 from operators.due import Due, Newest, NewestState
 from operators.messages import Progress
-from operators.roll import Roll
+from operators.roll import Roll, RollState
+from operators.source import Source
 from operators.warm_up import WarmUp
 
 
@@ -86,15 +90,33 @@ def test_due_in_turn_is_let_through_by_one_node_each_time_and_the_final_by_the_f
     assert turns == {0: [2, 8], 1: [4, 10], 2: [6, 12]}
 
 
-def test_due_in_turn_of_a_warm_up_is_let_through_by_nodes_that_have_images_only():
-    """Turns 1 to 6 are at epochs 0.32, 0.64, 0.96, 1.28, 1.6 and 1.92; one node has images to 0.5, and two to 1.3."""
-    warm_up = (WarmUp(nodes=1, epochs=0.5), WarmUp(nodes=2, epochs=0.8))
-    turns = {}
-    for rank in range(3):
-        harness = due(every=32, warm_up=warm_up, node=NodeContext(index=rank, members={"worker": (0, 1, 2)}))
-        assert let_through(harness, map(progress, range(1, 13))) == [2, 4, 6, 8, 10, 12]
-        turns[rank] = [message.step for message in harness.emitted("in_turn")]
-    assert turns == {0: [2, 6], 1: [4, 8, 10], 2: [12]}
+@pytest.mark.parametrize(
+    "warm_up",
+    [(WarmUp(nodes=1, epochs=end),) for end in (0.42, 0.44, 0.48, 0.5, 1.07, 3)]
+    + [(WarmUp(nodes=1, epochs=0.31), WarmUp(nodes=2, epochs=0.88))],
+)
+def test_due_in_turn_of_a_warm_up_is_let_through_by_one_node_and_that_has_images(warm_up):
+    """Mini-batches of 16 of each node's 96 images, and something due at each of them."""
+    nodes, read = [NodeContext(index=rank, members={"worker": (0, 1, 2)}) for rank in range(3)], data(288)
+    sources = [
+        Harness(
+            Source(data=read, batch=16, epochs=2, warm_up=warm_up),
+            node=node,
+            states={"roll": RollState(node.index, range(3), 0), "course": Course()},
+        )
+        for node in nodes
+    ]
+    dues, images, turns = [due(every=16, node=node) for node in nodes], 0, []
+    for step in range(12):
+        batches = [harness.send(Tick(step, 0, 1))[0].message for harness in sources]
+        images += batches[0].of_all
+        for rank, (batch, harness) in enumerate(zip(batches, dues, strict=True)):
+            sent = harness.send(Progress(step + 1, images, batch.epoch, 0.5, readers=batch.readers))
+            if any(effect.port == "in_turn" for effect in sent):
+                turns.append((step, rank))
+                assert batch.size
+    assert [step for step, _ in turns] == list(range(12))
+    assert len({rank for _, rank in turns}) > 1 or warm_up[-1].epochs > 2
 
 
 def test_due_final_comes_even_if_nothing_was_done():
