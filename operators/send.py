@@ -163,8 +163,8 @@ class SendCoded(SendWhole):
     def _most_nbytes(self, update: Update, residual: Residual) -> Callable[[int, int], int]:
         if not self.alike:
             return update.most_nbytes
-        codec = residual.codec
-        return lambda start, stop: most_nbytes(codec, stop - start)
+        codec, of_all = residual.codec, update.n_weights
+        return lambda start, stop: most_nbytes(codec, stop - start, of_all)
 
 
 class SendWeights(Operator):

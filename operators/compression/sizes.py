@@ -29,14 +29,21 @@ def expected_nbytes(codec: Codec, n_weights: int) -> int:
     return max(1, math.ceil(n_weights * bits / 8))
 
 
-def most_nbytes(codec: Codec, n_weights: int) -> int:
-    """Bytes that a code of so many weights takes at most, whatever they are; but for the heads of sections."""
+def most_nbytes(codec: Codec, n_weights: int, of_all: int) -> int:
+    """Bytes that a code of so many weights takes at most, whatever they are; but for the heads of sections.
+
+    Args:
+        codec: what makes the code.
+        n_weights: those of the code.
+        of_all: those that are quantised with them; of the largest of these, all may be in the code.
+    """
     match codec:
         case Threshold():
             each = {"auto": 1 / 4, "bitmap": 1 / 4, "words": 4.0, "rice": 5.0}[codec.packing]
             each *= 8 if codec.most == "fit" else 1
         case TopK():
-            each = 4 * min(1.0, codec.density) + 4 * min(1 / 32, codec.density)
+            count = min(n_weights, codec.count(of_all))
+            return 4 * count + min(math.ceil(n_weights / 8), 4 * count)
         case Half():
             each = 2.0
         case Int8():

@@ -215,6 +215,12 @@ def test_send_coded_where_all_cut_alike_does_so_whatever_is_sent():
         assert large(Threshold(tau=1, packing="words"), *values, alike=True) == [(0, 4), (4, 8), (8, 12), (12, 16)]
 
 
+def test_send_coded_where_all_cut_alike_fits_frames_where_the_largest_are_in_one():
+    for density, expected in ((0.1, [(0, 16)]), (0.5, [(cell, min(16, cell + 3)) for cell in range(0, 16, 3)])):
+        for values in ([1], [1, 0, 0]):
+            assert large(TopK(density=density), *values, alike=True) == expected  # up to 33 bits a weight
+
+
 def test_send_intervals_of_a_coded_window_sends_a_large_model_of_few_updates_as_one_message():
     for runs, expected in ((None, [(0, 16)]), ("worker", [(0, 4), (4, 8)])):
         sharding = None if runs is None else Sharding(layout=LARGE)

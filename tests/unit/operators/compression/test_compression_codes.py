@@ -76,7 +76,17 @@ def test_codes_take_no_more_than_is_said_before_they_are_made(codec, data):
     assert size <= most
     assert most <= update.most_nbytes(0, 2500)
     heads = 16 * (len(LAYERS) + 2) * len(getattr(update, "parts", (0,)))
-    assert size <= most_nbytes(codec, stop - start) + heads
+    assert size <= most_nbytes(codec, stop - start, 2500) + heads
+
+
+@pytest.mark.parametrize("density", [0.003, 0.03, 0.3, 1])
+@pytest.mark.parametrize("n_weights", [1, 10, 100, 2500])
+def test_codes_of_the_largest_take_no_more_than_is_said_where_all_of_these_are_in_one(density, n_weights):
+    codec, residual = TopK(density=density), Residual(TopK(density=density), 2500)
+    residual.add(np.arange(2500, 0, -1).astype(np.float32))
+    update = residual.quantise()
+    assert update.count(0, n_weights) == min(n_weights, round(density * 2500))
+    assert update.encode(0, n_weights).size <= most_nbytes(codec, n_weights, 2500) + 32
 
 
 @pytest.mark.parametrize("gap", [1, 2, 100, 1 << 12, (1 << 22) - 1])
