@@ -3,7 +3,8 @@
 A new process imports for a second and more before it can do anything. This one has done that when it is asked, and so
 have its forks. It runs no user code: it imports what plans name, but nothing of a job's bundle. Invariant: it has one
 thread and one socket, and so holds no lock and no connection that a fork would share; where that is not so any more, or
-a file has changed since it was imported, the fork begins as a new program (`os.execv`).
+a file has changed since it was imported, the fork begins as a new program (`os.execv`). A module whose import starts a
+thread or opens a file is told to the agent instead, which starts the jobs that need it by itself.
 
 A fork becomes a child of the agent, which is the one that waits for it: the process between the two ends at once, and
 the kernel gives its child to the agent, which has asked for that (`Spawner`). So nothing depends on this process, and
@@ -22,6 +23,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -42,14 +44,16 @@ class ForkServer:
     Args:
         asked: a request comes as one packet: JSON of ``arguments`` of the job process, ``modules`` that it will
             import, and ``own``, the names of packages that its bundle has; with the descriptors of its connection to
-            the agent, of its page of memory, and of what it prints to. The answer is JSON: its ``process`` id, or an
-            ``error``.
+            the agent, of its page of memory, of what it prints to, and of a pipe. The answer is JSON: its ``process``
+            id, an ``error``, or the name of the module that is ``unfit`` to be imported ahead. A fork waits until the
+            agent writes to the pipe, and ends where the agent closes that: one that nobody knows of does nothing.
     """
 
     def __init__(self, asked: socket.socket) -> None:
         self._asked = asked
         self._times = _file_times()
         self._is_warm = False
+        self._shared = _shared()
 
     def serve(self) -> list[str] | None:
         """Answer until the agent hangs up, or forks would be of no use any more.
@@ -58,14 +62,18 @@ class ForkServer:
             None; in each fork the arguments of `job_process.main`.
         """
         while True:
-            data, descriptors, _, _ = socket.recv_fds(self._asked, REQUEST_NBYTES, 3)
+            data, descriptors, _, _ = socket.recv_fds(self._asked, REQUEST_NBYTES, 4)
             if not data:
                 return None
             request = json.loads(data)
             for name in request["modules"]:
+                before = _shared()
                 self._import(name)
+                if _shared() > before:
+                    self._answer(unfit=name)
+                    return None
             self._warm_up()
-            spoilt = _threads() > 1 or self._changed()
+            spoilt = _shared() > self._shared + len(descriptors) or self._changed()
             as_it_is = not spoilt and not any(name in sys.modules for name in request["own"])
             try:
                 arguments = self._fork(request["arguments"], descriptors, as_it_is=as_it_is)
@@ -83,8 +91,8 @@ class ForkServer:
             return
         try:
             importlib.import_module(name)
-        except Exception as error:
-            print(f"not imported ahead: {name}: {error}", file=sys.stderr, flush=True)
+        except BaseException as error:  # SystemExit, too, which would end this process
+            print(f"not imported ahead: {name}: {error!r}", file=sys.stderr, flush=True)
         self._note()
 
     def _warm_up(self) -> None:
@@ -103,16 +111,21 @@ class ForkServer:
     def _fork(self, arguments: Sequence[str], descriptors: Sequence[int], *, as_it_is: bool) -> list[str] | None:
         """Fork twice and say what has come of it; returns the arguments in the fork, and None here."""
         reading, writing = os.pipe()
-        between = os.fork()
-        if not between:
-            between = os.getpid()
-            _fork_and_end(writing)
-            while os.getppid() == between:
-                time.sleep(_BECOMES_OURS_S)
+        try:
+            between = os.fork()
+        except OSError:
             for descriptor in (reading, writing):
                 os.close(descriptor)
-            self._asked.close()
-            return _become(arguments, descriptors, as_it_is=as_it_is)
+            raise
+        if not between:
+            try:
+                _fork_and_end(writing)
+                os.close(reading)
+                self._asked.close()
+                return _become(arguments, descriptors, as_it_is=as_it_is)
+            except BaseException:  # nothing of a fork goes on as a second server
+                traceback.print_exc()
+                os._exit(1)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
             said = pipe.read()
@@ -129,22 +142,28 @@ class ForkServer:
 
 
 def _fork_and_end(writing: int) -> None:
-    """Return in a fork of this process, which says what has come of it and ends."""
+    """Return in a fork of this process, with a session of its own and a child of the agent, which has said so."""
+    between = os.getpid()
     try:
-        process = os.fork()
-        if not process:
-            return
-        said: dict[str, object] = {"process": process}
+        forked = os.fork()
     except OSError as error:
-        said = {"error": str(error)}
-    os.write(writing, json.dumps(said).encode())
-    os._exit(0)
+        os.write(writing, json.dumps({"error": str(error)}).encode())
+        os._exit(1)
+    if forked:
+        os._exit(0)
+    while os.getppid() == between:
+        time.sleep(_BECOMES_OURS_S)
+    os.setsid()
+    os.write(writing, json.dumps({"process": os.getpid()}).encode())
+    os.close(writing)
 
 
 def _become(arguments: Sequence[str], descriptors: Sequence[int], *, as_it_is: bool) -> list[str]:
     """Make a job process of this one; returns its arguments, unless it has to begin as a new program."""
-    control, board, printed = descriptors
-    os.setsid()
+    control, board, printed, wanted = descriptors
+    if not os.read(wanted, 1):
+        os._exit(0)
+    os.close(wanted)
     os.dup2(printed, 1)
     os.dup2(printed, 2)
     os.close(printed)
@@ -168,8 +187,9 @@ def _set_title(words: Sequence[str]) -> None:
     ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
 
 
-def _threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+def _shared() -> int:
+    """How much a fork would lack or share: threads and open descriptors."""
+    return sum(len(os.listdir(f"/proc/self/{what}")) for what in ("task", "fd"))
 
 
 def _file_times(known: Sequence[str] | set[str] = ()) -> dict[str, int]:

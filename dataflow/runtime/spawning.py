@@ -1,5 +1,7 @@
 """Starting job processes: an agent has them forked from a process that has imported what they need (`fork_server`).
 
+Where that is of no use, or does not work, they are new programs, and say themselves what is wrong.
+
 Invariant: every process that has been started is waited for by its `Spawned`; what it leaves behind in its group, which
 the kernel gives to the agent, by the `Spawner`.
 """
@@ -25,6 +27,8 @@ from dataflow.transport.generated import control_pb2 as pb
 
 ANSWER_S: Final = 60.0
 """A fork server that has not answered for so long is ended, in seconds; at first it imports."""
+
+_TRIES: Final = 2
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _ANSWER_NBYTES: Final = 4096
@@ -63,6 +67,7 @@ class Spawner:
         self._asking: socket.socket | None = None
         self._turn = asyncio.Lock()
         self._spawned: list[Spawned] = []
+        self._unfit: set[str] = set()
 
     async def spawn(self, deploy: pb.Deploy, arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:
         """Start a job process; the first time that takes as long as its imports do.
@@ -80,10 +85,17 @@ class Spawner:
         request = json.dumps({"arguments": list(arguments), "modules": modules, "own": own}).encode()
         async with self._turn:
             self.reap()
-            answer = await self._ask(request, descriptors) or await self._ask(request, descriptors)
-        if "process" not in answer:
-            raise OSError(answer.get("error", "the process that job processes are forked from has ended twice"))
-        process = Spawned(answer["process"])
+            answer: Mapping[str, Any] = {}
+            for _ in range(_TRIES):
+                if answer or not self._unfit.isdisjoint(modules):
+                    break
+                answer = await self._ask(request, descriptors)
+            if "unfit" in answer:
+                self._unfit.add(answer["unfit"])
+                self.close()
+        if "error" in answer:
+            raise OSError(answer["error"])
+        process = Spawned(answer["process"]) if "process" in answer else _begin(arguments, descriptors)
         self._spawned.append(process)
         return process
 
@@ -109,16 +121,23 @@ class Spawner:
         """The answer to a request; empty if the server has died, which is started if there is none."""
         loop, answer = asyncio.get_running_loop(), b""
         asking = self._asking or self._start()
+        wanted, want = os.pipe()
         try:
             async with asyncio.timeout(ANSWER_S):
-                socket.send_fds(asking, [request], list(descriptors))
+                socket.send_fds(asking, [request], [*descriptors, wanted])
                 answer = await loop.sock_recv(asking, _ANSWER_NBYTES)
-        except (OSError, TimeoutError):
-            answer = b""
+            found: Mapping[str, Any] = json.loads(answer or b"{}")
+            if "process" in found:
+                os.write(want, b"1")
+        except TimeoutError:
+            return {"late": True}
+        except OSError:
+            return {}
         finally:
+            for descriptor in (wanted, want):  # upon which a fork whose answer has not come ends
+                os.close(descriptor)
             if not answer:
                 self.close()
-        found: Mapping[str, Any] = json.loads(answer or b"{}")
         return found
 
     def _start(self) -> socket.socket:
@@ -141,6 +160,29 @@ class Spawner:
         ours.setblocking(False)
         self._asking = ours
         return ours
+
+
+def _begin(arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:
+    """Start a job process as a new program.
+
+    Raises:
+        OSError: the system has no process, or no memory, more.
+    """
+    control, board, printed = descriptors
+    program = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "dataflow.runtime.job_process", *arguments),
+            *("--control-fd", str(control), "--board-fd", str(board)),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=printed,
+        stderr=printed,
+        pass_fds=(control, board),
+        env=_environment(),
+        start_new_session=True,
+    )
+    program.returncode = 0  # it is the `Spawned` that waits for it
+    return Spawned(program.pid)
 
 
 def _modules_of(plan_json: bytes) -> list[str]:

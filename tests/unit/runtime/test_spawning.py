@@ -60,6 +60,11 @@ class Agent:
     spawner: Spawner
     printed: list[bytes] = field(default_factory=list)
 
+    async def fail(self, told: pb.Deploy) -> None:
+        """Try to start a process, which cannot be."""
+        with open(os.devnull) as nothing, pytest.raises(OSError, match=r"none left|has died"):
+            await self.spawner.spawn(told, [], (nothing.fileno(),) * 3)
+
     async def start(self, told: pb.Deploy) -> tuple[Spawned, socket.socket]:
         """Start a process; returns it and the agent's end of their connection."""
         ours, theirs = socket.socketpair()
@@ -72,6 +77,7 @@ class Agent:
         for descriptor in (memory, writing):
             os.close(descriptor)
         self._reading = reading
+        assert os.getsid(process.pid) == process.pid
         while "job_process" not in title(process.pid):
             await asyncio.sleep(0.01)
         return process, ours
@@ -163,6 +169,123 @@ def test_fork_begins_as_a_new_program_where_what_was_imported_would_be_wrong(
         servers.append(agent.server)
         assert ways == [True, False, True, False, True]
         assert servers[0] == servers[1] == servers[2] != servers[3]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("source", "starts", "imports"),
+    [
+        ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()", 2, 1),
+        ("file = open(__file__)", 2, 1),
+        ("import os\nos._exit(3)", 1, 2),
+    ],
+)
+def test_job_is_a_new_program_where_a_module_cannot_be_imported_ahead(
+    play: Callable[[Callable[[Agent], Awaitable[None]]], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    starts: int,
+    imports: int,
+) -> None:
+    imported = tmp_path / "imported"
+    (tmp_path / "unfit.py").write_text(f"with open({str(imported)!r}, 'a') as file:\n    file.write('.')\n{source}\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+
+    async def scene(agent: Agent) -> None:
+        for _ in range(starts):
+            process, ours = await agent.start(deploy("unfit"))
+            assert parent(process.pid) == os.getpid()
+            assert not title(process.pid).endswith("  ")
+            assert agent.end(process, ours) == 0
+            assert children(os.getpid()) == []
+        assert len(imported.read_text()) == imports
+
+    play(scene)
+
+
+def test_module_that_ends_the_program_when_imported_leaves_the_server_as_it_is(
+    play: Callable[[Callable[[Agent], Awaitable[None]]], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exits.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+
+    async def scene(agent: Agent) -> None:
+        assert agent.end(*await agent.start(deploy("json"))) == 0
+        server = agent.server
+        assert agent.end(*await agent.start(deploy("exits"))) == 0
+        assert agent.server == server
+
+    play(scene)
+
+
+def test_server_forks_jobs_of_the_topologies(play: Callable[[Callable[[Agent], Awaitable[None]]], None]) -> None:
+    async def scene(agent: Agent) -> None:
+        process, ours = await agent.start(deploy("ako_jobs.integers", "operators.compute", "operators.data"))
+        assert title(process.pid).endswith("  ")
+        assert agent.end(process, ours) == 0
+
+    play(scene)
+
+
+@pytest.fixture
+def breaking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], pb.Deploy]:
+    """Makes deployments with a module that breaks something in the server which imports it."""
+
+    def make(source: str) -> pb.Deploy:
+        (tmp_path / "breaks.py").write_text(f"import os, time\n{source}\n")
+        return deploy("breaks")
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    return make
+
+
+def test_fork_that_no_agent_has_heard_of_is_no_job_process(
+    play: Callable[[Callable[[Agent], Awaitable[None]]], None], breaking: Callable[[str], pb.Deploy]
+) -> None:
+    async def scene(agent: Agent) -> None:
+        process, ours = await agent.start(breaking("os.waitpid = lambda *_: os._exit(1)  # forked, and not told"))
+        while others := [pid for pid in children(os.getpid()) if pid != process.pid and title(pid)]:
+            assert not any(" --parent " in title(pid) for pid in others)
+            await asyncio.sleep(0.01)
+        for pid in children(os.getpid()):
+            if pid != process.pid:
+                os.waitpid(pid, 0)
+        assert agent.end(process, ours) == 0
+
+    play(scene)
+
+
+def test_fork_has_its_session_before_the_agent_knows_of_it(
+    play: Callable[[Callable[[Agent], Awaitable[None]]], None], breaking: Callable[[str], pb.Deploy]
+) -> None:
+    async def scene(agent: Agent) -> None:
+        told = breaking("setsid = os.setsid\nos.setsid = lambda: (time.sleep(0.3), setsid())")
+        assert agent.end(*await agent.start(told)) == 0
+
+    play(scene)
+
+
+@pytest.mark.parametrize("call", ["write", "fork"])
+def test_fork_that_fails_leaves_one_server_with_no_descriptor_more(
+    play: Callable[[Callable[[Agent], Awaitable[None]]], None], breaking: Callable[[str], pb.Deploy], call: str
+) -> None:
+    async def scene(agent: Agent) -> None:
+        assert agent.end(*await agent.start(deploy("json"))) == 0
+        told = breaking(f"def fails(*_): raise OSError('none left')\nos.{call} = fails")
+        server, held = agent.server, len(os.listdir(f"/proc/{agent.server}/fd"))
+        for _ in range(2):
+            await agent.fail(told)
+            assert agent.server == server
+            assert children(server) == []
+            for pid in children(os.getpid()):
+                if pid != server:
+                    os.waitpid(pid, 0)
+        for _ in range(100):  # it answers first, and then closes what it was sent
+            if len(os.listdir(f"/proc/{server}/fd")) != held:
+                await asyncio.sleep(0.02)
+        assert len(os.listdir(f"/proc/{server}/fd")) == held
 
     play(scene)
 
