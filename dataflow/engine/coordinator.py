@@ -245,7 +245,7 @@ class JobCoordinator:
             return self._on_gone(node, Life.ENDED, now)
         if self.state is not JobState.RUNNING or each.life is not Life.ALIVE:
             return []
-        if each.leaves_since is not None:
+        if each.leaves_since is not None and not self._ends_with_job(node):
             return self._leaves(node, now)
         each.life = Life.ENDED
         commands = self.adjusting.drop(f"{self._names[node]} is through")
@@ -300,10 +300,14 @@ class JobCoordinator:
         if self.state is JobState.DEPLOYING or each.life in (Life.DYING, Life.GONE):
             return []
         if each.life is Life.ENDED:
-            return self._leaves(node, now)
+            return [] if self._ends_with_job(node) else self._leaves(node, now)
         if each.life is Life.JOINING:
             return [KillNodes((node,)), *self._dies(node, Life.DYING, DRAINED, now)]
         return leave_with(self.nodes, (node,)) if each.life is Life.ALIVE else self._dies(node, Life.LEFT, DRAINED, now)
+
+    def _ends_with_job(self, node: int) -> bool:
+        """Whether a node that leaves is one that has ended: so it is if the job is ending, and could not without it."""
+        return self._ending and not (others_have_stayed(self.nodes, node) and self.nodes.spares(node))
 
     def _leaves(self, node: int, now: float) -> list[Command]:
         """The others have all that a node has begun: let it go, if they are still there."""
@@ -366,8 +370,11 @@ class JobCoordinator:
 
     def _spare(self, node: int) -> bool:
         """Whether a node that is dead is not started again, as the job is ending and can end without it."""
-        ending = bool(self.stopped_by) or bool(self.nodes.those(Life.ENDED))
-        return ending and self.nodes.spares(node)
+        return self._ending and self.nodes.spares(node)
+
+    @property
+    def _ending(self) -> bool:
+        return bool(self.stopped_by) or bool(self.nodes.those(Life.ENDED))
 
     def _on_paused(self, node: int, number: int) -> list[Command]:
         """Tell a node that it is a member still; one that is none yet hears that once it is."""

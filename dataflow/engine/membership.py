@@ -259,8 +259,9 @@ class Membership:
         return f" (started again {RELINKS} times within {RELINKS_S:g} s)" if len(each.relinks) >= RELINKS else ""
 
     def spares(self, node: int) -> bool:
-        """Whether the job can end without a node."""
-        others = set(self.those(Life.ALIVE, Life.ENDED)) - {node}
+        """Whether the job can end without a node: with those that have ended, and those that do not leave before."""
+        staying = {other for other in self.those(Life.ALIVE) if self.nodes[other].leaves_since is None}
+        others = (staying | set(self.those(Life.ENDED))) - {node}
         return node not in self.needed and len(others) >= self.min_nodes
 
     def due(self, now: float) -> tuple[int, ...]:

@@ -22,14 +22,14 @@ def address(node: int) -> str:
     return f"127.0.0.1:{node}"
 
 
-def deploying(**options: Any) -> JobCoordinator:
-    job = JobCoordinator(3, StopRules(), **options)
+def deploying(rules: StopRules | None = None, **options: Any) -> JobCoordinator:
+    job = JobCoordinator(3, rules or StopRules(), **options)
     job.handle(co.Placed(NAMES), 0.0)
     return job
 
 
-def running(**options: Any) -> JobCoordinator:
-    job = deploying(**options)
+def running(rules: StopRules | None = None, **options: Any) -> JobCoordinator:
+    job = deploying(rules, **options)
     for node in range(3):
         job.handle(co.NodePrepared(node, address(node)), 0.0)
     for node in range(3):
@@ -133,6 +133,32 @@ def test_node_is_not_let_go_when_all_who_had_its_gradients_have_died_meanwhile()
     assert finish.reason == (
         "node b was drained, and meanwhile all others have died; ako resume goes on from its newest checkpoint"
     )
+
+
+def test_node_that_leaves_a_job_that_is_ending_has_ended_if_all_others_have_died_meanwhile() -> None:
+    job = running(StopRules(time_s=5.0))
+    job.handle(co.DrainAsked(1), 1.0)
+    assert job.handle(co.Tick(), 5.0)[0] == co.StopNodes((0, 1, 2), "time")
+    for node in (0, 2):
+        job.handle(co.NodeExited(node, "it crashed"), 5.1)
+    assert job.handle(ended(1), 5.2)[-1] == co.Finish(JobState.FINISHED, "", "time")
+
+
+def test_node_that_leaves_a_job_that_is_ending_has_ended_if_too_few_would() -> None:
+    job = running(min_nodes=2)
+    assert job.handle(co.DrainAsked(0), 1.0) == [co.Leave(0)]
+    job.handle(ended(1, 1), 2.0)
+    job.handle(co.NodeExited(2, "it crashed"), 2.1)
+    assert job.handle(ended(0, 1), 2.2)[-1] == co.Finish(JobState.FINISHED, "", "epochs")
+
+
+def test_node_leaves_a_job_that_is_ending_if_enough_stay() -> None:
+    job = running(StopRules(time_s=5.0), min_nodes=2)
+    job.handle(co.DrainAsked(1), 1.0)
+    job.handle(co.Tick(), 5.0)
+    assert job.handle(ended(1, 1), 5.1)[1] == co.ChangeNode(1, Life.LEFT, 0, 2, DRAINED)
+    job.handle(ended(0, 1), 5.2)
+    assert job.handle(ended(2, 1), 5.3)[-1] == co.Finish(JobState.FINISHED, "", "time")
 
 
 def test_node_is_let_go_while_one_who_was_there_all_the_time_still_is() -> None:
