@@ -182,27 +182,32 @@ class OutgoingLink:
         """Connect, again and again; raises the error for which the link is given up."""
         options, clock = self._around.options, self._around.clock
         down_since, attempts = clock.now(), 0
+        heard_since: float | None = None  # when a peer answered first that has yet to hear
         while True:
-            acknowledged, patience_s = self._acknowledged, options.patience_s
+            acknowledged, hears = self._acknowledged, False
             try:
                 connection = await self._connect(options.patience_s - (clock.now() - down_since))
             except TimeoutError:
                 reason = "no answer"
             except _NotYetError as error:
-                reason, patience_s = str(error), options.hearing_s
+                reason, hears, down_since = str(error), True, clock.now()
+                heard_since = down_since if heard_since is None else heard_since
             except ConnectionLostError as error:
                 reason = str(error)
             else:
-                reason = await self._use(connection)
+                reason, heard_since = await self._use(connection), None
                 down_since = self._waiting_since_s if self._queued_nbytes else clock.now()
                 if clock.now() - down_since >= options.patience_s:  # whatever broke it, it is tried once more
                     down_since = clock.now() - options.patience_s + options.first_backoff_s
             attempts = 0 if self._acknowledged > acknowledged else attempts + 1
-            if clock.now() - down_since >= patience_s:
+            since, patience_s = down_since, options.patience_s
+            if hears and heard_since is not None:
+                since, patience_s = heard_since, options.hearing_s
+            if clock.now() - since >= patience_s:
                 what = f"no connection for {patience_s} s: {reason}"
                 raise WireError(what)
             pause_s = min(options.max_backoff_s, options.first_backoff_s * 2.0 ** min(attempts, 30))
-            left_s = patience_s - (clock.now() - down_since)
+            left_s = patience_s - (clock.now() - since)
             await self._around.sleep(min(pause_s * self._around.rng.uniform(0.5, 1.5), left_s))
 
     async def _connect(self, patience_s: float) -> Connection:
