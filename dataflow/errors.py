@@ -92,6 +92,12 @@ class JobFailedError(AkoError):
     exit_code = 1
 
 
+class DrainError(AkoError):
+    """A node died before it had left its jobs."""
+
+    exit_code = 1
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """One sentence that offers the nearest known name, or lists them all.
 

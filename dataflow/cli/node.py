@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -22,18 +24,39 @@ from dataflow.cli.common import (
 )
 from dataflow.cli.serving import HostOption, InsecureFlag
 from dataflow.clock import SystemClock
-from dataflow.errors import MasterError
+from dataflow.engine.draining import DRAINED
+from dataflow.engine.membership import Life
+from dataflow.errors import DrainError
+from dataflow.observe.events import JobEvent, NodeChange
 from dataflow.runtime.agent import AgentConfig, attach
-from dataflow.runtime.client import Client, NodeStatus
+from dataflow.runtime.client import Client
 from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.state_dir import default_state_dir
 
 app = verbs()
+_OUT = frozenset({Life.LEFT, Life.GONE})
 _node = typer.Typer(rich_markup_mode=None)
 app.add_typer(_node, name="node")
 
 LOOK_S = 0.2
-"""Seconds between two looks at a node that is to leave its jobs."""
+"""Seconds between two looks at a node whose job process is to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a node is in a job.
+
+    Args:
+        number: of the node.
+        incarnation: how often it had been started before.
+    """
+
+    number: int
+    incarnation: int
+
+    def ends_by(self, change: NodeChange) -> bool:
+        """Whether this is the change with which it has no part in the job any more."""
+        return change.life in _OUT and change.node == self.number and change.incarnation >= self.incarnation
 
 
 @_node.callback(
@@ -107,38 +130,58 @@ def drain(
 
     The node gives the others all that it has begun, so nothing is lost, and gets no more jobs until its `ako node` is
     started anew. This waits until it has left; Ctrl-C ends only the waiting. If a job cannot do without the node, that
-    is refused before anything happens.
+    is refused before anything happens; and if the node dies before it has left, the exit code is 1.
     """
     with connect(master, state_dir) as client:
+        parts = _parts(client, name)
         client.drain(name)
-        left = _wait_until_it_has_left(client, name, quiet=json)
+        left = _wait_until_it_has_left(client, name, {**_parts(client, name), **parts}, quiet=json)
     if json:
         print_json({"node": name, "drained": True, "left": left})
     else:
         print(f"node {name} has left its jobs and gets no more: it may be switched off")
 
 
-def _wait_until_it_has_left(client: Client, name: str, *, quiet: bool) -> str:
-    """Return once a node has no job; the job that it had, or an empty text.
+def _wait_until_it_has_left(client: Client, name: str, parts: Mapping[str, Part], *, quiet: bool) -> str:
+    """Return once a node is out of its jobs, as their own records say, and its processes are gone.
+
+    That no agent of this name is attached says nothing: it may not have come back yet to a master that was restarted.
+
+    Returns:
+        The job that it had, or an empty text.
 
     Raises:
-        MasterError: its agent was started anew meanwhile, and it takes part again.
+        DrainError: it died before it had left.
     """
-    clock, job = SystemClock(), ""
-    began_s = clock.now()
-    while (found := _find(client.nodes(), name)) is not None and found.job:
-        if not found.drained:
-            fix = f"drain it again: ako node drain {name}"
-            raise MasterError(what="the node was started anew before it had left its jobs", got=name, fix=fix)
-        if not job and not quiet:
-            print(f"node {name} leaves job {found.job}, once the others have all that it has begun", flush=True)
-        job = found.job
+    clock = SystemClock()
+    for job, part in parts.items():
+        began_s = clock.now()
+        if not quiet:
+            print(f"node {name} leaves job {job}, once the others have all that it has begun", flush=True)
+        change = next(
+            (each for each in map(_change, client.watch(job)) if each is not None and part.ends_by(each)), None
+        )
+        if change is not None and change.reason != DRAINED:
+            what = f"node {name} died before it had left job {job}; what it had begun may be lost"
+            raise DrainError(what, got=change.reason)
+        if not quiet:
+            print(f"node {name} has left job {job} after {seconds(clock.now() - began_s)}")
+    while any(node.name == name and node.drained and node.job for node in client.nodes()):
         clock.sleep(LOOK_S)
-    if job and not quiet:
-        print(f"node {name} has left job {job} after {seconds(clock.now() - began_s)}")
-    return job
+    return next(iter(parts), "")
 
 
-def _find(nodes: list[NodeStatus], name: str) -> NodeStatus | None:
-    """The node of a name; None if none is attached, and so in no job."""
-    return next((node for node in nodes if node.name == name), None)
+def _change(event: JobEvent) -> NodeChange | None:
+    return event.change
+
+
+def _parts(client: Client, name: str) -> dict[str, Part]:
+    """What a node is in every job that it has not left, by job id."""
+    parts = {}
+    for job in client.jobs():
+        if not job.ended and name in job.node_names:
+            number = job.node_names.index(name)
+            change = next((each for each in job.changes if each.node == number), None)
+            if change is None or change.life not in _OUT:
+                parts[job.id] = Part(number, 0 if change is None else change.incarnation)
+    return parts

@@ -12,8 +12,10 @@ import pytest
 from ako_jobs.integers import Config, build, mark
 from dataflow.cli.main import main
 from dataflow.clock import SystemClock
+from dataflow.engine.draining import DRAINED
 from dataflow.engine.job_life import JobState
 from dataflow.plan.job import JobSpec, StopRules
+from dataflow.runtime.client import Client
 from dataflow.runtime.local_cluster import LocalCluster
 
 
@@ -22,7 +24,9 @@ def held(told: dict[int, dict[str, Any]], node: int, origin: str) -> list[list[i
     return found
 
 
-def test_drained_node_leaves_nothing_behind_and_gets_no_more_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_drained_node_leaves_nothing_behind_and_gets_no_more_jobs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with LocalCluster(nodes=3, tasks=1) as cluster:
         client, where = cluster.client, ("--state-dir", str(cluster.state_dir))
         graph = build(Config(gradients=1_000_000, pace_ms=4.0, p=2))
@@ -35,14 +39,23 @@ def test_drained_node_leaves_nothing_behind_and_gets_no_more_jobs(capsys: pytest
         assert "there is no such node (got node-7); one of: node-0, node-1, node-2" in capsys.readouterr().err
         assert client.job(job).changes == ()
 
-        # A master that is killed just then hears of it again from its own notes.
-        client.drain("node-1")
-        os.kill(cluster.processes()["master"], signal.SIGKILL)
-        cluster.restart_master()
-        while len(client.nodes()) < 3:  # which waits for the master
+        # A master that is killed just then hears of it again from its own notes, and so does the command that waits.
+        ask = Client.drain
+
+        def drain_and_restart_the_master(asking: Client, name: str, operation_id: str = "") -> None:
+            ask(asking, name, operation_id)
+            os.kill(cluster.processes()["master"], signal.SIGKILL)
+            cluster.restart_master()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Client, "drain", drain_and_restart_the_master)
+            assert main(["node", "drain", "node-1", "--json", *where]) == 0
+        assert json.loads(capsys.readouterr().out) == {"node": "node-1", "drained": True, "left": job}
+        assert [(change.node, change.life, change.reason) for change in client.job(job).changes] == [
+            (1, "left", DRAINED)
+        ]
+        while len(client.nodes()) < 3:  # which waits for the agents
             SystemClock().sleep(0.05)
-        assert main(["node", "drain", "node-1", "--json", *where]) == 0
-        assert json.loads(capsys.readouterr().out)["drained"]
         assert client.job(job).state is JobState.RUNNING
         assert {node.name: node.job for node in client.nodes()}["node-1"] == ""
 

@@ -1,0 +1,85 @@
+"""When ``ako node drain`` ends, and how."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dataflow.cli import node as verb
+from dataflow.cli.main import main
+from dataflow.engine.draining import DRAINED
+from dataflow.engine.job_life import JobState
+from dataflow.observe.events import JobEvent, NodeChange
+from dataflow.runtime.client import JobStatus, NodeStatus
+
+JOB = JobStatus("3f2a", "ako", JobState.RUNNING, "", "", 2, 0.0, node_names=("stays", "leaves"))
+
+
+def change(node: int, life: str, incarnation: int, reason: str) -> NodeChange:
+    return NodeChange(node, life, incarnation, reason, 0.0)
+
+
+class Master:
+    """Stands for a master whose agents have yet to attach again: no node is attached."""
+
+    def __init__(self, job: JobStatus, changes: list[NodeChange]) -> None:
+        self.job, self.changes, self.asked = job, changes, list[str]()
+
+    def jobs(self) -> list[JobStatus]:
+        return [self.job]
+
+    def nodes(self) -> list[NodeStatus]:
+        return []
+
+    def drain(self, name: str) -> None:
+        self.asked.append(name)
+
+    def watch(self, job: str) -> Iterator[JobEvent]:
+        assert job == self.job.id
+        while self.changes:
+            yield JobEvent(0, 0.0, 0.0, change=self.changes.pop(0))
+
+
+def drain(master: Master, monkeypatch: pytest.MonkeyPatch) -> int:
+    @contextlib.contextmanager
+    def connect(*_: Any) -> Iterator[Master]:
+        yield master
+
+    monkeypatch.setattr(verb, "connect", connect)
+    code = main(["node", "drain", "leaves"])
+    assert master.asked == ["leaves"]
+    return code
+
+
+def test_it_ends_when_the_job_says_that_the_node_has_left_and_not_when_it_is_not_attached(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = change(1, "joining", 1, "another has come in the place of leaves")
+    master = Master(JOB, [change(0, "left", 0, DRAINED), change(1, "left", 0, DRAINED), later])
+    assert drain(master, monkeypatch) == 0
+    assert master.changes == [later]
+    assert "it may be switched off" in capsys.readouterr().out
+
+
+def test_node_that_dies_while_it_leaves_is_told_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert drain(Master(JOB, [change(1, "left", 0, "its job process ended by SIGKILL")]), monkeypatch) == 1
+    told = capsys.readouterr()
+    assert "switched off" not in told.out
+    assert "node leaves died before it had left job 3f2a; what it had begun may be lost" in told.err
+
+
+def test_it_ends_when_the_job_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert drain(Master(JOB, []), monkeypatch) == 0
+
+
+def test_what_became_of_earlier_processes_of_the_place_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = change(1, "alive", 1, "")
+    job = JobStatus("3f2a", "ako", JobState.RUNNING, "", "", 2, 0.0, node_names=("stays", "leaves"), changes=(now,))
+    master = Master(job, [change(1, "gone", 0, "it crashed"), now, change(1, "left", 1, DRAINED)])
+    assert drain(master, monkeypatch) == 0
+    assert master.changes == []
