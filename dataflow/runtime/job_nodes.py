@@ -38,15 +38,17 @@ class Placement:
         tasks: how many each runs at a time, by node number.
         token: what they know each other by.
         pair: what they encrypt with; None if they do not.
+        given_up: lives of agents that were given up in the job, and are not started in it again.
     """
 
     tasks: tuple[int, ...]
     token: str
     pair: KeyPair | None
+    given_up: tuple[str, ...] = ()
 
     def to_text(self) -> str:
         """As JSON text, to be kept."""
-        where: dict[str, object] = {"tasks": self.tasks, "token": self.token}
+        where: dict[str, object] = {"tasks": self.tasks, "token": self.token, "given_up": self.given_up}
         if self.pair is not None:
             where |= {"certificate": self.pair.certificate.decode(), "key": self.pair.key.decode()}
         return json.dumps(where)
@@ -69,7 +71,7 @@ def placement_from_text(text: str) -> Placement:
     """The placement of what `Placement.to_text` made."""
     where = json.loads(text)
     pair = KeyPair(where["certificate"].encode(), where["key"].encode()) if "key" in where else None
-    return Placement(tuple(where["tasks"]), where["token"], pair)
+    return Placement(tuple(where["tasks"]), where["token"], pair, tuple(where.get("given_up", ())))
 
 
 @dataclass(slots=True)
@@ -130,6 +132,16 @@ class JobNodes:
         self.sessions[node] = session
         self.place(replace(self._placement, tasks=tasks), names)
         return self._placement
+
+    def give_up(self, life: str) -> Placement:
+        """Start no node on this agent again; how the nodes are started now."""
+        assert self._placement is not None
+        self._placement = replace(self._placement, given_up=(*self._placement.given_up, life))
+        return self._placement
+
+    def is_given_up(self, life: str) -> bool:
+        """Whether no node is started on an agent again."""
+        return self._placement is not None and life in self._placement.given_up
 
     @property
     def encrypts(self) -> bool:

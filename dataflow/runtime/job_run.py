@@ -97,7 +97,6 @@ class JobRun:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: CheckpointKeeper | None = None
-        self._given_up: set[str] = set()
 
     @property
     def sessions(self) -> Mapping[int, AgentSession]:
@@ -148,7 +147,7 @@ class JobRun:
         nodes, now = self._coordinator.nodes, self._clock.now()
         if self.spec.max_nodes is None or self._coordinator.state is not JobState.RUNNING or self.stopping:
             return None
-        if session.life in self._given_up:
+        if self._nodes.is_given_up(session.life):
             return None
         before = self._node_named(session.name)
         for node in open_places(nodes, now):
@@ -444,7 +443,8 @@ class JobRun:
 
     def _change_node(self, command: co.ChangeNode) -> None:
         if command.life is Life.GONE and command.node in self.sessions:
-            self._given_up.add(self.sessions[command.node].life)
+            placement = self._nodes.give_up(self.sessions[command.node].life)
+            self._store.set_placement(self.id, placement.to_text())
         if self._keeper is not None and command.life in BURIED:
             self._keeper.leave(command.node)
         elif self._keeper is not None and command.life is Life.ALIVE:

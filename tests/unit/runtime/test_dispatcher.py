@@ -208,6 +208,14 @@ def test_node_that_attaches_while_a_job_runs_joins_it_if_that_has_room(tmp_path:
         assert on(world)["late"] == ""  # what failed there once would fail again
         assert world.state(job)[0] == "RUNNING"
 
+        world.dispatcher.detach(newcomer, "its connection broke")
+        world.restart()
+        world.attach("node-0", "life 0", [pb.Held(job=job, operation_id=f"{job}/0/0", node=0)], connection=2)
+        world.attach("late", "life 2", connection=3)
+        assert on(world)["late"] == ""  # which the next master knows, too
+        assert world.change(job, 1)[:2] == ("gone", 2)
+        assert world.state(job)[0] == "RUNNING"
+
     play(tmp_path, scene)
 
 
