@@ -81,10 +81,13 @@ class Changes:
 
 
 def changes(before: Members | None, now: Members, node: int) -> Changes:
-    """What changes for `node`; a node that has heard of no membership before takes all for first incarnations."""
+    """What changes for `node`; a node that has heard of no membership before takes all for first incarnations.
+
+    To it a member that has ended is one that is not there: it never joins.
+    """
     others = {peer: times for peer, times in now.incarnations.items() if peer != node}
     if before is None:
-        return Changes((), {peer: times for peer, times in others.items() if times})
+        return Changes((), {peer: times for peer, times in others.items() if times and peer in now.addresses})
     was = {peer: times for peer, times in before.incarnations.items() if peer != node}
     return Changes(
         tuple(peer for peer, times in was.items() if others.get(peer) != times),

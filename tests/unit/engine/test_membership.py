@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dataflow.engine import coordination as co
 from dataflow.engine.coordinator import JobCoordinator
 from dataflow.engine.job_life import ENDED, JobState
-from dataflow.engine.membership import BURIED, Life, Members
+from dataflow.engine.membership import BURIED, Changes, Life, Members, changes
 from dataflow.plan.job import StopRules
 from dataflow.reports import NodeStatistics
 
@@ -45,6 +45,12 @@ def members(epoch: int, incarnations: dict[int, int], *ended: int) -> Members:
 
 def ended(node: int, epoch: int | None = None) -> co.NodeEnded:
     return co.NodeEnded(node, NodeStatistics(node), epoch)
+
+
+def test_to_a_node_that_begins_who_has_ended_never_joins_whatever_its_incarnation() -> None:
+    first = members(7, {0: 0, 1: 1, 2: 2, 3: 1}, 1)
+    assert changes(None, first, 2) == Changes((), {3: 1})
+    assert changes(first, members(8, {0: 0, 2: 2, 3: 1}), 2) == Changes((1,), {})
 
 
 def test_killed_node_is_buried_and_the_others_are_told_the_new_membership() -> None:
