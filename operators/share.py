@@ -28,6 +28,9 @@ KEPT: Final = 6
 """Sums for a neighbour that are kept at most, where what it holds is to be made good if it dies; it is told no more
 until it has passed on newer ones."""
 
+UNKNOWN: Final = -1
+"""Instead of the number of a neighbour's sum: there is one of another in its place, which it never told."""
+
 FAR: Final = int(np.iinfo(np.int64).max // 2)
 """Updates made by a node that makes no more: as many as anybody may wait for."""
 
@@ -52,7 +55,8 @@ class Contribution(Message):
         word: empty for what belongs to an edge; else see `operators.estates`.
         about: the node that a word is about.
         stamp: grows with whatever changes in the sender's belief: it tells which of its sums is the newest.
-        basis: (2, k) its other neighbours, and the number of the newest sum of each that is in this one.
+        basis: (2, k) its other neighbours, and the number of the newest sum of each that is in this one; `UNKNOWN` of
+            one in whose place a sum of another is.
         held: (k,) numbers of sums of the receiver that are in what others have, as far as is known, besides newer ones.
         start, stop: cells of the model's `Layout`; equal without a sum.
         last: these are the sum's last cells.
@@ -105,6 +109,7 @@ class Side:
         total: the mirror of what it told last.
         epoch: see `Contribution`.
         heard: the mirror is what this neighbour said, or the one whose place it has taken.
+        spoken: the mirror is what this neighbour said, or empty.
         final: the mirror changes no more.
         received: number of the newest sum from it.
         sent: number of the newest sum for it.
@@ -122,6 +127,7 @@ class Side:
     total: Total
     epoch: int = 0
     heard: bool = True
+    spoken: bool = True
     final: bool = False
     received: int = 0
     sent: int = 0
@@ -210,6 +216,11 @@ class Sharing:
         """Whether all mirrors are what somebody has said: if not, the belief lacks what lies behind a new neighbour."""
         return all(side.heard for side in self.sides.values())
 
+    @property
+    def settled(self) -> bool:
+        """Whether all neighbours have spoken since they are neighbours: no mirror is that of another any more."""
+        return all(side.heard and side.spoken for side in self.sides.values())
+
     def add(self, values: Vector, updates: int = 1, *, scale: float = 1.0) -> None:
         """Add `scale` times updates of this node to x.
 
@@ -247,7 +258,7 @@ class Sharing:
                 return False
             side.received, side.total = said.number, said.total
             side.stamp, side.basis = said.stamp, said.basis
-            side.heard, side.final = True, said.final
+            side.heard, side.spoken, side.final = True, True, said.final
             side.noted |= self._acknowledges
             self._changed(neighbour)
         elif news:
@@ -284,7 +295,9 @@ class Sharing:
         known, total = self.known.copy(), self._without(neighbour)
         if not self._keeps:
             return Told(side.sent, side.epoch, side.received, final, known, total)
-        basis = {other: each.received for other, each in self.sides.items() if other != neighbour}
+        basis = {
+            other: each.received if each.spoken else UNKNOWN for other, each in self.sides.items() if other != neighbour
+        }
         side.used[side.sent], side.held = basis, self._held(neighbour)
         if len(side.behind) > 1:
             side.kept[side.sent] = total
@@ -320,7 +333,8 @@ class Sharing:
         """
         before = None if instead_of is None else self.sides.pop(instead_of)
         total = self._nothing() if before is None else before.total
-        self.sides[neighbour] = Side(tuple(behind), total, epoch, heard=before is not None, owed=True, noted=True)
+        told = before is not None
+        self.sides[neighbour] = Side(tuple(behind), total, epoch, heard=told, spoken=not told, owed=True, noted=True)
         self._changed(neighbour)
 
     def begin_again(self, behind: Mapping[int, Iterable[int]], *, epoch: int) -> None:
@@ -345,7 +359,7 @@ class Sharing:
         """Take what a neighbour has said as final: nothing more comes from there."""
         side = self.sides.get(neighbour)
         if side is not None and not side.final:
-            side.final = side.heard = side.closed = True
+            side.final = side.heard = side.spoken = side.closed = True
             side.owed = side.noted = False
             self.known[:, list(side.behind)] = FAR
             self._changed(neighbour)

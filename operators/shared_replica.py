@@ -127,7 +127,7 @@ class SharedReplicaState(VectorState):
         self._rewiring = None if then is None else Rewiring(PLANNED, then, sure=True)
         self._reports: list[Adjusted] = []
         self._changed_at: int | None = None
-        self._alone = 0
+        self._alone, self._touched = 0, False
         self._ends = False
         self._survivors = Survivors(sharing.node, members, edges) if members else None
         self._words: dict[int, list[Contribution]] = {}
@@ -214,7 +214,8 @@ class SharedReplicaState(VectorState):
         rewire(self.sharing, before, self._edges, epoch=self._epoch)
         changed = [each for each, side in self.sharing.sides.items() if known.get(each) != side.epoch]
         self._meet(changed)
-        self._reports.append(Adjusted(self._epoch, "begun", touched=not self.sharing.whole))
+        self._alone, self._touched = 0, not self.sharing.whole
+        self._reports.append(Adjusted(self._epoch, "begun", touched=self._touched))
         self._settle()
 
     def end(self) -> None:
@@ -227,8 +228,8 @@ class SharedReplicaState(VectorState):
     def reports(self) -> Iterator[Adjusted | Sample]:
         """What there is to tell of changes of the tree.
 
-        The sample `rewired` are the updates that this node has made by itself, from a change until all new neighbours
-        had spoken.
+        The sample `rewired` are the updates that this node has made by itself, from a change until its replica had all
+        again.
         """
         self._settle()
         reports, self._reports = self._reports, []
@@ -367,9 +368,13 @@ class SharedReplicaState(VectorState):
         return Told(said.number, said.epoch, said.heard, said.final, said.known, total, said.stamp, basis, held)
 
     def _settle(self) -> None:
-        """Note that all new neighbours have spoken, if they have."""
-        if self._changed_at is not None and self.sharing.whole:
-            self._alone, self._changed_at = self._made - self._changed_at, None
+        """Note that all new neighbours have spoken, if they have; one may have the mirror of another until then."""
+        if self._changed_at is None:
+            return
+        if self.sharing.whole and self._touched:
+            self._alone, self._touched = self._made - self._changed_at, False
+        if self.sharing.settled:
+            self._changed_at = None
             self._reports.append(Adjusted(self._epoch, "settled"))
 
     def _why_not(self) -> str:
@@ -379,7 +384,7 @@ class SharedReplicaState(VectorState):
             return "it has made all its updates"
         if self._survivors is not None and self._survivors.dead:
             return "a node of the tree is dead"
-        if self._rewiring is not None or not self.sharing.whole:
+        if self._rewiring is not None or not self.sharing.settled:
             return "it has not made another change of the tree yet"
         return ""
 

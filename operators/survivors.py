@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
 
 from dataflow.errors import OperatorError
+from operators.share import UNKNOWN
 from operators.topology import Bereaved, Edges, bereaved, left_of
 
 CLAIM: Final = "claim"
@@ -129,12 +130,19 @@ class Survivors:
             self._early.setdefault(about, {})[origin] = claim
 
     def shares(self) -> Iterator[Share]:
-        """What this node is to take over now: of those of whose neighbours it has all claims."""
+        """What this node is to take over now: of those of whose neighbours it has all claims.
+
+        Raises:
+            OperatorError: the newest sum has what lies behind one of them as another node told it, before a change.
+        """
         for dead, (heirs, claims) in [(dead, (each.heirs, each.claims)) for dead, each in self._estates.items()]:
             if claims.keys() < {heirs.heir, *heirs.others}:
                 continue
             del self._estates[dead]
             first = max(claims, key=lambda node: (claims[node].stamp, -node))
+            for other in claims:
+                if claims[first].basis.get(other, 0) == UNKNOWN:
+                    refuse(dead, other)
             neighbours = heirs.others if self.node == heirs.heir else (heirs.heir,)
             yield Share(dead, first == self.node, claims[first].basis.get(self.node, 0), neighbours)
 

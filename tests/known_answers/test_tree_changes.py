@@ -97,7 +97,7 @@ def test_node_that_refuses_has_the_change_dropped_on_all() -> None:
 
 
 def test_only_nodes_of_the_region_pause_while_a_simulated_tree_is_changed_on_command() -> None:
-    """A gradient takes 1 ms, on each node one follows the other; nodes outside the region are settled at once."""
+    """A gradient takes 1 ms, on each node one follows the other; nodes outside the region pull all the time."""
     begun: dict[int, list[float]] = {}
 
     def perform(node: int, task: Task) -> Outcome:
@@ -119,7 +119,7 @@ def test_only_nodes_of_the_region_pause_while_a_simulated_tree_is_changed_on_com
     steps = [each for each in told if each is not None]
     assert [each.stage for each in steps] == ["asked", "begun", "settled"]
     assert steps[-1].touched == (3, 4)
-    assert steps[-1].outside_s == 0
+    assert 0 < steps[-1].outside_s < 0.1
     assert 0 < steps[-1].inside_s < 0.1
     for node, moments in begun.items():
         assert len(moments) == 61

@@ -9,7 +9,7 @@ import pytest
 
 from dataflow.errors import OperatorError
 from operators.reconfigure import region, replace
-from operators.share import FAR, Sharing, Total, rebuilt, together
+from operators.share import FAR, UNKNOWN, Sharing, Total, rebuilt, together
 from operators.topology import Edges, behind, parse_topology
 
 NODES = 6
@@ -136,6 +136,18 @@ def test_sum_of_another_epoch_or_of_who_is_no_neighbour_is_not_listened_to() -> 
     nodes[1].meet(0, (0,), epoch=1, instead_of=0)
     assert not nodes[1].absorb(0, what)
     assert beliefs(nodes)[1] == 0
+
+
+def test_mirror_of_another_is_told_as_no_sum_of_the_new_neighbour_until_that_has_spoken() -> None:
+    nodes = tree(((0, 1), (1, 2)), {0: 5, 1: 1}, keeps=True)
+    nodes[3] = Sharing(3, {1: (1, 2)}, total(3), keeps=True, epoch=1)
+    exchange({node: nodes[node] for node in range(3)})
+    nodes[1].meet(3, (3,), epoch=1, instead_of=0)
+    assert (nodes[1].whole, nodes[1].settled) == (True, False)
+    assert nodes[1].sum_for(2).basis == {3: UNKNOWN}
+    nodes[1].absorb(3, nodes[3].sum_for(1))
+    assert nodes[1].settled
+    assert nodes[1].sum_for(2).basis == {3: 1}
 
 
 def test_root_waves_tell_a_sibling_only_what_has_been_at_the_root() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dataflow.errors import OperatorError
-from operators.share import KEPT, Sharing, Total
+from operators.share import KEPT, UNKNOWN, Sharing, Total
 from operators.survivors import CLAIM, OVER, THROUGH, Claim, Share, Survivors
 from operators.topology import Bereaved, behind, bereaved, left_of
 
@@ -59,6 +59,18 @@ def test_neighbour_that_dies_before_all_claims_are_there_is_an_error() -> None:
     left.lose(2, Claim(5, {}))
     with pytest.raises(OperatorError, match="nodes 2 and 3"):
         left.lose(3, None)
+
+
+@pytest.mark.parametrize("node", [0, 2])
+def test_newest_sum_with_what_a_neighbour_never_told_is_shared_by_nobody(node: int) -> None:
+    """2 has come to the dead node 1 in the place of another, and 0 was told what that one had said."""
+    left = Survivors(node, range(4), CHAIN)
+    claims = {0: Claim(7, {2: UNKNOWN}), 2: Claim(5, {0: 1})}
+    left.lose(1, claims.pop(node))
+    for other, claim in claims.items():
+        left.hear(CLAIM, other, 1, claim)
+    with pytest.raises(OperatorError, match="nodes 1 and 2"):
+        list(left.shares())
 
 
 def test_claim_of_a_node_that_has_died_since_does_not_count() -> None:
