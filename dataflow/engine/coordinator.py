@@ -183,7 +183,8 @@ class JobCoordinator:
         return self._go(Trigger.PLACED, now)
 
     def _on_cancel(self, now: float) -> list[Command]:
-        return self._go(Trigger.CANCEL, now, "cancelled") + self._all_gone(now)
+        dropped = self.adjusting.drop("cancelled")  # nodes that are ready for a change wait to hear of it
+        return dropped + self._go(Trigger.CANCEL, now, "cancelled") + self._all_gone(now)
 
     # Starting
 
@@ -364,9 +365,10 @@ class JobCoordinator:
         self._causes.pop(node, None)
         self._causes[node] = cause
         self._broken = {link: why for link, why in self._broken.items() if node not in link}
-        told = self._tell() if was_member or tell else []
+        # Dropped before nodes hear of the death, which they could not make good while a change is prepared.
         dropped = self.adjusting.lose(node, self._names[node])
-        return [self._change(node, cause), *told, *dropped, *self._look_around(now)]
+        told = self._tell() if was_member or tell else []
+        return [self._change(node, cause), *dropped, *told, *self._look_around(now)]
 
     def _spare(self, node: int) -> bool:
         """Whether a node that is dead is not started again, as the job is ending and can end without it."""

@@ -65,6 +65,23 @@ def test_change_is_dropped_if_a_node_ends_before_it_has_answered() -> None:
     assert commands[:2] == [co.AdjustNodes((0, 1, 2), 2, "drop"), co.TellAdjustment(2, "dropped", "n1 is through")]
 
 
+def test_change_that_is_being_prepared_is_dropped_when_the_job_is_cancelled() -> None:
+    job = running()
+    job.handle(co.AdjustAsked("a", "star"), 11.0)
+    job.handle(says(0, 2, "ready"), 11.0)
+    commands = job.handle(co.CancelAsked(), 11.5)
+    assert commands[:2] == [co.AdjustNodes((0, 1, 2), 2, "drop"), co.TellAdjustment(2, "dropped", "cancelled")]
+    assert co.StopNodes((0, 1, 2), "cancel") in commands
+
+
+def test_change_that_is_being_prepared_is_dropped_before_nodes_hear_of_a_death() -> None:
+    job = running()
+    job.handle(co.AdjustAsked("a", "star"), 11.0)
+    commands = job.handle(co.NodeExited(2, "by SIGKILL"), 11.5)
+    told = [type(each) for each in commands if isinstance(each, co.AdjustNodes | co.Connect)]
+    assert told == [co.AdjustNodes, co.Connect, co.Connect]
+
+
 def test_change_that_is_asked_for_again_by_the_same_operation_is_the_same_one() -> None:
     job = running()
     job.handle(co.AdjustAsked("a", "star"), 11.0)
