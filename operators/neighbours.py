@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from dataflow.errors import ConfigError
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Adjusted, Adjustment, Emissions, EndOfData, Operator, Sample
 from dataflow.ports import BoundOut, In, Out
@@ -146,8 +147,12 @@ class Absorb(Operator):
         if replica.over:
             return
         if adjustment.stage == "prepare":
-            edges = edges_among(Topology.model_validate_json(adjustment.text), node.members[self.role])
-            replica.prepare(adjustment.number, edges)
+            try:
+                edges = edges_among(Topology.model_validate_json(adjustment.text), node.members[self.role])
+            except (ConfigError, ValidationError) as error:
+                replica.refuse(adjustment.number, " ".join(str(error).split()))
+            else:
+                replica.prepare(adjustment.number, edges)
         else:
             replica.decide(adjustment.number, make=adjustment.stage == "make")
         yield from self._react(replica, clocks)

@@ -183,10 +183,14 @@ class SharedReplicaState(VectorState):
             return
         why = self._why_not()
         if why:
-            self._reports.append(Adjusted(number, "refused", why=why))
+            self.refuse(number, why)
             return
         self._rewiring = Rewiring(number, edges, sure=False)
         self._reports.append(Adjusted(number, "ready"))
+
+    def refuse(self, number: int, why: str) -> None:
+        """Say that a change that somebody asks for cannot be made, and why."""
+        self._reports.append(Adjusted(number, "refused", why=why))
 
     def decide(self, number: int, *, make: bool) -> None:
         """Be told that all are ready for a change, and make it; or that it is not made."""

@@ -33,15 +33,19 @@ class ChangingDriver(MemoryDriver):
     ) -> None:
         super().__init__(plan, order=order, on_report=ChangingDriver._hear)
         self.told: list[co.TellAdjustment] = []
-        self._asked = sorted(changes, key=lambda change: change[0])
+        self._asked = sorted(((at, tree.model_dump_json()) for at, tree in changes), key=lambda change: change[0])
         self._adjusting = Adjusting(range(len(plan.nodes)))
+
+    def begin_asking(self, at: int, text: str) -> None:
+        """Have a change asked for at a certain event, in whatever words."""
+        self._asked.append((at, text))
 
     def _handle(self, node: int, event: Event) -> None:
         super()._handle(node, event)
         if self._asked and self.run.deliveries >= self._asked[0][0]:
-            _, topology = self._asked.pop(0)
+            _, text = self._asked.pop(0)
             if not self._adjusting.under_way and not self.run.ended:
-                self._obey(self._adjusting.ask(f"{self.run.deliveries}", topology.model_dump_json()))
+                self._obey(self._adjusting.ask(f"{self.run.deliveries}", text))
         if self.run.ended:
             self._obey(self._adjusting.drop("a node is through"))
 

@@ -96,6 +96,16 @@ def test_node_that_refuses_has_the_change_dropped_on_all() -> None:
     assert "bsp or waves=root" in driver.told[-1].reason
 
 
+@pytest.mark.parametrize("text", ['{"kind":"edges","edges":[[0,1],[1,2],[2,0]]}', '{"kind":"ring"}', "x"])
+def test_change_to_what_is_no_tree_of_the_nodes_is_refused_and_the_job_goes_on(text: str) -> None:
+    driver = ChangingDriver(compile_graph(tree_job("chain"), 3), [])
+    driver.begin_asking(20, text)
+    run = driver.execute()
+    assert_shared(run.nodes, ROUNDS, WEIGHTS)
+    assert driver.stages() == ["dropped"]
+    assert driver.told[-1].reason.startswith("node-")
+
+
 def test_only_nodes_of_the_region_pause_while_a_simulated_tree_is_changed_on_command() -> None:
     """A gradient takes 1 ms, on each node one follows the other; nodes outside the region pull all the time."""
     begun: dict[int, list[float]] = {}
