@@ -1,7 +1,7 @@
 """The `ako` command: finds the verb's module, runs it, turns errors into one line and an exit code.
 
-Exit codes: 0 all well, 1 a job failed or was cancelled, 2 bad input, or not possible on this machine (nothing was
-started), 130 ended by Ctrl-C.
+Exit codes: 0 all well, 1 a job failed or was cancelled, or a node died that was to leave, 2 bad input, or
+not possible on this machine (nothing was started), 130 ended by Ctrl-C.
 Invariant: a verb's module is imported only when that verb is called, so that light verbs stay light.
 """
 

@@ -276,4 +276,5 @@ def test_errors_know_their_exit_codes() -> None:
         "OperatorError",
         "WireError",
         "JobFailedError",
+        "DrainError",
     }
