@@ -154,6 +154,19 @@ class JobCoordinator:
                 return f"{self._names[node]} is {'through' if each.life is Life.ENDED else 'not there'}"
         return ""
 
+    def why_not_drained(self, node: int) -> str:
+        """Why a node of a job whose nodes can be changed cannot leave now, and when to ask again; empty if it can."""
+        tree = self.adjusting.nodes
+        if node not in tree or self.nodes[node].leaves_since is not None:
+            return ""
+        if self.adjusting.under_way:
+            return "a change of the running job is under way; ask again once it is settled"
+        for other in tree:
+            each = self.nodes[other]
+            if each.leaves_since is not None and each.life in (Life.JOINING, Life.ALIVE):
+                return f"{self._names[other]} leaves the tree; ask again once it has left"
+        return ""
+
     def handle(self, event: Event, now: float) -> list[Command]:
         """What to do about an event.
 

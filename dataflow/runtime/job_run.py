@@ -247,8 +247,8 @@ class JobRun:
             return ""
         members = {role: tuple(nodes) for role, nodes in self._nodes.plan.members().items()}
         nodes, names = self._coordinator.nodes, self.status.node_names
-        if self._coordinator.adjusting.under_way and node in self._coordinator.adjusting.nodes:
-            return "a change of the running job is under way; ask again once it is settled"
+        if why := self._coordinator.why_not_drained(node):
+            return why
         return objection(nodes, node, names, members, irreplaceable_nodes(self.spec) & needed_nodes(self.spec))
 
     def drain(self, name: str) -> None:

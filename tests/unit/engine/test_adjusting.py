@@ -124,6 +124,22 @@ def test_change_is_not_made_while_a_node_leaves() -> None:
     assert job.why_not_adjusted() == "n2 leaves"
 
 
+def test_node_leaves_only_once_another_has_left_and_no_change_is_under_way() -> None:
+    job = running()
+    assert job.why_not_drained(1) == ""
+    job.handle(co.DrainAsked(2), 11.0)
+    assert job.why_not_drained(1).startswith("n2 leaves")
+    assert job.why_not_drained(2) == ""
+    job.handle(co.NodeEnded(2, NodeStatistics(2)), 12.0)
+    assert job.why_not_drained(1) == ""
+    job = running()
+    job.handle(co.AdjustAsked("a", "star"), 11.0)
+    assert job.why_not_drained(1).startswith("a change of the running job is under way")
+    job = running(adjusted=())
+    job.handle(co.DrainAsked(2), 11.0)
+    assert job.why_not_drained(1) == ""
+
+
 def test_node_that_dies_is_not_waited_for() -> None:
     job = running()
     job.handle(co.AdjustAsked("a", "star"), 11.0)
