@@ -206,7 +206,8 @@ class SharedReplicaState(VectorState):
     def rewire(self) -> None:
         """Make the change of the tree that this node knows of; who hears of it from a new neighbour does so, too.
 
-        Nobody waits: until all new neighbours have spoken the replica goes on with own updates, and is not pulled.
+        Until all new neighbours have spoken the replica goes on with own updates, and is not pulled; workers with a
+        bound (ssp, assp) may stop at it, as no counts of others come.
         """
         if self._rewiring is None:
             return

@@ -271,7 +271,7 @@ class TellAdjustment:
         reason: why it is dropped.
         touched: nodes that had something to change.
         inside_s: the longest time that one of these took until it was settled; 0 before.
-        outside_s: the longest time that any other node took.
+        outside_s: the longest time that any other node took until its new neighbours had spoken; no pause.
     """
 
     number: int

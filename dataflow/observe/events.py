@@ -44,7 +44,7 @@ class Adjustment:
         reason: why it was dropped; empty otherwise.
         touched: nodes that had something to change, once it is settled.
         inside_s: the longest time that one of these took until it was settled, in seconds.
-        outside_s: the longest time that any other node took.
+        outside_s: the longest time that any other node took until its new neighbours had spoken; no pause.
     """
 
     number: int
