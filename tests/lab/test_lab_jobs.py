@@ -49,8 +49,8 @@ def test_down_by_force_ends_the_job_and_who_started_it(lab: Lab) -> None:
     lab("up", "2", "--rate", "1gbit")
     process = lab.start("run", "ako", ENDLESS)
     read_until(process.stderr, "RUNNING")
-    # The client, a master, and on each host an agent and a job process.
-    assert "removed 3 namespaces and ended 6 processes" in lab("down", "--force")
+    # The client, a master, and on each host an agent, what job processes are forked from, and one of them.
+    assert "removed 3 namespaces and ended 8 processes" in lab("down", "--force")
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert "no lab is up" in lab("status", status=2)
@@ -60,7 +60,9 @@ def test_job_killed_leaves_no_process_and_a_lab_that_can_be_made_anew(lab: Lab) 
     lab("up", "2", "--rate", "1gbit")
     process = lab.start("run", "ako", ENDLESS)
     read_until(process.stderr, "RUNNING")
-    assert len(lab.stations()["0"]["processes"]) == 2  # an agent and a job process
+    assert (
+        len(lab.stations()["0"]["processes"]) == 3
+    )  # an agent, what it has job processes forked from, and one of them
     process.kill()
     process.communicate()
     clock = SystemClock()
