@@ -10,7 +10,7 @@ import numpy as np
 
 from dataflow import JobSpec, MemoryDriver, State, compile_graph
 from dataflow.errors import ConfigError, JobFailedError
-from operators.shared_replica import SharedReplicaState
+from operators.shared_replica_state import SharedReplicaState
 
 _ROUNDINGS: Final = 64
 """Roundings of float32 that two sums of the same x may differ by, each of the largest weight: one for each term, and

@@ -25,7 +25,8 @@ from operators.messages import Gradient
 from operators.neighbours import Absorb, Push
 from operators.share import Contribution
 from operators.share_clocks import ShareClocks, ShareClocksState
-from operators.shared_replica import SharedReplica, SharedReplicaState
+from operators.shared_replica import SharedReplica
+from operators.shared_replica_state import SharedReplicaState
 from operators.topology import parse_topology
 
 

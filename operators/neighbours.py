@@ -13,7 +13,8 @@ from operators.messages import Gradient, Progress
 from operators.schedule import Schedule
 from operators.share import Contribution
 from operators.share_clocks import ShareClocksState
-from operators.shared_replica import Notice, SharedReplicaState, edges_among
+from operators.shared_replica import edges_among
+from operators.shared_replica_state import Notice, SharedReplicaState
 from operators.topology import Topology
 
 

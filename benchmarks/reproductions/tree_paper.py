@@ -28,7 +28,8 @@ from operators.layout import Layout
 from operators.messages import Gradient
 from operators.neighbours import Absorb, Push, ReceiveContributions, SendContributions
 from operators.share_clocks import ShareClocks, ShareClocksState
-from operators.shared_replica import SharedReplica, SharedReplicaState
+from operators.shared_replica import SharedReplica
+from operators.shared_replica_state import SharedReplicaState
 from operators.topology import parse_topology
 
 MODEL_NBYTES, WEIGHTS = 12_000_000, 30_000

@@ -7,11 +7,12 @@ being told, and it is followed like any other. Invariant: at most one change tha
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from dataflow.engine.coordination import AdjustNodes, Command, TellAdjustment
+from dataflow.engine.membership import Life, Membership
 from dataflow.reports import OperatorReport
 
 PLANNED: Final = 1
@@ -64,6 +65,32 @@ class Adjusting:
     def is_known(self, operation_id: str) -> bool:
         """Whether this is the operation that asked for the newest change."""
         return operation_id == self._operation
+
+    def objection(self, nodes: Membership, names: Sequence[str]) -> str:
+        """Why a running job cannot be changed now; empty if it can."""
+        if not self.nodes:
+            return "nothing of this job can be changed while it runs"
+        if self.under_way:
+            return "a change is under way already"
+        for node in self.nodes:
+            each = nodes[node]
+            if each.leaves_since is not None:
+                return f"{names[node]} leaves"
+            if each.life is not Life.ALIVE or not each.running:
+                return f"{names[node]} is {'through' if each.life is Life.ENDED else 'not there'}"
+        return ""
+
+    def objection_to_drain(self, nodes: Membership, node: int, names: Sequence[str]) -> str:
+        """Why one of the nodes that make changes cannot leave now, and when to ask again; empty if it can."""
+        if node not in self.nodes or nodes[node].leaves_since is not None:
+            return ""
+        if self.under_way:
+            return "a change of the running job is under way; ask again once it is settled"
+        for other in self.nodes:
+            each = nodes[other]
+            if each.leaves_since is not None and each.life in (Life.JOINING, Life.ALIVE):
+                return f"{names[other]} leaves the tree; ask again once it has left"
+        return ""
 
     def ask(self, operation_id: str, text: str) -> list[Command]:
         """Begin a change, while none is under way."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from dataflow.engine.adjusting import Adjusting, tells_of_change
 from dataflow.engine.arriving import open_places
+from dataflow.engine.broken_links import BrokenLinks
 from dataflow.engine.coordination import (
     AdjustAsked,
     CancelAsked,
@@ -128,8 +128,7 @@ class JobCoordinator:
         self._deadline_s: float | None = None
         self._timer_s = math.inf
         self._causes: dict[int, str] = {}
-        self._broken: dict[tuple[int, int], tuple[int, str]] = {}
-        self._judge_s = math.inf
+        self._broken = BrokenLinks()
 
     def minds(self, event: Event) -> bool:
         """Whether an event can change anything: of what nodes report, only what a stop rule watches does."""
@@ -139,33 +138,13 @@ class JobCoordinator:
 
     def why_not_adjusted(self) -> str:
         """Why the job cannot be changed now; empty if it can."""
-        nodes, running = self.adjusting.nodes, self.state is JobState.RUNNING and not self.stopped_by
-        if not nodes:
-            return "nothing of this job can be changed while it runs"
-        if not running:
+        if self.adjusting.nodes and (self.state is not JobState.RUNNING or self.stopped_by):
             return f"the job is {'ending' if self.stopped_by else self.state}"
-        if self.adjusting.under_way:
-            return "a change is under way already"
-        for node in nodes:
-            each = self.nodes[node]
-            if each.leaves_since is not None:
-                return f"{self._names[node]} leaves"
-            if each.life is not Life.ALIVE or not each.running:
-                return f"{self._names[node]} is {'through' if each.life is Life.ENDED else 'not there'}"
-        return ""
+        return self.adjusting.objection(self.nodes, self._names)
 
     def why_not_drained(self, node: int) -> str:
         """Why a node of a job whose nodes can be changed cannot leave now, and when to ask again; empty if it can."""
-        tree = self.adjusting.nodes
-        if node not in tree or self.nodes[node].leaves_since is not None:
-            return ""
-        if self.adjusting.under_way:
-            return "a change of the running job is under way; ask again once it is settled"
-        for other in tree:
-            each = self.nodes[other]
-            if each.leaves_since is not None and each.life in (Life.JOINING, Life.ALIVE):
-                return f"{self._names[other]} leaves the tree; ask again once it has left"
-        return ""
+        return self.adjusting.objection_to_drain(self.nodes, node, self._names)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """What to do about an event.
@@ -181,7 +160,7 @@ class JobCoordinator:
             return commands
         due_s = math.inf if self._deadline_s is None else self._deadline_s
         if self.state in _GOING_ON:
-            due_s = min(due_s, self._judge_s, self.nodes.next_due_s(now))
+            due_s = min(due_s, self._broken.judge_s, self.nodes.next_due_s(now))
         if due_s < math.inf and (due_s != self._timer_s or isinstance(event, Tick)):
             commands.append(SetTimer(due_s))
         self._timer_s = due_s
@@ -377,7 +356,7 @@ class JobCoordinator:
         self._ready.discard(node)
         self._causes.pop(node, None)
         self._causes[node] = cause
-        self._broken = {link: why for link, why in self._broken.items() if node not in link}
+        self._broken.forget(node)
         # Dropped before nodes hear of the death, which they could not make good while a change is prepared.
         dropped = self.adjusting.lose(node, self._names[node])
         told = self._tell() if was_member or tell else []
@@ -428,30 +407,22 @@ class JobCoordinator:
             self.nodes.strike_off(peer)
             return [self._change(peer), *self._tell()]
         if other.life is Life.ALIVE:
-            self._broken.setdefault((min(node, peer), max(node, peer)), (node, reason))
             after_s = self._deadlines.judge_s if self.state is JobState.RUNNING else self._deadlines.blame_s
-            self._judge_s = min(self._judge_s, now + after_s)
+            self._broken.note(node, peer, reason, now + after_s)
         return []
 
     def _judge(self, now: float) -> list[Command]:
-        """Bury the node with most broken links, until no broken link is left.
-
-        Among equals that is the one that became a member last: it may be its joining that went wrong, and the others
-        have lent it what it has. Of those that became members together it is the one with the higher number.
+        """Bury the node that is to blame, until no broken link is left.
 
         Before the job runs a link that cannot be made is no fault that passes, unless one of its ends has died.
         """
         commands: list[Command] = []
-        self._judge_s = math.inf
+        self._broken.judge_s = math.inf
         if self._broken and self.state is JobState.DEPLOYING:
-            node, reason = next(iter(self._broken.values()))
+            node, reason = self._broken.first()
             return self._go(Trigger.NODE_FAILED, now, f"node {self._names[node]}: {reason}", node)
         while self._broken and self.state is JobState.RUNNING:
-            broken = Counter(node for link in self._broken for node in link)
-            node = max(broken, key=lambda node: (broken[node], self.nodes[node].admitted, node))
-            link = next(link for link in self._broken if node in link)
-            others = ", ".join(self._names[sum(link) - node] for link in self._broken if node in link)
-            cause = f"its links are broken: {others}: {self._broken[link][1]}"
+            node, cause = self._broken.blame(lambda node: self.nodes[node].admitted, self._names)
             commands += [KillNodes((node,)), *self._dies(node, Life.DYING, cause, now, cut=True)]
         return commands
 
@@ -499,7 +470,7 @@ class JobCoordinator:
                 else:
                     late = f"it was not ready {self._deadlines.preflight_s:g} s after it was started again"
                     commands += [KillNodes((node,)), *self._dies(node, Life.DYING, late, now)]
-            if now >= self._judge_s:
+            if now >= self._broken.judge_s:
                 commands += self._judge(now)
             commands += self._look_around(now)
         if self.state in ENDED or self._deadline_s is None or now < self._deadline_s:

@@ -22,12 +22,12 @@ import os
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from dataflow.clock import SystemClock
 from dataflow.runtime import job_process
 from dataflow.runtime.process import die_with_parent
 
@@ -152,7 +152,7 @@ def _fork_and_end(writing: int) -> None:
     if forked:
         os._exit(0)
     while os.getppid() == between:
-        time.sleep(_BECOMES_OURS_S)
+        SystemClock().sleep(_BECOMES_OURS_S)
     os.setsid()
     os.write(writing, json.dumps({"process": os.getpid()}).encode())
     os.close(writing)

@@ -18,7 +18,8 @@ from operators.layout import Layout
 from operators.messages import Gradient
 from operators.neighbours import Absorb, Push
 from operators.share_clocks import ShareClocks, ShareClocksState
-from operators.shared_replica import SharedReplica, SharedReplicaState
+from operators.shared_replica import SharedReplica
+from operators.shared_replica_state import SharedReplicaState
 from operators.topology import parse_topology
 from tests.known_answers.integers import IntegerCompute, expected, integer_gradient
 

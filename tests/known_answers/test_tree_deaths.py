@@ -15,7 +15,7 @@ from dataflow.engine.memory_driver import MemoryDriver
 from dataflow.errors import OperatorError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.plan.compile import compile_graph
-from operators.shared_replica import SharedReplicaState
+from operators.shared_replica_state import SharedReplicaState
 from operators.topology import Topology, parse_topology
 from tests.known_answers.integers import integer_gradient
 from tests.known_answers.shared import SharedZeros, tree_job

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dataflow.engine.events import Outcome, Task
 from dataflow.sim.simulator import SimRun
 from operators.share import FAR
-from operators.shared_replica import SharedReplicaState
+from operators.shared_replica_state import SharedReplicaState
 from tests.known_answers.shared import TOPOLOGIES, assert_shared, tree_job
 from tests.known_answers.simulated import simulate, simulator
 from tests.known_answers.test_exactly_once_simulated import FAULTS, MODELS

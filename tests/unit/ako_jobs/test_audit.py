@@ -11,7 +11,8 @@ from ako_jobs.models import network
 from dataflow.errors import ConfigError, JobFailedError
 from dataflow.node_context import NodeContext
 from operators.layout import Layout
-from operators.shared_replica import SharedReplica, SharedReplicaState
+from operators.shared_replica import SharedReplica
+from operators.shared_replica_state import SharedReplicaState
 from operators.topology import Topology
 
 SMALL = {"epochs": "0.1", "warm_start": "0"}

@@ -19,7 +19,8 @@ from operators.neighbours import Absorb, Push, PushMean, SendContributions
 from operators.schedule import Schedule
 from operators.share import Contribution
 from operators.share_clocks import ShareClocks, ShareClocksState
-from operators.shared_replica import Notice, SharedReplica, SharedReplicaState
+from operators.shared_replica import SharedReplica
+from operators.shared_replica_state import Notice, SharedReplicaState
 from operators.topology import Topology
 
 WEIGHTS = 600_000

@@ -1,0 +1,526 @@
+"""A worker's replica that is shared over a tree: the protocol's state, and how sums become messages and replicas.
+
+The replica is the model at the start, the belief when it was last pulled, and the worker's own updates since: those
+that it has not pushed are in no sum yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+
+import numpy as np
+
+from dataflow.errors import OperatorError
+from dataflow.message import Message
+from dataflow.operators_api import Adjusted, Sample
+from operators.compression import Codec, add
+from operators.edge_codes import EdgeCodes
+from operators.layout import Layout
+from operators.messages import Code, Vector
+from operators.reconfigure import rewire
+from operators.schedule import Schedule
+from operators.share import FAR, Contribution, Sharing, Told, Total
+from operators.share_clocks import Consistency, ShareClocksState
+from operators.survivors import CLAIM, OVER, THROUGH, Claim, Survivors
+from operators.topology import Edges, behind
+from operators.vector_state import VectorState
+
+Flow = Literal["newest", "period"]
+
+PLANNED: Final = 1
+"""Number of a change of the tree that the job has planned; those that are asked for have higher ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewiring:
+    """A change of the tree that this node is to make.
+
+    Args:
+        number: of the change, and of the edges that it makes.
+        edges: the tree as it is to be.
+        sure: it is made in any case; if not, somebody else says whether, once all nodes are ready.
+    """
+
+    number: int
+    edges: Edges
+    sure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Notice(Message):
+    """Node `to` is to be told something.
+
+    Args:
+        to: number of the neighbour.
+        turn: number of the sum, if it is made; 0: what it is told is decided when there is credit for it; `WORDS`:
+            what is not about an edge.
+    """
+
+    to: int
+    turn: int
+
+
+WORDS: Final = -1
+"""Instead of the number of a sum: words, of `operators.survivors`."""
+
+_NO_COUNTS: Final = np.zeros(0, np.int64)
+_NO_VALUES: Final = np.zeros(0, np.float32)
+
+
+class SharedReplicaState(VectorState):
+    """Live replica of one node.
+
+    Args:
+        initial: (weights,) float32, the model at the start.
+        sharing: the protocol.
+        layout: the model's cells.
+        consistency: what a worker waits for.
+        flow: when neighbours are told of changes.
+        every: gradients between two pushes.
+        codec: what makes fewer bytes of sums; none if None.
+        layers: offset at which each layer begins.
+        rate: learning rate of gradients, for codes.
+        edges: of the tree.
+        members: nodes of the tree, if the others go on when one of them dies; empty if not.
+        then: what they are changed to as planned; None if that is nothing.
+    """
+
+    def __init__(
+        self,
+        initial: Vector,
+        sharing: Sharing,
+        layout: Layout,
+        *,
+        consistency: Consistency = "eventual",
+        flow: Flow = "newest",
+        every: int = 1,
+        codec: Codec | None = None,
+        layers: tuple[int, ...] = (0,),
+        rate: Schedule | None = None,
+        edges: Edges = (),
+        members: Sequence[int] = (),
+        then: Edges | None = None,
+    ) -> None:
+        super().__init__(initial + sharing.belief.values)
+        self.sharing = sharing
+        self.pulled = sharing.counts
+        """(nodes,) updates by the node that made them, in what was pulled last."""
+        self._initial, self._layout, self._codec, self._layers = initial, layout, codec, layers
+        self._consistency, self._flow, self._rate, self._every = consistency, flow, rate, every
+        self._unpushed = np.zeros_like(initial) if every > 1 else _NO_VALUES
+        self._made = self._pushed = 0
+        self._early = consistency == "bsp" or flow == "period"
+        self._codes: dict[int, EdgeCodes] = {}
+        self._queued: dict[int, deque[Told]] = {}
+        self._rounds: dict[int, int] = {}
+        self._round = 0
+        self._arriving: dict[int, Vector] = {}
+        self._edges, self._epoch = edges, 0
+        self._rewiring = None if then is None else Rewiring(PLANNED, then, sure=True)
+        self._reports: list[Adjusted] = []
+        self._changed_at: int | None = None
+        self._alone, self._touched = 0, False
+        self._ends = False
+        self._survivors = Survivors(sharing.node, members, edges) if members else None
+        self._words: dict[int, list[Contribution]] = {}
+        self._ahead: list[Contribution] = []
+        self._said = {THROUGH: False, OVER: False}
+        self._meet(sharing.sides)
+
+    def descend(self, direction: Vector, rate: float, *, scale: bool) -> None:
+        """Make an update of this node's own: subtract it from the replica, and have it pushed in its turn.
+
+        Args:
+            direction: (weights,) float32; overwritten with the update.
+            rate: rounded to float32.
+            scale: must be set.
+        """
+        super().descend(direction, rate, scale=scale)
+        self._made += 1
+        if self._every > 1:
+            self._unpushed -= direction
+        else:
+            self.sharing.add(direction, scale=-1)
+            self._pushed = self._made
+
+    def push(self) -> None:
+        """Add what has not been pushed to x."""
+        if self._made > self._pushed:
+            self.sharing.add(self._unpushed, self._made - self._pushed)
+            self._unpushed[:] = 0
+            self._pushed = self._made
+
+    def pull(self) -> float:
+        """Make the replica the belief, with the worker's own updates; the norm of the change."""
+        if not self.sharing.whole:
+            return 0.0
+        self.pulled = self.sharing.counts
+        before, after = self.current, self._initial + self.sharing.belief.values
+        if self._made > self._pushed:
+            after += self._unpushed
+        change = float(np.linalg.norm(after - before))
+        self.values = after
+        return change
+
+    def prepare(self, number: int, edges: Edges) -> None:
+        """Be told of a change that somebody asks for, and say whether this node is ready for it.
+
+        A node that is ready ends only once it is told what becomes of the change.
+
+        Args:
+            number: of the change; one that has been made, or that is known, changes nothing.
+            edges: the tree as it is to be.
+        """
+        if number <= self._epoch or (self._rewiring is not None and self._rewiring.number == number):
+            return
+        why = self._why_not()
+        if why:
+            self.refuse(number, why)
+            return
+        self._rewiring = Rewiring(number, edges, sure=False)
+        self._reports.append(Adjusted(number, "ready"))
+
+    def refuse(self, number: int, why: str) -> None:
+        """Say that a change that somebody asks for cannot be made, and why."""
+        self._reports.append(Adjusted(number, "refused", why=why))
+
+    def decide(self, number: int, *, make: bool) -> None:
+        """Be told that all are ready for a change, and make it; or that it is not made."""
+        if self._rewiring is None or self._rewiring.number != number:
+            return
+        if make:
+            self.rewire()
+        else:
+            self._rewiring = None
+        if self._ends:
+            self.end()
+
+    def rewire(self) -> None:
+        """Make the change of the tree that this node knows of; who hears of it from a new neighbour does so, too.
+
+        Until all new neighbours have spoken the replica goes on with own updates, and is not pulled; workers with a
+        bound (ssp, assp) may stop at it, as no counts of others come.
+        """
+        if self._rewiring is None:
+            return
+        rewiring, self._rewiring = self._rewiring, None
+        before, known = self._edges, {neighbour: side.epoch for neighbour, side in self.sharing.sides.items()}
+        self._edges, self._epoch, self._changed_at = rewiring.edges, rewiring.number, self._made
+        if self._survivors is not None:
+            self._survivors.edges = self._edges
+        rewire(self.sharing, before, self._edges, epoch=self._epoch)
+        changed = [each for each, side in self.sharing.sides.items() if known.get(each) != side.epoch]
+        self._meet(changed)
+        self._alone, self._touched = 0, not self.sharing.whole
+        self._reports.append(Adjusted(self._epoch, "begun", touched=self._touched))
+        self._settle()
+
+    def end(self) -> None:
+        """Make no more updates; what was planned is changed before, and what may yet be is waited for."""
+        self._ends = self._rewiring is not None and not self._rewiring.sure
+        if not self._ends:
+            self.rewire()
+            self.sharing.end()
+
+    def reports(self) -> Iterator[Adjusted | Sample]:
+        """What there is to tell of changes of the tree.
+
+        The sample `rewired` are the updates that this node has made by itself, from a change until its replica had all
+        again.
+        """
+        self._settle()
+        reports, self._reports = self._reports, []
+        for report in reports:
+            if report.stage == "settled":
+                yield Sample("rewired", float(self._alone))
+            yield report
+
+    def react(self, clocks: ShareClocksState) -> Iterator[Notice]:
+        """Bring clocks up to date after a change, and in bulk-synchronous rounds the replica; who is to be told.
+
+        With rounds and with a period a sum is made now and waits as it is for its turn, or it would hold what comes
+        later; otherwise it is made when it can be sent.
+        """
+        sharing, rounds = self.sharing, self._consistency == "bsp"
+        if rounds and sharing.rounds() > self._round:
+            self._round = sharing.rounds()
+            self.pull()
+        if self._survivors is not None:
+            self._say_how_far(self._survivors)
+            yield from (Notice(node, WORDS) for node in self._words)
+        if sharing.whole:
+            clocks.follow(sharing, self._consistency, self._round)
+        for neighbour, side in sharing.sides.items():
+            if self._early:
+                final = sharing.is_final_for(neighbour) and not side.closed
+                if final or (rounds and self._rounds[neighbour] < sharing.rounds(neighbour) < FAR):
+                    self._rounds[neighbour] = sharing.rounds(neighbour)
+                    yield self._queue(neighbour)
+            elif sharing.may_tell(neighbour):
+                yield Notice(neighbour, 0)
+            if side.noted:
+                yield Notice(neighbour, 0)
+
+    def tick(self) -> Iterator[Notice]:
+        """With a period: make the sums of all neighbours who have not been told what has changed; who is to be told."""
+        yield from self._queue_owed()
+
+    def take(self, notice: Notice, workers: int) -> Iterator[Contribution]:
+        """The messages that a neighbour is to be sent now; they count as sent.
+
+        Args:
+            notice: who is to be told, as `react` or `tick` gave it.
+            workers: how many nodes the learning rate is for.
+        """
+        neighbour, told = notice.to, None
+        if notice.turn == WORDS:
+            yield from self._words.pop(neighbour, ())
+            return
+        if notice.turn:
+            queued = self._queued.get(neighbour)
+            told = queued.popleft() if queued else None
+        else:
+            told = self.sharing.note_for(neighbour) if self._early else self.sharing.tell(neighbour)
+        if told is not None:
+            yield from self._cut(neighbour, told, workers)
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody has anything to tell this node, nor needs anything of it."""
+        return self.sharing.through if self._survivors is None else self._survivors.over
+
+    def lose(self, node: int) -> None:
+        """Note that a node has left: it has ended, or died.
+
+        Raises:
+            OperatorError: it has died, and what it held is nowhere else.
+        """
+        survivors, side = self._survivors, self.sharing.sides.get(node)
+        if survivors is None:
+            self.sharing.leave(node)
+        if survivors is None or survivors.over:
+            return
+        if self._rewiring is not None or self._changed_at is not None or (side is not None and not side.heard):
+            what = f"node {node} of the tree has died before it had told a new neighbour all that it has"
+            raise OperatorError(what, fix="ako resume goes on from a checkpoint")
+        self._arriving.pop(node, None)
+        self._words.pop(node, None)
+        self._ahead = [each for each in self._ahead if each.origin != node]
+        mine = None if side is None else Claim(side.stamp, side.basis)
+        for other in survivors.lose(node, mine):
+            self._say(other, CLAIM, about=node, claim=mine)
+        self.sharing.forget(node, behind(survivors.tree, self.sharing.node))
+        self._take_over(survivors)
+
+    def leave(self) -> Iterator[Notice]:
+        """Make the last sums of a node without which the others go on; who is to be told.
+
+        They follow on those under way, and hold all that this node has made: what it is, others then share.
+        """
+        if self._survivors is None or self._survivors.over:
+            return
+        yield from self._queue_owed()
+
+    def hear(self, said: Contribution) -> bool:
+        """Take in what a node says; whether anything has come of it."""
+        survivors = self._survivors
+        if survivors is not None and said.word:
+            basis = dict(zip(*said.basis.tolist(), strict=True))
+            survivors.hear(said.word, said.origin, said.about, Claim(said.stamp, basis))
+            self._take_over(survivors)
+            return True
+        told = self.arrive(said)
+        if told is not None:
+            return self.sharing.absorb(said.origin, told)
+        strange = said.origin not in self.sharing.sides and said.epoch == self._epoch
+        if survivors is not None and strange and said.origin not in survivors.dead:
+            self._ahead.append(said)  # it has come to be a neighbour, and this node will hear of it
+        return False
+
+    def arrive(self, said: Contribution) -> Told | None:
+        """What a neighbour says, once all of it has come; None before, and of who is none any more.
+
+        What comes from a tree that has been changed already makes this node change, too.
+        """
+        if said.epoch > self._epoch:
+            self.rewire()
+        side = self.sharing.sides.get(said.origin)
+        if side is None or said.epoch != side.epoch:
+            return None
+        total = None
+        if said.number:
+            if not said.start:
+                coded = said.values.dtype == np.uint8
+                self._arriving[said.origin] = side.total.values.copy() if coded else np.empty_like(side.total.values)
+            values, where = self._arriving[said.origin], self._layout.weights(said.start, said.stop)
+            if said.values.dtype == np.uint8:
+                add(values[where], cast("Code", said.values))
+            else:
+                values[where] = said.values
+            if not said.last:
+                return None
+            total = Total(self._arriving.pop(said.origin), said.counts)
+        basis = dict(zip(*said.basis.tolist(), strict=True))
+        held = frozenset(said.held.tolist())
+        return Told(said.number, said.epoch, said.heard, said.final, said.known, total, said.stamp, basis, held)
+
+    def _settle(self) -> None:
+        """Note that all new neighbours have spoken, if they have; one may have the mirror of another until then."""
+        if self._changed_at is None:
+            return
+        if self.sharing.whole and self._touched:
+            self._alone, self._touched = self._made - self._changed_at, False
+        if self.sharing.settled:
+            self._changed_at = None
+            self._reports.append(Adjusted(self._epoch, "settled"))
+
+    def _why_not(self) -> str:
+        if self._consistency == "bsp" or self.sharing.waves == "root":
+            return "its tree cannot be changed with bsp or waves=root"
+        if self._ends or self.sharing.ended:
+            return "it has made all its updates"
+        if self._survivors is not None and self._survivors.dead:
+            return "a node of the tree is dead"
+        if self._rewiring is not None or not self.sharing.settled:
+            return "it has not made another change of the tree yet"
+        return ""
+
+    def samples(self) -> Iterator[Sample]:
+        """What is told of the codes, if there are any."""
+        for codes in self._codes.values():
+            yield from codes.samples()
+            return
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """``values``; ``x`` (weights,), what is pushed of this node's own updates, and ``counts`` of them.
+
+        And ``taus/n``, those that are adapted for what neighbour n is sent, once there are any.
+        """
+        own = self.sharing.own
+        taus = {f"taus/{neighbour}": codes.taus for neighbour, codes in self._codes.items() if codes.adapted}
+        return super().tensors() | {"x": own.values, "counts": own.counts, "unpushed": self._unpushed} | taus
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """What `tensors` gives; the replica is copied only when somebody writes."""
+        return {name: tensor.copy() for name, tensor in self.tensors().items() if name != "values"} | super().kept()
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over the replica and x; what neighbours know is told anew, and the replica goes on until then."""
+        super().restore(tensors)
+        sharing = self.sharing
+        sharing.own.values[:], sharing.own.counts[:] = tensors["x"], tensors["counts"]
+        self._unpushed[:] = tensors["unpushed"]
+        self._pushed = self._round = int(sharing.own.counts[sharing.node])
+        sharing.begin_again({neighbour: side.behind for neighbour, side in sharing.sides.items()}, epoch=self._epoch)
+        self._meet(sharing.sides)
+        for neighbour, codes in self._codes.items():
+            if (name := f"taus/{neighbour}") in tensors:
+                codes.go_on(tensors[name])
+
+    def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
+        """Go on behind the last gradient that was made."""
+        super().resume(tensors, node, steps)
+        self._made = steps.get(node, self._pushed)
+        if self._consistency == "bsp":  # one that was made and not pushed is dropped, and counts
+            self.sharing.own.counts[node] = self._pushed = self._round = self._made
+
+    def _meet(self, neighbours: Iterable[int]) -> None:
+        """Begin with neighbours that have been told nothing yet."""
+        for neighbour in neighbours:
+            self._queued[neighbour], self._rounds[neighbour] = deque(), 0
+            self._arriving.pop(neighbour, None)
+            if self._codec:
+                self._codes[neighbour] = EdgeCodes(self._codec, self._layout, self._layers)
+
+    def _say_how_far(self, survivors: Survivors) -> None:
+        """Tell all others, once, that this node is through; and then that all are, if they are."""
+        if self.sharing.through and not self._said[THROUGH]:
+            self.pull()
+            self._tell_all(survivors, THROUGH)
+        survivors.over |= self._said[THROUGH] and survivors.all_through
+        if survivors.over and not self._said[OVER]:
+            self._tell_all(survivors, OVER)
+
+    def _tell_all(self, survivors: Survivors, word: str) -> None:
+        self._said[word] = True
+        for other in survivors.others:
+            self._say(other, word)
+
+    def _say(self, node: int, word: str, *, about: int = 0, claim: Claim | None = None) -> None:
+        stamp, basis = claim or Claim(0, {})
+        said = Told(0, self._epoch, 0, final=False, known=_NO_COUNTS, total=None, stamp=stamp, basis=basis)
+        self._words.setdefault(node, []).append(self._without_sum(said, word, about))
+
+    def _take_over(self, survivors: Survivors) -> None:
+        """Take over what is due of dead neighbours, and take in what the new ones have said already."""
+        for share in survivors.shares():
+            now = behind(survivors.tree, self.sharing.node)
+            self.sharing.bereave(share.dead, first=share.first, number=share.number)
+            for node in share.neighbours:
+                self.sharing.meet(node, now[node], epoch=self._epoch)
+            self._meet(share.neighbours)
+            ahead, self._ahead = self._ahead, []
+            for said in ahead:
+                self.hear(said)
+
+    def _queue_owed(self) -> Iterator[Notice]:
+        """Make the sums of all who are owed one, unless it would lack what lies behind a new neighbour."""
+        sides = self.sharing.sides
+        for neighbour, side in sides.items():
+            if side.owed and not side.closed and all(each.heard for each in sides.values() if each is not side):
+                yield self._queue(neighbour)
+
+    def _queue(self, neighbour: int) -> Notice:
+        told = self.sharing.sum_for(neighbour)
+        self._queued[neighbour].append(told)
+        return Notice(neighbour, told.number)
+
+    def _cut(self, neighbour: int, told: Told, workers: int) -> Iterator[Contribution]:
+        total = told.total
+        if total is None:
+            yield self._without_sum(told)
+            return
+        whole = self._layout.frames(0, self._layout.cells)
+        frames: Iterable[tuple[int, int, Vector | Code]]
+        frames = ((start, stop, total.values[self._layout.weights(start, stop)]) for start, stop in whole)
+        codes = self._codes.get(neighbour)
+        if codes and told.number == 1:  # whole: a code lacks most of it, and the neighbour may have a mirror already
+            codes.shadow[:] = total.values
+        elif codes and not told.final:  # the last one is whole, too, so that all end with the same
+            unit = self._rate.at(max(1, self._made), workers) if self._rate else 1.0
+            frames = codes.codes(total.values, unit)
+        for start, stop, values in frames:
+            last = stop == self._layout.cells
+            yield dataclasses.replace(
+                self._without_sum(told),
+                start=start,
+                stop=stop,
+                last=last,
+                counts=total.counts if last else _NO_COUNTS,
+                values=values,
+            )
+
+    def _without_sum(self, told: Told, word: str = "", about: int = 0) -> Contribution:
+        """A contribution with all that is told but the sum itself."""
+        return Contribution(
+            self.sharing.node,
+            told.epoch,
+            told.number,
+            told.heard,
+            told.final,
+            word,
+            about,
+            told.stamp,
+            basis=np.array([list(told.basis), list(told.basis.values())], np.int64).reshape(2, -1),
+            held=np.array(sorted(told.held), np.int64),
+            start=0,
+            stop=0,
+            last=True,
+            counts=_NO_COUNTS,
+            known=told.known,
+            values=_NO_VALUES,
+        )
