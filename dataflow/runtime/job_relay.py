@@ -34,7 +34,7 @@ class Driver(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Number of the newest membership that it has taken in."""
+        """Number of the newest membership whose newcomers its engine has heard of before it ended."""
 
     async def connect(self, members: Members) -> None:
         """Connect to the members that this one sends to."""
@@ -96,7 +96,7 @@ class JobRelay:
         self._start = asyncio.Event()
         self._state: asyncio.Queue[pb.StateChunk] = asyncio.Queue()
         self._keeping: asyncio.Task[None] | None = None
-        self._meetings: set[asyncio.Task[None]] = set()
+        self._orders: asyncio.Queue[pb.ProcessCommand] = asyncio.Queue()
 
     async def run(self) -> bool:
         """Serve until the agent closes the connection; returns whether the node did not fail."""
@@ -106,15 +106,18 @@ class JobRelay:
             return True
         life = asyncio.create_task(self._live(first.deploy))
         asked_to_leave = asyncio.create_task(self._listen(life))
+        obeying = asyncio.create_task(self._obey(life))
+        tasks = (life, asked_to_leave, obeying)
         try:
-            await asyncio.wait([life, asked_to_leave], return_when=asyncio.FIRST_COMPLETED)
-            if not life.done():
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not life.done() and not obeying.done():
                 return True
+            if obeying.done():
+                life.cancel()  # or the master would be told of an end, too
             # Others may still be sending here, or would take a broken link for the cause: the master says when to go.
             await asked_to_leave
-            return life.result()
+            return not obeying.done() and life.result()
         finally:
-            tasks = (life, asked_to_leave, *self._meetings)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -130,14 +133,38 @@ class JobRelay:
             statistics = await self._run(deploy)
         # The one boundary between the user's code, which may raise anything, and the master, which must be told.
         except Exception as error:
-            text, where = self._explain(error)
-            self._send(
-                pb.ProcessMessage(failed=pb.Failed(text=text, where=where, anew=isinstance(error, BeginAnewError)))
-            )
+            self._fail(error)
             return False
         epoch = self._driver.epoch if self._driver else 0
         self._send(pb.ProcessMessage(ended=pb.Ended(statistics=statistics_to_wire(statistics), epoch=epoch)))
         return True
+
+    def _fail(self, error: Exception) -> None:
+        text, where = self._explain(error)
+        self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where, anew=isinstance(error, BeginAnewError))))
+
+    async def _obey(self, life: asyncio.Task[bool]) -> None:
+        """Have the driver do what the master says, one thing after another; returns once that has failed the node."""
+        while True:
+            command = await self._orders.get()
+            driver, running = self._driver, not life.done()
+            if driver is None:
+                continue
+            try:
+                match command.WhichOneof("body"):
+                    case "connect":  # after the node's end, too: others may still be sending here
+                        await driver.meet(members_from_wire(command.connect))
+                    case "adjust" if running:
+                        told = command.adjust
+                        driver.adjust(Adjustment(told.number, told.stage, told.text))
+                    case "leave" if running:
+                        driver.leave()
+                    case "stop" if running:
+                        driver.stop()
+            except Exception as error:  # nobody else would hear of it, and the job hang
+                if running:
+                    self._fail(error)
+                    return
 
     async def _run(self, deploy: pb.Deploy) -> NodeStatistics:
         files = await self._files(deploy) if deploy.resumes else []
@@ -182,32 +209,21 @@ class JobRelay:
         while (command := await self._next()) is not None:
             match command.WhichOneof("body"):
                 case "connect":
-                    self._meet(members_from_wire(command.connect), command.connect.answers)
-                case "adjust" if self._driver is not None and not life.done():
-                    told = command.adjust
-                    self._driver.adjust(Adjustment(told.number, told.stage, told.text))
+                    # What the driver is doing may wait for the answer to a pause.
+                    if self._driver is not None:
+                        self._driver.resume(command.connect.answers)
+                    if self._members.done():
+                        self._orders.put_nowait(command)
+                    else:
+                        self._members.set_result(members_from_wire(command.connect))
                 case "start":
                     self._start.set()
                 case "state":
                     self._state.put_nowait(command.state)
-                case "leave" if self._driver is not None and not life.done():
-                    self._driver.leave()
-                case "stop":
-                    if not self._start.is_set():
-                        return
-                    if self._driver is not None and not life.done():
-                        self._driver.stop()
-
-    def _meet(self, members: Members, answers: int) -> None:
-        """Hear of a membership; to take it in, the driver may need a later one that answers a pause."""
-        if self._driver is not None:
-            self._driver.resume(answers)
-        if not self._members.done():
-            self._members.set_result(members)
-        elif self._driver is not None:
-            task = asyncio.create_task(self._driver.meet(members))
-            self._meetings.add(task)
-            task.add_done_callback(self._meetings.discard)
+                case "stop" if not self._start.is_set():
+                    return
+                case _:
+                    self._orders.put_nowait(command)
 
     async def _tell_statistics(self, driver: Driver) -> None:
         while True:

@@ -104,6 +104,7 @@ class NodeDriver:
         self._minds_rates = False
         self._beating: asyncio.Task[None] | None = None
         self._members: Members | None = None
+        self._heard = 0
         self._absent: set[int] = set()
         self._meeting, self._changed = asyncio.Lock(), asyncio.Event()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -158,8 +159,8 @@ class NodeDriver:
 
     @property
     def epoch(self) -> int:
-        """Number of the newest membership that the engine has heard of."""
-        return 0 if self._members is None else self._members.epoch
+        """Number of the newest membership whose newcomers the engine has heard of before it ended."""
+        return self._heard
 
     async def connect(self, members: Members) -> None:
         """Connect to every member that this node sends to, or to those of a later membership.
@@ -200,7 +201,7 @@ class NodeDriver:
     async def _meet(self, members: Members) -> None:
         assert self._links is not None
         assert self._runner is not None
-        if members.epoch <= self.epoch:
+        if self._members is not None and members.epoch <= self._members.epoch:
             return
         now = changes(self._members, members, self._node)
         if not now.joined:
@@ -220,6 +221,10 @@ class NodeDriver:
                 self._runner.feed(NodeLeft(peer))
             self._runner.feed(NodeJoined(peer, incarnation))
         self._changed.set()
+        if now.joined:
+            await self._runner.settled()
+        if not self._ended.done():  # else it may have ended before it heard of them
+            self._heard = members.epoch
 
     def start(self) -> None:
         """Begin: every member is ready."""

@@ -71,6 +71,9 @@ class FakeDriver:
         other.start()
         other.join()
 
+    def leave(self) -> None:
+        self.called("leave")
+
     def stop(self) -> None:
         self.called("stop")
         self.stopped.set()
@@ -178,6 +181,38 @@ def test_later_memberships_are_met_trouble_is_told_and_the_end_names_the_newest(
         await agent.leave()
 
     converse(talk)
+
+
+def test_commands_wait_for_the_membership_that_was_told_before() -> None:
+    async def talk(agent: Conversation) -> None:
+        agent.tell(DEPLOY, CONNECT, START)
+        while (await agent.hear()).WhichOneof("body") != "report":
+            pass
+        assert agent.driver is not None
+        agent.driver.busy = asyncio.Event()
+        members = pb.Connect(addresses={1: "b:2"}, epoch=2, incarnations={1: 0})
+        agent.tell(pb.ProcessCommand(connect=members), pb.ProcessCommand(leave=pb.Leave()), STOP)
+        while not agent.driver.resumed[1:]:
+            await asyncio.sleep(0)
+        assert agent.driver.calls[-1] == "start", "the membership has not been taken in yet"
+        agent.driver.busy.set()
+        assert [message async for message in until_end(agent)]
+        assert agent.driver.calls[-4:] == [("meet", Members(2, {1: 0}, {1: "b:2"})), "leave", "stop", "wait"]
+        await agent.leave()
+
+    converse(talk)
+
+
+def test_membership_that_cannot_be_taken_in_fails_the_node_and_is_told_once() -> None:
+    async def talk(agent: Conversation) -> None:
+        agent.tell(DEPLOY, CONNECT, START)
+        agent.tell(pb.ProcessCommand(connect=pb.Connect(addresses={1: "b:2"}, epoch=2, incarnations={1: 0})), STOP)
+        while (message := await agent.hear()).WhichOneof("body") != "failed":
+            assert message.WhichOneof("body") != "ended"
+        assert message.failed.text == "a peer refuses"
+        assert not await agent.leave()
+
+    converse(talk, {"meet": AuthError(what="a peer refuses")})
 
 
 @pytest.mark.parametrize(

@@ -50,19 +50,23 @@ GRAPH = (
 )
 
 
+def driver_of(network: MemoryNetwork, told: list[object]) -> NodeDriver:
+    return NodeDriver(
+        compile_graph(GRAPH, 2),
+        0,
+        job="job",
+        incarnation=0,
+        network=network,
+        clock=SystemClock(),
+        report=told.append,
+        board=TaskBoard.unread(),
+    )
+
+
 def test_member_that_cannot_be_reached_is_told_of_and_waited_for_until_the_membership_is_another_one() -> None:
     async def scene() -> list[object]:
         network, told = MemoryNetwork(), list[object]()
-        driver = NodeDriver(
-            compile_graph(GRAPH, 2),
-            0,
-            job="job",
-            incarnation=0,
-            network=network,
-            clock=SystemClock(),
-            report=told.append,
-            board=TaskBoard.unread(),
-        )
+        driver = driver_of(network, told)
         address = await driver.prepare()
         members = Members(3, {0: 0, 1: 2}, {0: address, 1: "memory:99"})
         connecting = asyncio.create_task(driver.connect(members))
@@ -80,3 +84,28 @@ def test_member_that_cannot_be_reached_is_told_of_and_waited_for_until_the_membe
     assert isinstance(broken, LinkBroken)
     assert (broken.peer, broken.incarnation) == (1, 2)
     assert "nobody listens at memory:99" in broken.reason
+
+
+def test_newest_membership_is_the_last_whose_newcomers_the_engine_heard_of_before_it_ended() -> None:
+    async def scene() -> list[int]:
+        network = MemoryNetwork()
+        driver, epochs = driver_of(network, []), list[int]()
+        address = await driver.prepare()
+        alone, with_other = {0: address}, {0: address, 1: "memory:99"}
+        async with asyncio.timeout(60):
+            for members in (
+                Members(1, {0: 0}, alone),
+                Members(2, {0: 0, 1: 1}, with_other),
+                Members(3, {0: 0}, alone),
+            ):
+                await driver.meet(members)
+                epochs.append(driver.epoch)
+            driver.start()
+            await driver.wait()
+            await driver.meet(Members(4, {0: 0, 1: 2}, with_other))
+            epochs.append(driver.epoch)
+        await driver.close()
+        await network.close()
+        return epochs
+
+    assert asyncio.run(scene()) == [1, 2, 3, 3]
