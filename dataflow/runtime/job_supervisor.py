@@ -87,7 +87,7 @@ class JobSupervisor:
         self._commands: asyncio.Queue[pb.ProcessCommand | None] = asyncio.Queue()
         self._commands.put_nowait(pb.ProcessCommand(deploy=deploy))
         self._watch: Watch | None = None
-        self._hang = ""
+        self._hang = self._broken = ""
         self._process: Spawned | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -165,6 +165,8 @@ class JobSupervisor:
         reader, writer = await asyncio.open_connection(sock=ends.control)
         tasks = [asyncio.create_task(task) for task in (self._write(writer), self._flush(), self._guard(ends))]
         readers = [asyncio.create_task(task) for task in (self._relay(reader), self._capture(ends.lines))]
+        for task in (*tasks, *readers):
+            task.add_done_callback(self._mind)
         try:
             await _until_readable(ends.gone)
             # Whatever the process started goes with it; then its pipes end, and what is in them still counts.
@@ -172,13 +174,21 @@ class JobSupervisor:
             await asyncio.wait(readers, timeout=_DRAIN_S)
             await self._send_lines()
             status = ends.process.wait()
-            await self._say(self._exited(HUNG if self._hang else status, self._hang))
+            await self._say(self._exited(HUNG if self._hang else status, self._hang or self._broken))
         finally:
             every = [*tasks, *readers, *([self._ending] if self._ending else [])]
             for task in every:
                 task.cancel()
             writer.close()
             await asyncio.gather(*every, return_exceptions=True)
+
+    def _mind(self, task: asyncio.Task[None]) -> None:
+        """End the process if the agent cannot go on relaying to and from it: the job would wait for it for ever."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        traceback.print_exception(error)
+        self._broken = self._broken or f"its agent cannot attend to it any more: {error}"
+        self._signal(signal.SIGKILL)
 
     def _forget_watch(self) -> None:
         if self._watch is not None:

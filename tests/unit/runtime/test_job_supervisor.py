@@ -1,8 +1,10 @@
-"""An agent's hold on a job process that does not come to be."""
+"""An agent's hold on a job process that does not come to be, or says what no agent understands."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Sequence
 from zipfile import BadZipFile
 
@@ -13,6 +15,9 @@ from dataflow.runtime.job_supervisor import JobSupervisor
 from dataflow.runtime.process import CANNOT_START
 from dataflow.runtime.spawning import Spawned, Spawner
 from dataflow.transport.generated import control_pb2 as pb
+
+NONSENSE = "import os, signal; os.write({control}, bytes([0, 0, 0, 1, 255])); signal.pause()"
+"""A job process that says something of one byte, which is no message, and stays."""
 
 
 @pytest.mark.parametrize("error", [OSError("no process more"), BadZipFile("no archive"), KeyError("graph")])
@@ -33,3 +38,29 @@ def test_master_is_told_whatever_keeps_a_process_from_being_started(error: Excep
     (message,) = said
     assert (message.exited.job, message.exited.start, message.exited.status) == ("job", 3, CANNOT_START)
     assert str(error) in message.exited.reason
+
+
+def test_process_whose_messages_the_agent_cannot_read_is_ended_and_the_master_told_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Nonsense(Spawner):
+        async def spawn(self, deploy: pb.Deploy, arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:
+            program = NONSENSE.format(control=descriptors[0])
+            return Spawned(
+                subprocess.Popen([sys.executable, "-c", program], pass_fds=descriptors, start_new_session=True).pid
+            )
+
+    said: list[pb.AgentMessage] = []
+
+    async def say(message: pb.AgentMessage) -> None:
+        said.append(message)
+
+    async def scene() -> None:
+        async with asyncio.timeout(60):
+            await JobSupervisor("job", pb.Deploy(start=3), say, SystemClock(), Nonsense()).run()
+
+    asyncio.run(scene())
+    (message,) = said
+    assert (message.exited.job, message.exited.start, message.exited.status) == ("job", 3, -9)
+    assert "cannot attend to it any more" in message.exited.reason
+    assert "DecodeError" in capsys.readouterr().err
