@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
-from operators.share import Sharing, Total
+from operators.contribution import Total
+from operators.share import Sharing
 from operators.topology import parse_topology
 
 CANDIDATES = ("chain", "tree(2)", "tree(3)", "tree(4)", "tree(8)", "twin_masters", "star")

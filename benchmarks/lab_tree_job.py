@@ -20,10 +20,10 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator
 from dataflow.ports import Out
 from dataflow.state import Writes
+from operators.contribution import Contribution
 from operators.layout import Layout
 from operators.messages import Gradient
 from operators.neighbours import Absorb, Push
-from operators.share import Contribution
 from operators.share_clocks import ShareClocks, ShareClocksState
 from operators.shared_replica import SharedReplica
 from operators.shared_replica_state import SharedReplicaState

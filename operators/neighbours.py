@@ -9,9 +9,9 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import Adjusted, Adjustment, Emissions, EndOfData, Operator, Sample
 from dataflow.ports import BoundOut, In, Out
 from dataflow.state import Writes
+from operators.contribution import Contribution
 from operators.messages import Gradient, Progress
 from operators.schedule import Schedule
-from operators.share import Contribution
 from operators.share_clocks import ShareClocksState
 from operators.shared_replica import edges_among
 from operators.shared_replica_state import Notice, SharedReplicaState

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 import networkx as nx
 import numpy as np
 
-from operators.share import Sharing, Total, together
+from operators.contribution import Total, together
+from operators.share import Sharing
 from operators.topology import Edges, behind
 
 

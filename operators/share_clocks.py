@@ -10,7 +10,8 @@ import numpy as np
 from dataflow.node_context import NodeContext
 from dataflow.state import StateElement, StateKind
 from operators.clocks import ClocksState
-from operators.share import FAR, Sharing
+from operators.contribution import FAR
+from operators.share import Sharing
 
 Consistency = Literal["bsp", "ssp", "assp", "eventual"]
 

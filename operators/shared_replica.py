@@ -10,11 +10,12 @@ import numpy as np
 from dataflow.node_context import NodeContext
 from dataflow.state import StateElement, StateKind
 from operators.compression import Codec, Residual
+from operators.contribution import Total
 from operators.dnn import NetworkSpec
 from operators.layout import Layout
 from operators.messages import Vector
 from operators.schedule import Schedule
-from operators.share import Sharing, Total, Waves
+from operators.share import Sharing, Waves
 from operators.share_clocks import Consistency
 from operators.shared_replica_state import Flow, SharedReplicaState
 from operators.topology import Edges, Topology, behind

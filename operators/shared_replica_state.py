@@ -18,12 +18,13 @@ from dataflow.errors import OperatorError
 from dataflow.message import Message
 from dataflow.operators_api import Adjusted, Sample
 from operators.compression import Codec, add
+from operators.contribution import FAR, Contribution, Told, Total
 from operators.edge_codes import EdgeCodes
 from operators.layout import Layout
 from operators.messages import Code, Vector
 from operators.reconfigure import rewire
 from operators.schedule import Schedule
-from operators.share import FAR, Contribution, Sharing, Told, Total
+from operators.share import Sharing
 from operators.share_clocks import Consistency, ShareClocksState
 from operators.survivors import CLAIM, OVER, THROUGH, Claim, Survivors
 from operators.topology import Edges, behind

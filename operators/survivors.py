@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
 
 from dataflow.errors import OperatorError
-from operators.share import UNKNOWN
+from operators.contribution import UNKNOWN
 from operators.topology import Bereaved, Edges, bereaved, left_of
 
 CLAIM: Final = "claim"

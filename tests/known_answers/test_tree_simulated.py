@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dataflow.engine.events import Outcome, Task
 from dataflow.sim.simulator import SimRun
-from operators.share import FAR
+from operators.contribution import FAR
 from operators.shared_replica_state import SharedReplicaState
 from tests.known_answers.shared import TOPOLOGIES, assert_shared, tree_job
 from tests.known_answers.simulated import simulate, simulator

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dataflow.errors import OperatorError
+from operators.contribution import FAR, UNKNOWN, Total, rebuilt, together
 from operators.reconfigure import region, replace
-from operators.share import FAR, UNKNOWN, Sharing, Total, rebuilt, together
+from operators.share import Sharing
 from operators.topology import Edges, behind, parse_topology
 
 NODES = 6

@@ -10,8 +10,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.contribution import Told, Total
 from operators.reconfigure import region, replace
-from operators.share import Sharing, Told, Total
+from operators.share import Sharing
 from operators.topology import Edges, behind
 
 MOST, WEIGHTS = 16, 3

@@ -13,11 +13,11 @@ from dataflow.node_context import NodeContext
 from dataflow.ports import Emission
 from dataflow.testing.operator_harness import Harness
 from operators.compression import parse_codec
+from operators.contribution import Contribution
 from operators.layout import MAX_CELL, Layout
 from operators.messages import Gradient
 from operators.neighbours import Absorb, Push, PushMean, SendContributions
 from operators.schedule import Schedule
-from operators.share import Contribution
 from operators.share_clocks import ShareClocks, ShareClocksState
 from operators.shared_replica import SharedReplica
 from operators.shared_replica_state import Notice, SharedReplicaState

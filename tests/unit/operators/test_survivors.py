@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dataflow.errors import OperatorError
-from operators.share import KEPT, UNKNOWN, Sharing, Total
+from operators.contribution import UNKNOWN, Total
+from operators.share import KEPT, Sharing
 from operators.survivors import CLAIM, OVER, THROUGH, Claim, Share, Survivors
 from operators.topology import Bereaved, behind, bereaved, left_of
 
