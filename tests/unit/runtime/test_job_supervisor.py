@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
+import os
 import sys
 from collections.abc import Sequence
 from zipfile import BadZipFile
@@ -45,10 +45,9 @@ def test_process_whose_messages_the_agent_cannot_read_is_ended_and_the_master_to
 ) -> None:
     class Nonsense(Spawner):
         async def spawn(self, deploy: pb.Deploy, arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:
-            program = NONSENSE.format(control=descriptors[0])
-            return Spawned(
-                subprocess.Popen([sys.executable, "-c", program], pass_fds=descriptors, start_new_session=True).pid
-            )
+            program = [sys.executable, "-c", NONSENSE.format(control=descriptors[0])]
+            os.set_inheritable(descriptors[0], True)
+            return Spawned(os.posix_spawn(sys.executable, program, {}, setsid=True))
 
     said: list[pb.AgentMessage] = []
 
