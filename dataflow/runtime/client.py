@@ -307,7 +307,7 @@ class Client:
         """Have a node leave its jobs, which go on, and get no more. Returns before it has: see `NodeStatus`.
 
         Raises:
-            MasterError: no node of this name is attached, or a job cannot do without it; then nothing has happened.
+            MasterError: no node of this name was ever attached, or a job cannot do without it; nothing has happened.
         """
         operation_id = operation_id or secrets.token_hex(16)
         self._call(self._stub.DrainNode, pb.DrainNodeRequest(operation_id=operation_id, name=name))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
@@ -26,7 +25,7 @@ from dataflow.runtime import descriptors
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.job_run import JobRun
-from dataflow.runtime.process import CANNOT_START
+from dataflow.runtime.process import CANNOT_START, how_it_ended
 from dataflow.runtime.resuming import checkpoints_of, choose
 from dataflow.runtime.store import Store, StoredJob
 from dataflow.runtime.wire import report_from_wire, statistics_from_wire
@@ -90,7 +89,7 @@ class Dispatcher:
             else:
                 self._store.drop_decisions(status.job)
         self._store.set_alive_s(now_s)
-        if any(run.away() for run in self._runs.values()):
+        if self._runs:
             asyncio.get_running_loop().call_later(GRACE_S, self._grace_over)
         self._settle()
 
@@ -154,11 +153,13 @@ class Dispatcher:
     def drain(self, name: str) -> None:
         """Have a node leave its jobs, which go on, and give it no more until its agent is started anew.
 
+        The agent may be away: it may have to come back to a master that was restarted, or its machine be dead.
+
         Raises:
-            MasterError: no node of this name is attached, or a job cannot do without it.
+            MasterError: no node of this name was ever attached, or a job cannot do without it.
         """
-        session = self._sessions.get(name)
-        if session is None:
+        life = self._store.life(name)
+        if life is None:
             known = ", ".join(sorted(self._sessions, key=_in_order)) or "none is attached"
             raise MasterError(what="there is no such node", got=name, fix=f"one of: {known}")
         runs = list(self._runs.values())
@@ -166,8 +167,9 @@ class Dispatcher:
             if reason := run.objection(name):
                 raise MasterError(what=f"node {name} cannot leave job {run.id} ({run.spec.name}): {reason}")
         with self._store.transaction(durable=True):
-            self._store.set_drained(name, session.life)
-            session.drained = True
+            self._store.set_drained(name, life)
+            if name in self._sessions:
+                self._sessions[name].drained = True
             for run in runs:
                 run.drain(name)
         self._settle()
@@ -215,18 +217,21 @@ class Dispatcher:
             before.end()
             before.jobs = {}
         kept = self._store.kept(hello.name, hello.life)
+        self._store.set_kept(hello.name, hello.life, kept)
         session = self._sessions[hello.name] = AgentSession(hello, self._clock.now(), kept)
         session.drained = self._store.is_drained(hello.name, hello.life)
-        held, newest = {}, {each.job: each for each in hello.held}  # those before end already
+        held, newest = set(), {each.job: each for each in hello.held}  # those before end already
         for each in newest.values():
             run = self._runs.get(each.job)
+            if 0 < each.exited <= kept:
+                continue  # it has not heard yet that this is known
             if run is not None and run.deployed(each):
-                held[each.job] = each.node
+                held.add(each.job)
             else:
                 session.jobs[each.job] = each.node
                 session.send(pb.MasterMessage(job=each.job, kill=pb.Kill()))
         for run in list(self._runs.values()):
-            run.rejoin(session, held=run.id in held, ending=run.id in newest)
+            run.rejoin(session, held=run.id in held, ending=run.id in session.jobs)
         self._settle()
         return session
 
@@ -291,11 +296,11 @@ class Dispatcher:
             for node in run.away():
                 reason = f"its agent did not come back within {GRACE_S:g} s of the master's restart"
                 run.feed(co.NodeLost(node, reason))
-            run.feed(co.Tick())  # what was due while there was no master
+            run.feed(co.Tick())  # what was due while there was no master; and sets the timer for what is due later
         self._settle()
 
     def _make(self, job: StoredJob, spec: JobSpec) -> JobRun:
-        return JobRun(job.status, spec, job.bundle, self._store, self._clock, self._deadlines)
+        return JobRun(job.status, spec, job.bundle, self._store, self._clock, self._deadlines, self._settle)
 
     def _settle(self) -> None:
         """Forget jobs that are over, and place those that wait."""
@@ -423,7 +428,7 @@ class Dispatcher:
             return  # one that was buried, and its successor has been started
         session.jobs.pop(message.job, None)
         if run is not None and node is not None:
-            reason = message.reason or f"its job process ended {_how(message.status)}"
+            reason = message.reason or f"its job process ended {how_it_ended(message.status)}"
             run.feed(co.NodeExited(node, reason, refused=message.status == CANNOT_START))
         self._settle()
 
@@ -438,15 +443,3 @@ def _parsed(spec_json: bytes) -> JobSpec:
 def _in_order(name: str) -> tuple[tuple[str, int], ...]:
     """Sorts node-2 before node-10."""
     return tuple((text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name))
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"with exit status {status}"
-    if -status == signal.SIGKILL:
-        hint = "perhaps by the kernel because memory ran out (see dmesg): then use fewer nodes or tasks on a machine"
-        return f"by SIGKILL, {hint}"
-    try:
-        return f"by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"by signal {-status}"

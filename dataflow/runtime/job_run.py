@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dataflow.clock import Clock
 from dataflow.engine import coordination as co
@@ -22,6 +22,7 @@ from dataflow.errors import MasterError
 from dataflow.observe.condition import RECENT, MeasuredJob
 from dataflow.plan.job import JobSpec, adjusted_nodes, irreplaceable_nodes, needed_nodes, vacant_nodes
 from dataflow.runtime.agent_session import AgentSession
+from dataflow.runtime.bell import Bell
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
 from dataflow.runtime.history import event_from_text, event_to_text, on_this_clock
@@ -39,22 +40,6 @@ _APART_S = 0.9
 _TOLD = co.SetTimer | co.ChangeState | co.ChangeNode | co.TellAdjustment | co.Finish
 
 
-class Bell:
-    """Wakes everybody who waits for news, any number of times."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def ring(self) -> None:
-        """Wake all who hold a ticket."""
-        self._event.set()
-        self._event = asyncio.Event()
-
-    def ticket(self) -> asyncio.Event:
-        """Take it before looking, then wait for it: no news is missed in between."""
-        return self._event
-
-
 class JobRun:
     """Drives one job.
 
@@ -65,6 +50,7 @@ class JobRun:
         store: keeps its events.
         clock: the clock.
         deadlines: see `Deadlines`.
+        settle: called when time alone may have ended it.
 
     Attributes:
         bell: rings when there is news for those who watch or read logs.
@@ -74,7 +60,14 @@ class JobRun:
     """
 
     def __init__(
-        self, status: pb.JobStatus, spec: JobSpec, bundle: Bundle, store: Store, clock: Clock, deadlines: Deadlines
+        self,
+        status: pb.JobStatus,
+        spec: JobSpec,
+        bundle: Bundle,
+        store: Store,
+        clock: Clock,
+        deadlines: Deadlines,
+        settle: Callable[[], None],
     ) -> None:
         self.status, self.spec, self.bell = status, spec, Bell()
         self.live: dict[int, tuple[int, pb.NodeStatistics]] = {}
@@ -82,7 +75,7 @@ class JobRun:
         self.told_s: dict[int, float] = {}
         self._kept_s: dict[int, float] = {}
         self.next_event = store.event_count(status.job)
-        self._store, self._clock = store, clock
+        self._store, self._clock, self._settle = store, clock, settle
         self._nodes = JobNodes(status.job, spec, bundle, store)
         self._coordinator = JobCoordinator(
             spec.places,
@@ -466,7 +459,11 @@ class JobRun:
         if self._timer is not None:
             self._timer.cancel()
         delay_s = max(0.0, at_s - self._clock.now())
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self.feed, co.Tick())
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self.feed(co.Tick())
+        self._settle()
 
     def _change_state(self, state: JobState, reason: str, stopped_by: str = "", node: int | None = None) -> None:
         status = self.status

@@ -64,6 +64,7 @@ class Outbox:
     async def exited(self, operation_id: str, message: pb.AgentMessage) -> None:
         """Say that a job process has ended; its deployment is held until the master has acknowledged that."""
         await self.put(message)
+        self._held[operation_id].exited = message.number
         self._exits.append((message.number, operation_id))
 
     def passing(self, key: str, message: pb.AgentMessage) -> None:

@@ -116,3 +116,16 @@ def signal_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
     except ProcessLookupError:
         return
+
+
+def how_it_ended(status: int) -> str:
+    """How a process has ended, for people; `status`: its exit status, or the negative number of the signal."""
+    if status >= 0:
+        return f"with exit status {status}"
+    if -status == signal.SIGKILL:
+        hint = "perhaps by the kernel because memory ran out (see dmesg): then use fewer nodes or tasks on a machine"
+        return f"by SIGKILL, {hint}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"

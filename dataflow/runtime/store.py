@@ -193,8 +193,13 @@ class Store:
         return int(rows[0][0]) if rows else 0
 
     def set_kept(self, agent: str, life: str, number: int) -> None:
-        """Note that an agent's messages up to this number are kept; those of its earlier lives count no more."""
+        """Note an agent's newest life, and that its messages of that up to this number are kept."""
         self._database.write("INSERT OR REPLACE INTO agents VALUES (?, ?, ?)", (agent, life, number))
+
+    def life(self, agent: str) -> str | None:
+        """The newest life of an agent; None if none of this name has ever attached."""
+        rows = self._database.read("SELECT life FROM agents WHERE name = ?", agent)
+        return str(rows[0][0]) if rows else None
 
     def is_drained(self, agent: str, life: str) -> bool:
         """Whether this life of an agent was asked to leave its jobs."""

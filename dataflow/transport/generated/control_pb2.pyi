@@ -447,14 +447,16 @@ class Hello(_message.Message):
     def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., tasks: _Optional[int] = ..., version: _Optional[str] = ..., life: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., connection: _Optional[int] = ...) -> None: ...
 
 class Held(_message.Message):
-    __slots__ = ("job", "operation_id", "node")
+    __slots__ = ("job", "operation_id", "node", "exited")
     JOB_FIELD_NUMBER: _ClassVar[int]
     OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    EXITED_FIELD_NUMBER: _ClassVar[int]
     job: str
     operation_id: str
     node: int
-    def __init__(self, job: _Optional[str] = ..., operation_id: _Optional[str] = ..., node: _Optional[int] = ...) -> None: ...
+    exited: int
+    def __init__(self, job: _Optional[str] = ..., operation_id: _Optional[str] = ..., node: _Optional[int] = ..., exited: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("progress",)

@@ -157,6 +157,49 @@ def test_drained_node_leaves_its_job_and_gets_no_more_before_its_agent_is_starte
     play(tmp_path, scene)
 
 
+def test_node_can_be_drained_while_its_agent_is_away_and_gets_no_job_when_that_is_back(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        left, right = world.attach("a", "x"), world.attach("b", "y")
+        free = world.attach("c", "z")
+        job = world.submit("op", nodes=2)
+        start(world, [left, right], job)
+        world.dispatcher.drain("b")
+        world.restart()
+        world.dispatcher.drain("b")  # asked again by somebody whom the first master could not answer
+        world.dispatcher.drain("c")
+        left = world.attach("a", "x", [held(job)])
+        right = world.attach("b", "y", [held(job, 1)])
+        assert [each for each in await told(right) if each[1] == "leave"] == [(job, "leave")]
+        world.say(right, job, ended=pb.Ended(epoch=1))
+        world.dispatcher.heard(right, exited(job, 5))
+        free = world.attach("c", "z")
+        assert {node.name: (node.job, node.drained) for node in world.dispatcher.nodes()} == {
+            "a": (job, False),
+            "b": ("", True),
+            "c": ("", True),
+        }
+        waiting = world.submit("next")
+        assert world.state(waiting)[0] == "PENDING"
+        world.dispatcher.detach(free, "its connection broke")
+        world.attach("c", "another life")
+        assert world.state(waiting)[0] == "DEPLOYING"
+
+    play(tmp_path, scene)
+
+
+def test_node_whose_machine_is_dead_is_waited_for_no_longer_once_it_is_drained(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        job, right = two_running(world)
+        world.dispatcher.detach(right, "its connection broke")
+        assert world.change(job, 1)[0] == "away"
+        world.dispatcher.drain("b")
+        assert world.change(job, 1) == ("left", 0, "it was drained")
+        right = world.attach("b", "y", [held(job, 1)], connection=2)
+        assert await told(right) == [(job, "kill")]
+
+    play(tmp_path, scene)
+
+
 def start(world: World, sessions: Sequence[AgentSession], job: str) -> None:
     for step in ({"prepared": pb.Prepared(address="127.0.0.1:1")}, {"ready": pb.Ready()}):
         for session in sessions:
@@ -562,8 +605,12 @@ def test_agent_that_falls_silent_is_lost_but_not_if_the_master_itself_stood_stil
     play(tmp_path, scene)
 
 
-def held(job: str, node: int = 0, start: int = 0) -> pb.Held:
-    return pb.Held(job=job, operation_id=f"{job}/{node}/{start}", node=node)
+def held(job: str, node: int = 0, start: int = 0, exited: int = 0) -> pb.Held:
+    return pb.Held(job=job, operation_id=f"{job}/{node}/{start}", node=node, exited=exited)
+
+
+def exited(job: str, number: int, status: int = 0) -> pb.AgentMessage:
+    return pb.AgentMessage(number=number, exited=pb.ProcessExited(job=job, status=status))
 
 
 async def told(session: AgentSession) -> list[tuple[str, str]]:
@@ -661,6 +708,97 @@ def test_agent_ends_what_it_holds_of_jobs_that_are_over_or_unknown_and_is_busy_u
         world.dispatcher.heard(session, pb.AgentMessage(number=9, exited=pb.ProcessExited(job="unknown")))
         assert world.state(waiting)[0] == "DEPLOYING"
         assert await told(session) == [("unknown", "kill"), (waiting, DEPLOYED)]
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_node_is_free_though_its_agent_has_not_heard_that_the_end_of_its_process_is_known(
+    tmp_path: Path, restarted: bool
+) -> None:
+    async def scene(world: World) -> None:
+        session = world.attach("a", "x")
+        job = world.submit("op")
+        start(world, [session], job)
+        world.say(session, job, ended=pb.Ended())
+        world.dispatcher.heard(session, exited(job, 5))
+        if restarted:
+            world.restart()
+        session = world.attach("a", "x", [held(job, exited=5)], connection=1)
+        assert on(world) == {"a": ""}
+        assert await told(session) == []
+        next_job = world.submit("next")
+        assert world.state(next_job)[0] == "DEPLOYING"
+
+    play(tmp_path, scene)
+
+
+def test_node_is_busy_until_the_end_of_its_process_that_was_not_heard_is_said_again(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        session = world.attach("a", "x")
+        job = world.submit("op")
+        start(world, [session], job)
+        world.say(session, job, ended=pb.Ended())
+        session = world.attach("a", "x", [held(job, exited=5)], connection=1)
+        assert on(world) == {"a": job}
+        world.dispatcher.heard(session, exited(job, 5))
+        assert on(world) == {"a": ""}
+        assert world.dispatcher.run(job) is None
+
+    play(tmp_path, scene)
+
+
+def test_job_is_over_though_the_agent_of_a_node_that_has_left_it_was_not_told_that_its_end_is_known(
+    tmp_path: Path,
+) -> None:
+    async def scene(world: World) -> None:
+        job, right = two_running(world)
+        world.dispatcher.drain("b")
+        world.say(right, job, ended=pb.Ended(epoch=1))
+        world.dispatcher.heard(right, exited(job, 5))
+        world.restart()
+        left = world.attach("a", "x", [held(job)])
+        world.attach("b", "y", [held(job, 1, exited=5)])
+        world.say(left, job, ended=pb.Ended(epoch=1))
+        world.dispatcher.heard(left, exited(job, 5))
+        assert world.state(job)[0] == "FINISHED"
+        assert world.dispatcher.run(job) is None
+
+    play(tmp_path, scene)
+
+
+def test_job_that_time_ends_is_over_though_nobody_says_anything_any_more(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.dispatcher = Dispatcher(world.store, world.clock, Deadlines(return_s=0.01), lost_after_s=5.0)
+        session = world.attach("a")
+        job = world.submit("op")
+        world.dispatcher.detach(session, "its connection broke")
+        assert world.state(job)[0] == "DEPLOYING"
+        world.clock.now_s = 1.0
+        while world.state(job)[0] == "DEPLOYING":
+            await asyncio.sleep(0.01)
+        assert world.state(job)[0] == "FAILED"
+        assert world.dispatcher.run(job) is None
+
+    play(tmp_path, scene)
+
+
+def test_node_that_was_to_be_started_again_when_the_master_died_is_started_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatchers, "GRACE_S", 0.05)
+
+    async def scene(world: World) -> None:
+        session = world.attach("a", "x")
+        job = world.submit("op")
+        world.dispatcher.heard(session, exited(job, 5, status=-9))
+        assert world.change(job, 0)[0] == "waiting"
+        world.restart()
+        session = world.attach("a", "x")
+        world.clock.now_s = 60.0
+        while world.change(job, 0)[0] == "waiting":
+            await asyncio.sleep(0.01)
+        assert await told(session) == [(job, DEPLOYED)]
 
     play(tmp_path, scene)
 

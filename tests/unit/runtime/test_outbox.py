@@ -155,7 +155,7 @@ def test_deployment_is_held_until_the_master_knows_of_its_end_and_is_never_taken
         outbox.attached(0, 0.0)
         await outbox.exited("op", pb.AgentMessage(exited=pb.ProcessExited(job="j")))
         message = await outbox.next(outbox.connection)
-        assert outbox.held() == [held]
+        assert outbox.held() == [pb.Held(job="j", operation_id="op", node=3, exited=message.number)]
         outbox.kept(message.number)
         assert outbox.held() == []
         assert not outbox.hold(held)
