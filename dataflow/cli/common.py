@@ -57,6 +57,18 @@ def _group() -> None:
     """Nothing to do before a verb."""
 
 
+def finite(value: float | None) -> float | None:
+    """The number of an option or argument, which calls this back: in some releases of typer a range lets ``nan`` pass.
+
+    Raises:
+        typer.BadParameter: it is not finite.
+    """
+    if value is not None and not math.isfinite(value):
+        message = f"{value} is not a finite number"
+        raise typer.BadParameter(message)
+    return value
+
+
 def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
     """Settings by key, of words such as ``lr=0.1``.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dataflow.cli.common import JsonFlag, examples, megabytes, note, print_json, print_table, verbs
+from dataflow.cli.common import JsonFlag, examples, finite, megabytes, note, print_json, print_table, verbs
 from dataflow.cli.jobs import measured_job, show_job
 from dataflow.cli.main import main
 from dataflow.clock import SystemClock
@@ -185,7 +185,10 @@ def change_rate(
 def loss(
     host: HostArgument,
     share: Annotated[
-        float, typer.Argument(metavar="SHARE", min=0, max=1, help="Of its packets, each way; 0: none any more.")
+        float,
+        typer.Argument(
+            metavar="SHARE", min=0, max=1, callback=finite, help="Of its packets, each way; 0: none any more."
+        ),
     ],
 ) -> None:
     """Lose a share of the packets that a host sends, and of those that it receives."""
@@ -195,7 +198,10 @@ def loss(
 @_fault.command(epilog=examples("ako lab fault pause 1 5"))
 def pause(
     host: HostArgument,
-    seconds: Annotated[float, typer.Argument(metavar="SECONDS", min=0, max=86400, help="How long they are stopped.")],
+    seconds: Annotated[
+        float,
+        typer.Argument(metavar="SECONDS", min=0, max=86400, callback=finite, help="How long they are stopped."),
+    ],
 ) -> None:
     """Stop the processes of a host for a while.
 

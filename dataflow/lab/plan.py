@@ -37,6 +37,7 @@ _NET = int(IPv4Address("198.18.0.0"))  # set aside for tests of networks, RFC 25
 _MASK: Final = 16
 _NOBODY: Final = "02:00:00:00:00:00"
 _RANDOM: Final = 0xFFFFF000 + 56  # from linux/filter.h: SKF_AD_OFF + SKF_AD_RANDOM
+_DRAWN: Final = 1 << 32
 _TC_ACT_SHOT: Final = 2  # from linux/pkt_cls.h
 _BURST_S: Final = 0.001
 _PACKET_NBYTES: Final = 1514
@@ -291,8 +292,11 @@ def loss_commands(station: Station, share: float) -> list[Command]:
     tc = ("tc", "-n", station.namespace)
     if not share:
         return [(*tc, "qdisc", "delete", *device, "clsact")]
-    drawn = f"4,32 0 0 {_RANDOM},53 1 0 {round(share * (1 << 32))},6 0 0 {_TC_ACT_SHOT},6 0 0 0"
-    rule = ("pref", "1", "handle", "1", "protocol", "all", "bpf", "direct-action", "bytecode", drawn)
+    shot = f"6 0 0 {_TC_ACT_SHOT}"
+    # What is drawn is below 2^32, which no constant of the language can be.
+    drawn = f"4,32 0 0 {_RANDOM},53 1 0 {min(round(share * _DRAWN), _DRAWN - 1)},{shot},6 0 0 0"
+    bytecode = drawn if share < 1 else f"1,{shot}"
+    rule = ("pref", "1", "handle", "1", "protocol", "all", "bpf", "direct-action", "bytecode", bytecode)
     return [
         (*tc, "qdisc", "replace", *device, "clsact"),
         *((*tc, "filter", "replace", *device, way, *rule) for way in ("egress", "ingress")),

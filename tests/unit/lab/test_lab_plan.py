@@ -20,6 +20,7 @@ from dataflow.lab.plan import (
     is_cut,
     lab_name,
     leftovers,
+    loss_commands,
     make_commands,
     mend_command,
     probe_commands,
@@ -177,6 +178,40 @@ def test_enter_command_with_a_group_joins_it_before_it_becomes_the_command() -> 
     command = enter_command(PLAN.host(1), ("ls", "a b"), Path("/groups/cgroup.procs"))
     assert command[:4] == ("sh", "-c", 'echo $$ > "$0" && exec "$@"', "/groups/cgroup.procs")
     assert command[4:] == enter_command(PLAN.host(1), ("ls", "a b"))
+
+
+def passes(share: float, drawn: int) -> bool:
+    """Whether a packet gets through, as the kernel runs the filter of a host for a number that is drawn."""
+    bytecode = loss_commands(PLAN.host(0), share)[-1][-1]
+    _count, *lines = bytecode.split(",")
+    program = [tuple(int(word) for word in line.split()) for line in lines]
+    assert len(program) == int(_count)
+    assert all(0 <= number < 1 << 32 for line in program for number in line)
+    at = 0
+    while program[at][0] != 6:  # return
+        code, then, other, number = program[at]
+        assert code in (32, 53)  # load what is drawn; jump if it is as much
+        at += 1 if code == 32 else 1 + (then if drawn >= number else other)
+    return program[at][3] == 0
+
+
+@pytest.mark.parametrize(
+    ("share", "drawn", "through"),
+    [
+        (0.25, 0, False),
+        (0.25, (1 << 30) - 1, False),
+        (0.25, 1 << 30, True),
+        (0.25, (1 << 32) - 1, True),
+        (1 - 1e-12, 1 << 31, False),
+        (1 - 1e-12, (1 << 32) - 1, True),
+        (1.0, 0, False),
+        (1.0, (1 << 32) - 1, False),
+    ],
+)
+def test_loss_of_a_share_lets_packets_through_that_draw_more_and_of_all_none(
+    share: float, drawn: int, through: bool
+) -> None:
+    assert passes(share, drawn) == through
 
 
 def test_lab_name_is_the_same_for_a_folder_and_unlike_that_of_another() -> None:
