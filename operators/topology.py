@@ -17,6 +17,9 @@ from dataflow.errors import ConfigError
 Edges = tuple[tuple[int, int], ...]
 
 KINDS = ("chain", "star", "twin_masters")
+_DIGITS = 9
+"""Most of a rank in a file: no job has so many nodes."""
+
 _FORMS = "chain, star, twin_masters, tree(2), or a file with an edge such as 0 1 on each line"
 
 
@@ -69,10 +72,15 @@ def parse_topology(text: str) -> Topology:
         if not int(tree[1]):
             raise ConfigError(what="every node of a tree has at least one below it", got=text, fix="write tree(2)")
         return Topology(kind="tree", degree=int(tree[1]))
-    path = Path(text).expanduser()
-    if not path.is_file():
+    try:
+        path = Path(text).expanduser()
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else None
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a home directory that nobody has
+        what = f"the topology's file cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise ConfigError(what, got=text, fix=f"use {_FORMS}") from error
+    if lines is None:
         raise ConfigError(what="there is no such topology, nor a file of that name", got=text, fix=f"use {_FORMS}")
-    return Topology(kind="edges", edges=_read(path))
+    return Topology(kind="edges", edges=_parsed(lines, path))
 
 
 def require_tree(edges: Sequence[tuple[int, int]], size: int) -> None:
@@ -190,13 +198,13 @@ def _above(edges: Edges) -> Mapping[int, int | None]:
     return found
 
 
-def _read(path: Path) -> Edges:
+def _parsed(lines: Sequence[str], path: Path) -> Edges:
     edges: list[tuple[int, int]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if len(words) != 2 or not all(word.isdecimal() for word in words):
+        if len(words) != 2 or not all(word.isdecimal() and len(word) <= _DIGITS for word in words):
             fix = "write an edge as two numbers, such as 0 1"
             raise ConfigError(what="this line of the topology is no edge", got=line, where=f"{path}:{number}", fix=fix)
         edges.append((int(words[0]), int(words[1])))

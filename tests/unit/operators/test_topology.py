@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import networkx as nx
@@ -73,6 +74,39 @@ def test_topology_that_names_a_node_too_many_is_refused() -> None:
 def test_topology_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_topology(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 300, "~nobody-of-this-name/tree.txt"], ids=["a name too long", "the home of nobody"]
+)
+def test_topology_that_no_file_can_be_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="the topology's file cannot be read"):
+        parse_topology(text)
+
+
+def test_topology_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tree.txt"
+    path.write_bytes(b"0 1\n\xff 2\n")
+    with pytest.raises(ConfigError, match="the topology's file cannot be read: 'utf-8' codec"):
+        parse_topology(str(path))
+
+
+def test_topology_file_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")  # which nobody refuses root
+
+    path = tmp_path / "tree.txt"
+    path.write_text("0 1\n")
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(ConfigError, match="the topology's file cannot be read: Permission denied"):
+        parse_topology(str(path))
+
+
+def test_topology_file_with_a_number_that_no_node_has_is_refused_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "tree.txt"
+    path.write_text(f"0 1\n1 {'9' * 5000}\n")
+    with pytest.raises(ConfigError, match=r"this line of the topology is no edge .*tree.txt:2"):
+        parse_topology(str(path))
 
 
 def test_topology_file_with_a_line_that_is_no_edge_is_refused_with_the_line(tmp_path: Path) -> None:
