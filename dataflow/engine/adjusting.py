@@ -74,6 +74,8 @@ class Adjusting:
             return "a change is under way already"
         for node in self.nodes:
             each = nodes[node]
+            if each.life in (Life.LEFT, Life.GONE):
+                return f"it is without {names[node]}, and of a tree that lacks a node nothing is changed any more"
             if each.leaves_since is not None:
                 return f"{names[node]} leaves"
             if each.life is not Life.ALIVE or not each.running:

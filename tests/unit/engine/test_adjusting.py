@@ -7,6 +7,7 @@ import pytest
 from dataflow.engine import coordination as co
 from dataflow.engine.coordinator import JobCoordinator
 from dataflow.engine.job_life import JobState
+from dataflow.engine.membership import Life
 from dataflow.plan.job import StopRules
 from dataflow.reports import NodeStatistics, OperatorReport
 
@@ -102,6 +103,15 @@ def test_change_is_not_made_of_a_job_one_of_whose_nodes_is_not_there(event: co.E
     job = running()
     job.handle(event, 11.0)
     assert "n1" in job.why_not_adjusted()
+
+
+def test_change_is_not_made_of_a_tree_that_a_node_has_left_which_is_not_said_to_leave() -> None:
+    job = running()
+    job.handle(co.DrainAsked(1), 11.0)
+    assert job.why_not_adjusted() == "n1 leaves"
+    job.handle(co.NodeEnded(1, NodeStatistics(1)), 12.0)
+    assert job.nodes[1].life is Life.LEFT
+    assert job.why_not_adjusted() == "it is without n1, and of a tree that lacks a node nothing is changed any more"
 
 
 def test_change_is_not_made_of_a_job_that_has_nothing_to_change_or_does_not_run() -> None:
