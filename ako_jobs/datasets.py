@@ -21,6 +21,9 @@ from ako_jobs.download import Progress, RemoteFile, Source, download
 from ako_jobs.reading import first_existing
 from dataflow.errors import DataError
 
+LOADER = "ako_jobs.datasets:load"
+"""What `operators.data.DataRef` calls `load`."""
+
 Labelled = tuple[NDArray[np.uint8], NDArray[np.integer]]
 """Images, uint8 (n, channels, height, width), and labels, any integer type, (n,)."""
 

@@ -12,7 +12,7 @@ import inspect
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import packages_distributions
@@ -130,18 +130,12 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
     _check_importable(graph)
     check(graph)
     compile_graph(graph, nodes)
-    min_nodes = getattr(config, "min_nodes", 1)
-    if min_nodes > nodes:
-        fix = f"use min_nodes={nodes} or less, or more nodes"
-        raise ConfigError(what=f"min_nodes is more than the job's {nodes} nodes", got=min_nodes, fix=fix)
-    max_nodes = getattr(config, "max_nodes", None)
-    if max_nodes is not None and max_nodes < nodes:
-        fix = f"use max_nodes={nodes} or more, or fewer nodes"
-        raise ConfigError(what=f"max_nodes is less than the job's {nodes} nodes", got=max_nodes, fix=fix)
+    min_nodes, max_nodes = getattr(config, "min_nodes", 1), getattr(config, "max_nodes", None)
+    _check_counts(nodes, min_nodes, max_nodes)
     rate = effective_rate(graph, config, nodes)
     with _user_code(f"the configuration of the job {job.name!r}", job.folder):
         spec = JobSpec(
-            name=job.name,
+            name=_own_name(job),
             graph=graph,
             nodes=nodes,
             seed=getattr(config, "seed", 0),
@@ -155,11 +149,35 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
             if hasattr(config, "watchdog_s")
             else JobSpec.model_fields["watchdog_s"].default,
         )
-    spec.plan()  # which refuses jobs that no node can join
-    _check_pace(config, spec)
-    _check_data(graph, spec.places, spec.seed)
-    _check_topology(graph, nodes)
+    check_fits(spec)
     return Prepared(spec, make_bundle(job.folder, job.include) if job.folder else None, graph)
+
+
+def check_fits(spec: JobSpec, loaders: Collection[str] | None = None) -> None:
+    """Refuse, before any process is started, a job that does not fit its number of nodes.
+
+    Args:
+        spec: the job.
+        loaders: those data sets alone are looked at that these open; see `DataRef`. None: all.
+
+    Raises:
+        ConfigError: it does not, and why.
+        PlanError: its graph does not.
+        DataError: its data set cannot be read.
+    """
+    _check_counts(spec.nodes, spec.min_nodes, spec.max_nodes)
+    spec.plan()  # which refuses jobs that no node can join
+    _check_pace(spec)
+    _check_topology(spec.graph, spec.nodes)
+    _check_data(spec, loaders)
+
+
+def _own_name(job: Job) -> str:
+    """A job's name, which is never that of a built-in job if it is another: by that name its code is found again."""
+    module = getattr(job.build, "__module__", "")
+    if BUILT_IN.get(job.name) in (None, module):
+        return job.name
+    return f"{module}:{getattr(job.build, '__name__', 'build')}"
 
 
 def _job(name: str, module: ModuleType, function: str, folder: Path | None = None) -> Job:
@@ -233,24 +251,34 @@ def _check_importable(graph: LogicalGraph) -> None:
             raise ConfigError(what, where=where, fix="move the class to a file of the job's folder")
 
 
-def _check_pace(config: Any, spec: JobSpec) -> None:
+def _check_counts(nodes: int, min_nodes: int, max_nodes: int | None) -> None:
+    if min_nodes > nodes:
+        fix = f"use min_nodes={nodes} or less, or more nodes"
+        raise ConfigError(what=f"min_nodes is more than the job's {nodes} nodes", got=min_nodes, fix=fix)
+    if max_nodes is not None and max_nodes < nodes:
+        fix = f"use max_nodes={nodes} or more, or fewer nodes"
+        raise ConfigError(what=f"max_nodes is less than the job's {nodes} nodes", got=max_nodes, fix=fix)
+
+
+def _check_pace(spec: JobSpec) -> None:
     """Refuse a learning rate that goes by how many workers there are, where that is not known at the start."""
-    changes = getattr(config, "schedule", "constant") != "constant" or getattr(config, "warmup", 0)
+    changes = spec.config.get("schedule", "constant") != "constant" or spec.config.get("warmup", 0)
     if spec.places > spec.nodes and changes:
         what = "a learning rate that changes goes by how many workers there are, and more may come"
         raise ConfigError(what, got=f"max_nodes={spec.max_nodes}", fix="leave out schedule and warmup, or max_nodes")
 
 
-def _check_data(graph: LogicalGraph, nodes: int, seed: int) -> None:
-    """Refuse, before any process is started, what every node's source would refuse: too little data to share."""
-    for operator in graph.operators:
+def _check_data(spec: JobSpec, loaders: Collection[str] | None) -> None:
+    """Refuse what every node's source would refuse: too little data to share, or a warm-up of more nodes."""
+    for operator in spec.graph.operators:
         if operator.kind == qualified_name(Source):
             source = Source.model_validate_json(operator.params)
-            source.training_rows(len(place(graph, nodes)[operator.role]), seed)
+            if loaders is None or source.data.loader in loaders:
+                source.training_rows(len(place(spec.graph, spec.places)[operator.role]), spec.seed)
 
 
 def _check_topology(graph: LogicalGraph, nodes: int) -> None:
-    """Refuse, before any process is started, what every node would refuse: a topology that is no tree of the nodes."""
+    """Refuse what every node would refuse: a topology that is no tree of the nodes."""
     for element in graph.elements:
         if element.factory == qualified_name(SharedReplica):
             shared = SharedReplica.model_validate_json(element.params)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from ako_jobs.jobs import BUILT_IN, Prepared, load_job, prepare
+from ako_jobs.datasets import LOADER
+from ako_jobs.jobs import BUILT_IN, Prepared, check_fits, load_job, prepare
 from dataflow import JobSpec, LogicalGraph, Resume, compile_graph, tensor_types_of
-from dataflow.errors import ConfigError
+from dataflow.errors import ConfigError, DataError
 
 FIXED = ("data", "seed", "batch", "holdout")
 """Settings by which it is known which images have been seen: they stay."""
@@ -27,16 +29,24 @@ def resumed(
         job: what `load_job` takes, if the job that was is not a built-in one and settings differ.
 
     Raises:
-        ConfigError: a setting is wrong, or cannot differ; or the job's code is not named.
+        ConfigError: a setting is wrong, or cannot differ; or the job's code is not named, or nobody needs it.
         AkoError: see `prepare`.
     """
     count = nodes or spec.nodes
     if not settings:
+        if job:
+            what = "the job's code is for other settings, and goes on as it was without any"
+            raise ConfigError(what, got=job, fix="say which settings change, or leave out --job")
         graph = without_warm_start(spec.graph)
         compile_graph(graph, count)
         most = None if spec.max_nodes is None else max(count, spec.max_nodes)
         update = {"graph": graph, "nodes": count, "max_nodes": most, "resume": resume, "record": False, "warnings": ()}
-        return Prepared(spec.model_copy(update=update), None, graph)
+        changed = spec.model_copy(update=update)
+        if count != spec.nodes:
+            # Data that are on the nodes alone they look at themselves, and code that a job merely names is not run.
+            with suppress(DataError):
+                check_fits(changed, loaders=(LOADER,))
+        return Prepared(changed, None, graph)
     for key in FIXED:
         if key in settings and str(settings[key]) != str(spec.config.get(key)):
             what = f"{key} stays what it was: it decides which images have been seen"

@@ -86,6 +86,9 @@ class Config(CodecConfig):
             given = len(numbers(getattr(self, key)))
             if not message and given > 1 and given != stages:
                 message = f"{key} is for {given} stages, and warm_up_epochs for {stages}; write as many, or one"
+        if not message and self.warm_up_nodes and sum(numbers(self.warm_up_epochs)) >= self.epochs:
+            within = f"and epochs={self.epochs:g} are all: the others would never see their data"
+            message = f"warm_up_nodes have images for warm_up_epochs={self.warm_up_epochs}, {within}"
         largest = max((stage.batch or 0 for stage in self.warm_up()), default=0) if not message else 0
         if largest > self.batch:
             message = f"warm_up_batch={largest} is above batch={self.batch}; use a smaller warm_up_batch"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from ako_jobs.config import TrainingConfig
-from ako_jobs.datasets import DataSet
+from ako_jobs.datasets import LOADER, DataSet
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.state import StateElement
@@ -64,7 +64,7 @@ class Setting:
             DataError: the data set cannot be read.
         """
         model = config.network()
-        ref = DataRef(loader="ako_jobs.datasets:load", name=config.data, data_dir=config.data_dir)
+        ref = DataRef(loader=LOADER, name=config.data, data_dir=config.data_dir)
         data = cast("DataSet", open_data(ref))
         if config.phantom:
             real = build_network(model)

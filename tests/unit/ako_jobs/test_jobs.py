@@ -10,8 +10,9 @@ import pytest
 
 from ako_jobs import ako
 from ako_jobs.jobs import BUILT_IN, load_job, prepare
+from ako_jobs.resume import resumed
 from ako_jobs.run import Heard
-from dataflow import JobEvent
+from dataflow import JobEvent, JobSpec, Resume
 from dataflow.errors import BundleError, ConfigError, DataError, GraphError, PlanError
 from dataflow.reports import NodeStatistics
 
@@ -107,6 +108,46 @@ def test_load_job_from_file_names_operators_by_the_files_stem_and_packs_its_fold
     assert prepared.bundle is not None
     with zipfile.ZipFile(io.BytesIO(prepared.bundle.data)) as archive:
         assert sorted(archive.namelist()) == ["helper.py", "my_job.py"]
+
+
+def test_prepare_job_file_called_like_a_built_in_job_is_not_taken_for_it(tmp_path: Path) -> None:
+    mine = prepare(load_job(write(tmp_path, JOB, "tree.py")), {}, nodes=2)
+    assert mine.spec.name == "tree:build"
+    with pytest.raises(ConfigError, match=r"the job's code is needed to change its settings .got tree:build.*--job"):
+        resumed(mine.spec, Resume(job="3f2a"), settings={"epochs": "2"})
+    again = resumed(mine.spec, Resume(job="3f2a"), settings={"epochs": "2"}, job=str(tmp_path / "tree.py"))
+    assert (again.spec.name, again.spec.config["epochs"], again.spec.config["extra"]) == ("tree:build", 2, 1)
+    assert prepare(load_job("ako_jobs.tree:build"), {}, nodes=2).spec.name == "tree"
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "nodes", "said"),
+    [
+        ("ako", {"min_nodes": "3"}, 2, "min_nodes is more than the job's 2 nodes"),
+        ("ako", {"max_nodes": "4", "schedule": "cosine"}, 2, "a learning rate that changes goes by how many workers"),
+        ("sparse", {"warm_up_epochs": "1", "warm_up_nodes": "3"}, 2, "3 nodes cannot begin where there are 2"),
+        ("ako", {}, 1500, "every node needs a training image, and 1500 nodes share 1298"),
+    ],
+)
+def test_resume_on_nodes_that_the_job_does_not_fit_is_refused(
+    job: str, settings: dict[str, str], nodes: int, said: str
+) -> None:
+    before = prepare(load_job(job), settings, nodes=4).spec
+    assert resumed(before, Resume(job="3f2a")).spec.nodes == 4
+    with pytest.raises(ConfigError, match=said):
+        resumed(before, Resume(job="3f2a"), nodes=nodes)
+
+
+def test_resume_opens_no_data_with_code_that_a_job_merely_names() -> None:
+    before = prepare(load_job("ako"), {}, nodes=4).spec
+    named = before.model_dump_json().replace("ako_jobs.datasets:load", "nobody.knows:this")
+    assert "nobody.knows:this" in named
+    assert resumed(JobSpec.model_validate_json(named), Resume(job="3f2a"), nodes=2).spec.nodes == 2
+
+
+def test_resume_with_code_and_without_settings_is_refused() -> None:
+    with pytest.raises(ConfigError, match="say which settings change, or leave out --job"):
+        resumed(prepare(load_job("ako"), {}, nodes=4).spec, Resume(job="3f2a"), job="my_job.py")
 
 
 def test_load_job_second_file_of_the_same_name_is_not_the_first(tmp_path: Path) -> None:

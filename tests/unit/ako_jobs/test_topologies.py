@@ -334,6 +334,11 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
         ),
         (
             sparse,
+            {"warm_up_epochs": "6,4", "warm_up_nodes": 1, "epochs": 10},
+            r"^warm_up_nodes have images for warm_up_epochs=6,4, and epochs=10 are all: the others would never see",
+        ),
+        (
+            sparse,
             {"warm_up_epochs": 1, "warm_up_batch": 9, "batch": 8},
             r"^warm_up_batch=9 is above batch=8; use a smaller warm_up_batch$",
         ),
