@@ -41,7 +41,7 @@ from dataflow.lab import lab
 from dataflow.lab.chaos import Fault, Kind
 from dataflow.lab.chaos_report import Outcome, outcomes, unexplained
 from dataflow.lab.plan import Host, LabPlan, lab_name
-from dataflow.lab.processes import ended_in_order
+from dataflow.runtime.signals import ended_in_order
 
 HOSTS, RATE = 4, 1e9 / 8
 FIRST_S, APART_S, STOPPED_S, LAST_S = 5.0, 12.0, 6.0, 12.0

@@ -1,7 +1,7 @@
 """The `ako` command: finds the verb's module, runs it, turns errors into one line and an exit code.
 
-Exit codes: 0 all well, 1 a job failed or was cancelled, or a node died that was to leave, 2 bad input, or
-not possible on this machine (nothing was started), 130 ended by Ctrl-C.
+Exit codes: 0 all well, 1 what was asked for was begun and did not succeed, such as a job that failed, 2 bad input, or
+not possible on this machine (nothing was started), 130 ended by Ctrl-C, 143 and 129 by SIGTERM and SIGHUP.
 Invariant: a verb's module is imported only when that verb is called, so that light verbs stay light.
 """
 
@@ -17,6 +17,7 @@ from importlib.metadata import version
 
 from dataflow.errors import AkoError, ConfigError, suggest
 from dataflow.runtime.process import ONE_THREAD
+from dataflow.runtime.signals import ended_in_order
 
 TRACEBACK_VARIABLE = "AKO_TRACEBACK"
 """Environment variable: if it is set, errors show where in the program they arose."""
@@ -60,8 +61,8 @@ examples:
   ako run my_job.py --nodes 2 --out results    your own job
   ako plan parameter_server --nodes 8          what would run where
 
-exit codes: 0 all well, 1 a job failed or was cancelled, 2 bad input or not possible here (nothing was started),
-130 Ctrl-C
+exit codes: 0 all well, 1 a job failed or was cancelled, or what else was begun did not succeed, 2 bad input or not
+possible here (nothing was started), 130 Ctrl-C
 """
 
 
@@ -105,7 +106,8 @@ def _run(given: list[str]) -> int:
         raise ConfigError(what="there is no such verb", got=verb, fix=suggest(verb, VERBS))
     module = importlib.import_module(f"dataflow.cli.{VERBS[verb][0]}")
     try:
-        module.app(args=given, prog_name="ako")
+        with ended_in_order():
+            module.app(args=given, prog_name="ako")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0

@@ -46,7 +46,7 @@ from dataflow.cli.simulated import (
 )
 from dataflow.engine.job_life import JobState
 from dataflow.errors import ConfigError, JobFailedError
-from dataflow.plan.job import Resume
+from dataflow.plan.job import JobSpec, Resume
 from dataflow.runtime.state_dir import default_state_dir
 from dataflow.sim.model import ClusterModel
 
@@ -136,7 +136,7 @@ def run(
         prepared = going_on(prepared, Resume(folder=_absolute(resume))) if resume else prepared
         address = master_address(master, default_state_dir()) if master else ""
         go = partial(execute, prepared, master=address, cluster=cluster_maker(plan))
-    for warning in prepared.spec.warnings:
+    for warning in (*prepared.spec.warnings, *_nobody_joins(prepared.spec, master)):
         note(warning)
     with Progress(_epochs(prepared)) as progress:
         result = go(out=out, on_event=progress.handle)
@@ -194,6 +194,15 @@ def _check_resume(place: str, *, sim: bool, record: bool) -> None:
 def _absolute(place: str) -> str:
     """A folder's path from the root; an address as it is."""
     return place if "://" in place else str(Path(place).expanduser().resolve())
+
+
+def _nobody_joins(spec: JobSpec, master: str) -> list[str]:
+    """What to tell of a job that nodes may join, where none can."""
+    if master or spec.places <= spec.nodes:
+        return []
+    return [
+        f"max_nodes={spec.max_nodes}: nobody joins, as there are {spec.nodes} nodes; they do where --master is given"
+    ]
 
 
 def _check_place(*, sim: bool, master: str, lab: bool) -> None:

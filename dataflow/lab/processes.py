@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -46,34 +46,18 @@ def send_signal(namespace: str, number: signal.Signals) -> int:
 
 
 def pause(namespace: str, duration_s: float, clock: Clock) -> bool:
-    """Stop the processes in a namespace, and let them go on after so many seconds, or when this process is to end.
+    """Stop the processes in a namespace, and let them go on after so many seconds, or when this is broken off.
 
     Returns:
         Whether there were any; if not, at once.
     """
-    with ended_in_order():
-        try:
-            found = send_signal(namespace, signal.SIGSTOP) > 0
-            if found:
-                clock.sleep(duration_s)
-        finally:
-            send_signal(namespace, signal.SIGCONT)
-    return found
-
-
-@contextmanager
-def ended_in_order() -> Iterator[None]:
-    """Leave the ``with`` block as by `sys.exit` when this process is told to end, by whom else than Ctrl-C."""
-
-    def leave(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield
+        found = send_signal(namespace, signal.SIGSTOP) > 0
+        if found:
+            clock.sleep(duration_s)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        send_signal(namespace, signal.SIGCONT)
+    return found
 
 
 def kill_all(namespaces: Sequence[str], clock: Clock) -> int:

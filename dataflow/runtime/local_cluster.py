@@ -59,7 +59,7 @@ class LocalCluster:
         nodes: number of agents.
         tasks: compute tasks of each node; ``max(1, cores // nodes)`` if left out.
         state_dir: where the master's state and every process's log are kept; if left out, a temporary directory that
-            is removed afterwards unless the ``with`` block raised.
+            is removed afterwards unless there was an error.
         clock: the clock.
         places: of processes that do not run beside this one, by their names: ``master``, ``node-0``, ...
 
@@ -91,16 +91,16 @@ class LocalCluster:
         self.state_dir = self._given or Path(tempfile.mkdtemp(prefix="ako-cluster-"))
         try:
             self._start()
-        except BaseException:  # Ctrl-C too must leave no process behind: there is no __exit__ after this
+        except BaseException as error:  # Ctrl-C too must leave no process behind: there is no __exit__ after this
             self._stop()
+            self._remove(type(error))
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_exc: object) -> None:
         self.client.close()
         self._stop()
-        if self._given is None and kind is None:
-            shutil.rmtree(self.state_dir)
+        self._remove(kind)
 
     def processes(self) -> dict[str, int]:
         """Process ids by name: ``master``, ``node-0``, ..."""
@@ -138,6 +138,11 @@ class LocalCluster:
         )
         while len(self.client.nodes()) < self.nodes:
             self._check(deadline)
+
+    def _remove(self, kind: type[BaseException] | None) -> None:
+        """Remove the temporary directory; not after an error of this type, which may be looked into there."""
+        if self._given is None and (kind is None or not issubclass(kind, Exception)):
+            shutil.rmtree(self.state_dir)
 
     def _place(self, name: str) -> Place:
         return self._places.get(name, Place())

@@ -181,6 +181,20 @@ def test_run_interrupted_twice_ends_at_once_and_leaves_no_process(tmp_path: Path
     process.communicate()
     assert process.returncode == 130
     assert alive(started) == set()
+    assert list(tmp_path.glob("ako-cluster-*")) == []
+
+
+def test_run_told_to_end_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    process = ako(tmp_path, "run", "ako", "epochs=100000", "max_nodes=3", "--nodes", "2")
+    read_until(process, "max_nodes=3: nobody joins, as there are 2 nodes")
+    read_until(process, "epoch 1.")
+    started = descendants(process.pid)
+    assert len(list(tmp_path.glob("ako-cluster-*"))) == 1
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 143
+    assert alive(started) == set()
+    assert list(tmp_path.glob("ako-cluster-*")) == []
 
 
 def test_run_killed_leaves_no_process(tmp_path: Path) -> None:
