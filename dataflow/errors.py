@@ -93,7 +93,7 @@ class JobFailedError(AkoError):
 
 
 class DrainError(AkoError):
-    """A node died before it had left its jobs."""
+    """A node died before it had left its jobs, or one of these failed."""
 
     exit_code = 1
 

@@ -16,6 +16,7 @@ from dataflow.cli.common import (
     JsonFlag,
     SettingsArgument,
     examples,
+    finite,
     note,
     parse_settings,
     print_json,
@@ -79,7 +80,10 @@ def chaos(
     settings: SettingsArgument = None,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="S", help="Decides what happens, and when.")] = 0,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1, max=86400, metavar="SECONDS", help="For how long there are faults.")
+        float,
+        typer.Option(
+            "--seconds", min=1, max=86400, callback=finite, metavar="SECONDS", help="For how long there are faults."
+        ),
     ] = 60.0,
     only: Annotated[
         str, typer.Option("--only", metavar="KIND,...", help=f"These faults alone, of {', '.join(Kind)}.")
@@ -89,7 +93,9 @@ def chaos(
     ] = None,
     accuracy: Annotated[
         float | None,
-        typer.Option("--accuracy", min=0, max=1, metavar="A", help="Without faults; 0.5 points less will do."),
+        typer.Option(
+            "--accuracy", min=0, max=1, callback=finite, metavar="A", help="Without faults; 0.5 points less will do."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="New folder for what the job makes.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the faults, and do nothing.")] = False,
@@ -115,6 +121,9 @@ def chaos(
     if "epochs" in loaded.config.model_fields:
         values.setdefault("epochs", _ENDLESS)
     prepared = prepare(loaded, values, nodes)
+    if prepared.spec.stop.time_s is not None:
+        what, fix = "the job is stopped 15 s after the faults, and at no other time", "leave it out, and see --seconds"
+        raise ConfigError(what, got=f"{prepared.spec.stop.time_s:g} s", fix=fix)
     faults = plan_faults(seed, nodes, seconds, _kinds(only, keeps=bool(prepared.spec.config.get("checkpoint_every"))))
     if plan is None or dry_run:
         print_json(faults) if json else print_table(("AT", "FAULT"), [(f"{each.at_s:.1f} s", each) for each in faults])
@@ -145,7 +154,7 @@ def chaos(
 def _kinds(only: str, *, keeps: bool) -> tuple[Kind, ...]:
     """The kinds that may happen, in the order of `Kind`."""
     known = {str(kind) for kind in Kind}
-    asked = set(filter(None, only.split(",")))
+    asked = set(only.split(",")) if only else set()
     if asked - known:
         raise ConfigError(what="there is no such fault", got=sorted(asked - known)[0], fix=f"one of {', '.join(Kind)}")
     if Kind.DISK in asked and not keeps:

@@ -16,6 +16,7 @@ from dataflow.cli.common import (
     StateDirOption,
     connect,
     examples,
+    finite,
     master_address,
     print_json,
     print_line,
@@ -25,11 +26,12 @@ from dataflow.cli.common import (
 from dataflow.cli.serving import HostOption, InsecureFlag
 from dataflow.clock import SystemClock
 from dataflow.engine.draining import DRAINED
+from dataflow.engine.job_life import JobState
 from dataflow.engine.membership import Life
-from dataflow.errors import DrainError
+from dataflow.errors import ConfigError, DrainError
 from dataflow.observe.events import JobEvent, NodeChange
 from dataflow.runtime.agent import AgentConfig, attach
-from dataflow.runtime.client import Client
+from dataflow.runtime.client import Client, JobStatus
 from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.state_dir import default_state_dir
 
@@ -86,6 +88,7 @@ def node(
         typer.Option(
             "--end-jobs-after",
             min=0.0,
+            callback=finite,
             metavar="SECONDS",
             help="End jobs once the master has been away for so long; they never are if left out.",
         ),
@@ -99,6 +102,7 @@ def node(
     master that goes away; its jobs go on meanwhile. With --json it prints a line of JSON each time it is attached.
     """
     if context.invoked_subcommand:
+        _refuse_options(context, context.invoked_subcommand)
         return
     folder = state_dir or default_state_dir()
     config = AgentConfig(
@@ -130,7 +134,7 @@ def drain(
 
     The node gives the others all that it has begun, so nothing is lost, and gets no more jobs until its `ako node` is
     started anew. This waits until it has left; Ctrl-C ends only the waiting. If a job cannot do without the node, that
-    is refused before anything happens; and if the node dies before it has left, the exit code is 1.
+    is refused before anything happens; and if the node dies before it has left, or the job fails, the exit code is 1.
     """
     with connect(master, state_dir) as client:
         parts = _parts(client, name)
@@ -142,6 +146,20 @@ def drain(
         print(f"node {name} has left its jobs and gets no more: it may be switched off")
 
 
+def _refuse_options(context: typer.Context, verb: str) -> None:
+    """Refuse options that come before the verb which they were meant for.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        options = ", ".join(each.opts[0] for each in context.command.params if each.name in given)
+        what = f"options of `ako node` before {verb}, which knows nothing of them"
+        raise ConfigError(what, got=options, fix=f"write what is meant for it behind: ako node {verb} --help")
+
+
 def _wait_until_it_has_left(client: Client, name: str, parts: Mapping[str, Part], *, quiet: bool) -> str:
     """Return once a node is out of its jobs, as their own records say, and its processes are gone.
 
@@ -151,7 +169,7 @@ def _wait_until_it_has_left(client: Client, name: str, parts: Mapping[str, Part]
         The job that it had, or an empty text.
 
     Raises:
-        DrainError: it died before it had left.
+        DrainError: it died before it had left, or the job failed.
     """
     clock = SystemClock()
     for job, part in parts.items():
@@ -161,7 +179,10 @@ def _wait_until_it_has_left(client: Client, name: str, parts: Mapping[str, Part]
         change = next(
             (each for each in map(_change, client.watch(job)) if each is not None and part.ends_by(each)), None
         )
-        if change is not None and change.reason != DRAINED:
+        if change is None:
+            _tell_end(client.job(job), name, quiet=quiet)
+            continue
+        if change.reason != DRAINED:
             what = f"node {name} died before it had left job {job}; what it had begun may be lost"
             raise DrainError(what, got=change.reason)
         if not quiet:
@@ -169,6 +190,19 @@ def _wait_until_it_has_left(client: Client, name: str, parts: Mapping[str, Part]
     while any(node.name == name and node.drained and node.job for node in client.nodes()):
         clock.sleep(LOOK_S)
     return next(iter(parts), "")
+
+
+def _tell_end(job: JobStatus, name: str, *, quiet: bool) -> None:
+    """Tell how a job ended that a node was to leave, and had not left yet.
+
+    Raises:
+        DrainError: it failed.
+    """
+    if job.state is JobState.FAILED:
+        what = f"job {job.id} failed before node {name} had left it, which gets no more jobs"
+        raise DrainError(what, got=job.reason)
+    if not quiet:
+        print(f"job {job.id} is {job.state}, before node {name} had left it")
 
 
 def _change(event: JobEvent) -> NodeChange | None:

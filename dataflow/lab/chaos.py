@@ -110,8 +110,11 @@ def plan_faults(seed: int, hosts: int, seconds: float, kinds: tuple[Kind, ...] =
         kinds: what may happen.
 
     Raises:
-        ConfigError: nothing can happen in so short a time.
+        ConfigError: nothing can happen in so short a time, or to so few hosts.
     """
+    if hosts < 2 and kinds and _BETWEEN_HOSTS.issuperset(kinds):
+        what = f"a fault between two hosts needs two: {', '.join(kinds)}"
+        raise ConfigError(what, got=hosts, fix="use --nodes 2 or more, or other faults")
     random = Random(seed)
     deaths = [0] * hosts
     faults: list[Fault] = []
@@ -122,7 +125,7 @@ def plan_faults(seed: int, hosts: int, seconds: float, kinds: tuple[Kind, ...] =
         struck = random.sample(candidates, 0 if kind in _NOWHERE else 2 if kind in _BETWEEN_HOSTS else 1)
         least_s, most_s = DURATIONS.get(kind, (0.0, 0.0))
         for_s = round(random.uniform(least_s, most_s), 1)
-        if at_s + for_s + LAST_S > seconds:
+        if not at_s + for_s + LAST_S <= seconds:  # which NaN is not, either
             break
         fault = Fault(round(at_s, 1), kind, for_s, *struck)
         for host in fault.hosts:

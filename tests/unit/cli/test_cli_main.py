@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from ako_jobs import simulate
+from dataflow.cli.common import finite
 from dataflow.cli.main import VERBS, main
 from dataflow.compiled import Form
 from dataflow.errors import AkoError
@@ -54,6 +56,32 @@ def test_main_pause_of_longer_than_a_day_is_refused(capsys: pytest.CaptureFixtur
     assert "Input should be less than or equal to 86400" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("number", ["nan", "inf"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["chaos", "ako", "--nodes", "4", "--dry-run", "--seconds"],
+        ["chaos", "ako", "--nodes", "4", "--dry-run", "--accuracy"],
+        ["lab", "fault", "loss", "1"],
+        ["lab", "fault", "pause", "1"],
+        ["node", "--end-jobs-after"],
+    ],
+    ids=" ".join,
+)
+def test_main_number_that_is_not_finite_is_refused(
+    arguments: list[str], number: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("dataflow.cli.chaos.plan_faults", never)
+    monkeypatch.setattr("dataflow.cli.node.serve_until_signal", never)
+    assert main([*arguments, number]) == 2
+    assert "Invalid value" in capsys.readouterr().err  # in words of ours, or of the release of typer
+    with pytest.raises(typer.BadParameter, match=f"{number} is not a finite number"):
+        finite(float(number))
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -75,6 +103,16 @@ def test_main_pause_of_longer_than_a_day_is_refused(capsys: pytest.CaptureFixtur
         (
             ["master", "--metrics-host", "127.0.0.1"],
             "metrics have an address and no port (got 127.0.0.1); add --metrics-port",
+        ),
+        (["chaos", "ako", "--nodes", "1", "--dry-run", "--only", "cut"], "a fault between two hosts needs two: cut"),
+        (["chaos", "ako", "--nodes", "4", "--dry-run", "--only", ","], "there is no such fault (got ''); one of kill,"),
+        (
+            ["chaos", "ako", "time=30", "--nodes", "4", "--dry-run"],
+            "stopped 15 s after the faults, and at no other time",
+        ),
+        (
+            ["node", "--master", "10.0.0.1:7461", "--json", "drain", "a"],
+            "options of `ako node` before drain, which knows nothing of them (got --master, --json)",
         ),
         (["status", "--state-dir", __file__], "cannot read the cluster's token"),
     ],

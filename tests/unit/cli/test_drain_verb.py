@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,10 +27,19 @@ class Master:
     """Stands for a master whose agents have yet to attach again: no node is attached."""
 
     def __init__(self, job: JobStatus, changes: list[NodeChange]) -> None:
-        self.job, self.changes, self.asked = job, changes, list[str]()
+        self.known, self.changes, self.asked = job, changes, list[str]()
+        self.then = job
 
     def jobs(self) -> list[JobStatus]:
-        return [self.job]
+        return [self.known]
+
+    def job_status(self, state: JobState, reason: str = "") -> None:
+        """Have the job be in a state once its events are over."""
+        self.then = dataclasses.replace(self.known, state=state, reason=reason)
+
+    def job(self, job: str) -> JobStatus:
+        assert job == self.known.id
+        return self.then
 
     def nodes(self) -> list[NodeStatus]:
         return []
@@ -38,7 +48,7 @@ class Master:
         self.asked.append(name)
 
     def watch(self, job: str) -> Iterator[JobEvent]:
-        assert job == self.job.id
+        assert job == self.known.id
         while self.changes:
             yield JobEvent(0, 0.0, 0.0, change=self.changes.pop(0))
 
@@ -73,8 +83,24 @@ def test_node_that_dies_while_it_leaves_is_told_of(
     assert "node leaves died before it had left job 3f2a; what it had begun may be lost" in told.err
 
 
-def test_it_ends_when_the_job_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert drain(Master(JOB, []), monkeypatch) == 0
+def test_it_ends_when_the_job_is_over(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    master = Master(JOB, [])
+    master.job_status(JobState.FINISHED)
+    assert drain(master, monkeypatch) == 0
+    told = capsys.readouterr().out
+    assert "job 3f2a is FINISHED, before node leaves had left it" in told
+    assert "has left job" not in told
+
+
+def test_job_that_fails_meanwhile_is_told_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = Master(JOB, [])
+    master.job_status(JobState.FAILED, "nobody is left")
+    assert drain(master, monkeypatch) == 1
+    told = capsys.readouterr()
+    assert "switched off" not in told.out
+    assert "job 3f2a failed before node leaves had left it, which gets no more jobs (got nobody is left)" in told.err
 
 
 def test_what_became_of_earlier_processes_of_the_place_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -56,6 +57,14 @@ def test_plan_of_one_kind_has_no_other_and_ends_when_no_host_may_be_struck() -> 
 def test_plan_without_time_for_a_fault_is_refused() -> None:
     with pytest.raises(ConfigError, match="so short a time"):
         plan_faults(0, 4, 3.0)
+    with pytest.raises(ConfigError, match="so short a time"):
+        plan_faults(0, 4, math.nan)
+
+
+def test_plan_of_faults_between_hosts_is_refused_where_there_is_one() -> None:
+    with pytest.raises(ConfigError, match=r"a fault between two hosts needs two: cut, one-way .got 1."):
+        plan_faults(0, 1, 60.0, (Kind.CUT, Kind.ONE_WAY))
+    assert {fault.kind for fault in plan_faults(0, 1, 60.0, (Kind.KILL, Kind.CUT))} == {Kind.KILL}
 
 
 @pytest.mark.parametrize(
