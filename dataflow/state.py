@@ -87,6 +87,14 @@ class StateElement(BaseModel):
         """Whether those that are left make good what a node that dies held of it; only for ``SUMMED``."""
         return False
 
+    @property
+    def form(self) -> str:
+        """What its arrays mean, in words, where their names and shapes do not tell it: all that is kept has one form.
+
+        A job goes on from a checkpoint only where every element has the form that it had.
+        """
+        return ""
+
     def create(self, node: NodeContext) -> State:
         """The live element on `node`.
 

@@ -188,6 +188,11 @@ class Velocity(StateElement):
     n_weights: int
     optimizer: Sgd = Sgd()
 
+    @property
+    def form(self) -> str:
+        """Whose velocity it is."""
+        return self.optimizer.form
+
     def create(self, node: NodeContext) -> VectorState:
         """No velocity yet."""
         return VectorState(self.optimizer.velocity(self.n_weights))

@@ -221,8 +221,8 @@ def check_fits(manifest: Manifest, plan: PhysicalPlan, tensors: Mapping[str, Map
     Raises:
         CheckpointError: its state elements are others, or no node of some role was kept.
     """
-    kept = {spec.name: (spec.role, spec.kind, spec.factory) for spec in manifest.elements}
-    wanted = {spec.name: (spec.role, spec.kind, spec.factory) for spec in plan.graph.elements}
+    kept = {spec.name: (spec.role, spec.kind, spec.factory, spec.form) for spec in manifest.elements}
+    wanted = {spec.name: (spec.role, spec.kind, spec.factory, spec.form) for spec in plan.graph.elements}
     for name in sorted(kept.keys() | wanted.keys()):
         if kept.get(name) != wanted.get(name):
             what = (
@@ -393,5 +393,8 @@ def _canonical(body: Mapping[str, object]) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _words(found: tuple[str, StateKind, str] | None) -> str:
-    return "not there" if found is None else f"{found[1]} {found[2]} of role {found[0]}"
+def _words(found: tuple[str, StateKind, str, str] | None) -> str:
+    if found is None:
+        return "not there"
+    role, kind, factory, form = found
+    return f"{kind} {factory} of role {role}" + (f", {form}" if form else "")

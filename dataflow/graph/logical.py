@@ -121,7 +121,8 @@ class OperatorSpec(_Data):
 class ElementSpec(_Data):
     """One state element: `factory` is the qualified name of its `StateElement`, `params` its fields as JSON text.
 
-    `rebuilt`: those that are left make good what a node that dies held of it.
+    `rebuilt`: those that are left make good what a node that dies held of it. `form`: what its arrays mean, see
+    `StateElement`.
     """
 
     name: str
@@ -130,6 +131,7 @@ class ElementSpec(_Data):
     factory: str
     params: str
     rebuilt: bool = False
+    form: str = ""
     where: str = ""
 
 
@@ -194,6 +196,7 @@ class LogicalGraph(_Data):
             factory=qualified_name(type(element)),
             params=element.model_dump_json(),
             rebuilt=element.rebuilt,
+            form=element.form,
             where=_caller(),
         )
         return self._with(elements=(*self.elements, spec))

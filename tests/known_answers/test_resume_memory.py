@@ -71,6 +71,8 @@ EXACT: list[tuple[str, dict[str, Any], int, int]] = [
     ("sparse", {}, 1, 2),
     ("parameter_server", {}, 2, 1),
     ("parameter_server", {"servers": "all"}, 1, 1),
+    *(("parameter_server", {"rule": rule, "momentum": 0.9}, 2, 1) for rule in ("dana-zero", "dana-slim", "dana-dc")),
+    *(("parameter_server", {"rule": rule}, 2, 1) for rule in ("dc-asgd", "yellowfin", "gap-aware", "easgd")),
     ("all_to_all", {"consistency": "bsp"}, 4, 1),
     ("all_to_all", {"consistency": "bsp", "momentum": 0.9}, 4, 2),
     ("all_to_all", {"consistency": "bsp", "codec": "topk"}, 4, 1),
@@ -95,7 +97,7 @@ def test_resume_from_any_checkpoint_gives_the_uninterrupted_weights_bit_for_bit(
         for before, after in zip(whole.nodes, again.nodes, strict=True):
             for name, state in before.states.items():
                 expected, got = state.tensors(), after.states[name].tensors()
-                if name in ("replica", "shard", "velocity", "statistics", "residual"):
+                if name in ("replica", "shard", "velocity", "statistics", "residual", "served"):
                     for key in expected:
                         np.testing.assert_array_equal(got[key], expected[key], err_msg=f"{name}/{key}")
 
@@ -109,6 +111,8 @@ def test_resume_from_any_checkpoint_gives_the_uninterrupted_weights_bit_for_bit(
         ("all_to_all", {"consistency": "async", "codec": "threshold"}, 3),
         ("parameter_server", {"consistency": "ssp", "tau": 1, "servers": 2}, 5),
         ("parameter_server", {"n_push": 2, "n_fetch": 4}, 4),
+        ("parameter_server", {"rule": "dana-dc", "momentum": 0.9, "servers": 2, "lr": 0.002}, 4),
+        ("parameter_server", {"rule": "easgd", "servers": "all"}, 3),
         ("parameter_server", {"codec": "topk", "servers": "all"}, 3),
         ("parameter_server", {"codec": "threshold:per_layer=true", "servers": "all"}, 3),
         ("sparse", {"consistency": "ssp", "tau": 1}, 3),
@@ -240,3 +244,41 @@ def test_checkpoint_of_another_graph_or_seed_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"velocity/values is F32 \[\d+\], and in the checkpoint F32 \[0\]"):
         check_fits(kept, of, tensor_types_of(job("ako", p=2, momentum=0.9), 2, BASE["seed"]))
     check_fits(kept, of, tensor_types_of(job("ako", p=2, lr=0.5), 2, BASE["seed"]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({}, {"rule": "easgd"}, "'served' is .*, rule easgd, and in the checkpoint .*, rule asgd;"),
+        ({}, {"rule": "yellowfin"}, "rule yellowfin, and in the checkpoint .* rule asgd;"),
+        ({"rule": "dana-zero", "momentum": 0.9}, {"rule": "dana-dc", "momentum": 0.9}, "rule dana-dc, momentum 0.9"),
+        (
+            {"rule": "multi-asgd", "momentum": 0.9},
+            {"rule": "dana-zero", "momentum": 0.5},
+            "rule dana-zero, momentum 0.5, and in the checkpoint .*, rule multi-asgd, momentum 0.9; resume with the",
+        ),
+        (
+            {"rule": "dana-zero", "momentum": 0.9},
+            {"rule": "dana-zero", "momentum": 0.5},
+            "rule dana-zero, momentum 0.5, and in the checkpoint .*, rule dana-zero, momentum 0.9;",
+        ),
+        (
+            {"momentum": 0.9},
+            {"rule": "dana-slim", "momentum": 0.9},
+            "'velocity' is .*, momentum 0.9, 1 ahead, with the rate in it, and in the checkpoint .*, momentum 0.9, w",
+        ),
+    ],
+)
+def test_checkpoint_of_another_rule_is_refused(before: dict[str, Any], after: dict[str, Any], said: str) -> None:
+    of = plan("parameter_server", 2, **before)
+    kept, _ = manifest(next(iter(by_number(MemoryDriver(of).execute()).values())), of)
+    assert Manifest.decode(kept.encode()) == kept
+    with pytest.raises(CheckpointError, match=said):
+        check_fits(kept, plan("parameter_server", 2, **after), {})
+
+
+def test_checkpoint_fits_a_rule_with_another_rate_compensation_and_decay() -> None:
+    rule = {"rule": "dana-dc", "momentum": 0.9}
+    of = plan("parameter_server", 2, **rule)
+    kept, _ = manifest(next(iter(by_number(MemoryDriver(of).execute()).values())), of)
+    check_fits(kept, plan("parameter_server", 2, **rule, lr=0.001, dc_lambda=0.25, weight_decay=0.01), {})

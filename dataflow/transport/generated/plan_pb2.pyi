@@ -73,7 +73,7 @@ class Role(_message.Message):
     def __init__(self, name: _Optional[str] = ..., nodes: _Optional[int] = ..., word: _Optional[str] = ...) -> None: ...
 
 class ElementSpec(_message.Message):
-    __slots__ = ("name", "role", "kind", "factory", "params", "where", "rebuilt")
+    __slots__ = ("name", "role", "kind", "factory", "params", "where", "rebuilt", "form")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class ElementSpec(_message.Message):
     PARAMS_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
     REBUILT_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     kind: str
@@ -88,7 +89,8 @@ class ElementSpec(_message.Message):
     params: str
     where: str
     rebuilt: bool
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., kind: _Optional[str] = ..., factory: _Optional[str] = ..., params: _Optional[str] = ..., where: _Optional[str] = ..., rebuilt: _Optional[bool] = ...) -> None: ...
+    form: str
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., kind: _Optional[str] = ..., factory: _Optional[str] = ..., params: _Optional[str] = ..., where: _Optional[str] = ..., rebuilt: _Optional[bool] = ..., form: _Optional[str] = ...) -> None: ...
 
 class OperatorSpec(_message.Message):
     __slots__ = ("id", "role", "kind", "params", "pool", "source", "sends", "receives", "gather", "inputs", "outputs", "uses", "where", "adjusts")

@@ -37,6 +37,7 @@ GRAPHS = st.builds(
         factory=WORD,
         params=WORD,
         rebuilt=st.booleans(),
+        form=WORD,
         where=WORD,
     ),
     operators=tuples(
