@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from ako_jobs.codec_settings import NONE, require_codec, window
-from ako_jobs.update_rules import SLIM, RuleConfig
+from ako_jobs.update_rules import RuleConfig
 from ako_jobs.worker import Setting, add_worker, finish_after
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
@@ -88,7 +88,8 @@ def build(config: Config) -> LogicalGraph:
     _check(config)
     setting = Setting.of(config)
     layout, schedule = setting.layout, setting.schedule
-    rule, slim = config.server_rule, config.rule == SLIM
+    rule, optimizer = config.server_rule, config.worker_optimizer
+    rated = optimizer.scaled
     _check_in_one(config, rule, layout)
     sharding = setting.sharding(config.shard)
     codec, pull_codec = config.parsed_codec, config.parsed_pull_codec
@@ -100,21 +101,22 @@ def build(config: Config) -> LogicalGraph:
         setting,
         clocks=Clocks(cells=layout.cells, origins="server", sharding=sharding),
         local=config.n_fetch > 1,
-        emits="update" if slim else "gradient",
+        emits="update" if rated else "gradient",
         slack=config.n_fetch - 1,
-        optimizer=config.worker_optimizer,
+        optimizer=optimizer,
     )
     graph = graph.with_state(
         "shard", Shard(model=setting.model, sharding=sharding, warm_start=setting.warm_start), role="server"
     )
     serve: Serve | ServeMean
     if config.consistency == "bsp":
-        serve = ServeMean(layout=layout, schedule=schedule, codec=codec, checkpoints=setting.checkpoints)
+        own = None if rated else schedule
+        serve = ServeMean(layout=layout, schedule=own, codec=codec, checkpoints=setting.checkpoints)
     else:
         tau = config.tau if config.consistency == "ssp" else None
         serve = Serve(
             layout=layout,
-            schedule=None if slim else schedule,
+            schedule=None if rated else schedule,
             tau=tau,
             fetch_every=config.n_fetch,
             codec=codec,
@@ -128,7 +130,7 @@ def build(config: Config) -> LogicalGraph:
     graph = add_servers(
         graph,
         serve,
-        window(setting, codec, "server", updates=slim, sharding=sharding),
+        window(setting, codec, "server", updates=rated, sharding=sharding),
         PartitionByOwner(sharding=sharding, every=config.n_push),
         schedule,
         rule=rule,
@@ -176,7 +178,7 @@ def add_servers(
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="server")
     else:
         graph = graph.with_state("pulls", Pulls(workers="worker"), role="server")
-        graph = graph.with_state("served", ServedCells(rule=rule, workers="worker"), role="server")
+        graph = graph.with_state("served", ServedCells(rule=rule), role="server")
     if shadows:
         graph = graph.with_state("shadows", shadows, role="server")
     if copy:

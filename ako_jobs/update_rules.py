@@ -64,6 +64,13 @@ _AT_SERVER = frozenset({"nag-asgd", "multi-asgd", "lwp", "dc-asgd", "dc-asgd-a",
 _WITH_MOMENTUM = frozenset({"nag-asgd", "multi-asgd", "lwp", "dana-zero", SLIM, "dana-dc"})
 """Rules that are nothing without momentum."""
 
+_OWN_DEFAULTS: dict[str, dict[str, float]] = {
+    "dc-asgd": {"momentum": 0.95},
+    "dc-asgd-a": {"momentum": 0.95},
+    "yellowfin": {"lr": 1e-4},
+}
+"""Settings that rules begin with where they are not set, if not with those of all jobs (dana.txt, 5)."""
+
 _ONLY_WITH = {"dc_lambda": ("dc-asgd", "dc-asgd-a", "dana-dc"), "alpha": ("easgd",)}
 """Settings that only some rules have."""
 
@@ -82,7 +89,9 @@ class RuleConfig(CodecConfig):
         n_fetch: mini-batches between two pulls; above 1 the worker also updates its own replica.
         dc_lambda: with rule=dc-asgd, dc-asgd-a and dana-dc, strength of the delay compensation.
         alpha: with rule=easgd, strength of the pull between a worker and the centre.
-        momentum: share of its velocity that a worker keeps from gradient to gradient, or a server, as the rule says.
+        momentum: share of its velocity that a worker keeps from gradient to gradient, or a server, as the rule says;
+            0.95 with rule=dc-asgd and dc-asgd-a if not set.
+        lr: learning rate of a gradient; with rule=yellowfin that of the start, 0.0001 if not set.
         nesterov: whether a worker's momentum looks ahead; rules that say so themselves refuse it.
     """
 
@@ -107,7 +116,7 @@ class RuleConfig(CodecConfig):
                 found["rule"] = "downpour"
         elif found["rule"] == "ssgd":
             found.setdefault("consistency", "bsp")
-        return found
+        return _OWN_DEFAULTS.get(str(found.get("rule")), {}) | found
 
     @model_validator(mode="after")
     def _rule_fits(self) -> Self:
@@ -122,7 +131,7 @@ class RuleConfig(CodecConfig):
         kind = _SERVERS.get(self.rule, Asgd)
         known: dict[str, object] = {
             "momentum": self.momentum,
-            "weight_decay": self.weight_decay,
+            "weight_decay": 0.0 if self._decays_at_workers else self.weight_decay,
             "strength": self.dc_lambda,
             "smoothing": _ADAPTIVE if self.rule == "dc-asgd-a" else None,
             "lr": self.lr,
@@ -133,12 +142,24 @@ class RuleConfig(CodecConfig):
 
     @property
     def worker_optimizer(self) -> Sgd:
-        """What a worker makes of its gradients; DANA-Slim is Nesterov's momentum with the rate in the velocity."""
+        """What a worker makes of its gradients.
+
+        All momentum has the rate in the velocity, so that earlier updates stay what they were when the rate changes
+        (dana.txt, A.5). DANA-Slim is Nesterov's.
+        """
         if self.rule in _AT_SERVER:
             return Sgd()
-        slim, momentum = self.rule == SLIM, self.momentum
-        ahead = int(self.nesterov or slim)
-        return Sgd(momentum=momentum, look_ahead=ahead, weight_decay=self.weight_decay, scaled=slim)
+        decay = self.weight_decay if self._decays_at_workers else 0.0
+        ahead = int(self.nesterov or self.rule == SLIM)
+        return Sgd(momentum=self.momentum, look_ahead=ahead, weight_decay=decay, scaled=self.momentum > 0)
+
+    @property
+    def _decays_at_workers(self) -> bool:
+        """Whether decay is part of workers' gradients: where it is to be in their velocities, or several are added up.
+
+        It is on the weights that a gradient was computed on then, and else on the server's, as they are when it comes.
+        """
+        return self.rule not in _AT_SERVER and (self.momentum > 0 or self.rule in ("ssgd", "downpour"))
 
     def _misfit(self) -> str:
         """What does not go together with the rule, and what to do; empty if all does."""

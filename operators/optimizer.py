@@ -49,6 +49,14 @@ class Sgd(BaseModel):
     weight_decay: float = Field(default=0.0, ge=0)
     scaled: bool = False
 
+    @property
+    def form(self) -> str:
+        """What a velocity means, in words; empty where there is none."""
+        if not self.momentum:
+            return ""
+        ahead = f", {self.look_ahead} ahead" if self.look_ahead else ""
+        return f"momentum {self.momentum}{ahead}" + (", with the rate in it" if self.scaled else "")
+
     def velocity(self, n_weights: int) -> Vector:
         """A velocity for the start, (n_weights,) float32; of no elements where there is no momentum."""
         return np.zeros(n_weights if self.momentum else 0, np.float32)
@@ -102,6 +110,33 @@ def travel(
     _travel(weights, velocity, read_only(gradient), *numbers, *_shares(momentum, look_ahead))
 
 
+def travel_ahead(
+    weights: Vector,
+    velocity: Vector,
+    total: Vector,
+    gradient: Vector,
+    *,
+    momentum: float,
+    rate: float,
+    weight_decay: float = 0.0,
+) -> None:
+    """Move weights that are ahead of theta along all velocities, one of which takes in a gradient, in one pass.
+
+    Theta = w + momentum sum(v) is what decays; w moves as by `travel` with a `look_ahead` of 1.
+
+    Args:
+        weights: (elements,) float32, changed in place.
+        velocity: (elements,) float32, brought up to date.
+        total: (elements,) float32, the sum of all velocities, brought up to date (dana.txt, appendix A.2).
+        gradient: (elements,) float32, only read.
+        momentum: see `Sgd`.
+        rate: the learning rate.
+        weight_decay: see `Sgd`.
+    """
+    numbers = np.float32(momentum), np.float32(rate), np.float32(weight_decay)
+    _travel_ahead(weights, velocity, total, read_only(gradient), *numbers)
+
+
 def _shares(momentum: float, look_ahead: int) -> tuple[np.float32, np.float32]:
     """Shares of a step and of the velocity in a direction: 0 and 1 without looking ahead, 1 and momentum one step."""
     kept = momentum**look_ahead
@@ -148,8 +183,25 @@ def _travelled(
         weights[i] -= _direct(velocity[i], step, of_step, of_velocity)
 
 
+def _travelled_ahead(
+    weights: Vector,
+    velocity: Vector,
+    total: Vector,
+    gradient: Vector,
+    momentum: np.float32,
+    rate: np.float32,
+    decay: np.float32,
+) -> None:
+    for i in range(gradient.size):
+        step, before = rate * (gradient[i] + decay * (weights[i] + momentum * total[i])), velocity[i]
+        velocity[i] = _move(before, step, momentum)
+        total[i] += velocity[i] - before
+        weights[i] -= _direct(velocity[i], step, np.float32(1), momentum)
+
+
 # Without fast math: every product and sum is rounded as NumPy rounds it, so runs can be compared bit for bit.
 _compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
 _move, _direct = _compiled(_moved), _compiled(_direction)
 _accelerate = cast("_Step", _compiled(_accelerated))
 _travel = cast("_Step", _compiled(_travelled))
+_travel_ahead = cast("Callable[..., None]", _compiled(_travelled_ahead))

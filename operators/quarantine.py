@@ -13,6 +13,8 @@ from typing import cast
 import numba
 import numpy as np
 
+from dataflow.errors import OperatorError
+from dataflow.node_context import NodeContext
 from operators.dnn.arrays import read_only
 from operators.messages import Batch, Fragment, Vector, Weights
 
@@ -75,6 +77,23 @@ def advice(poison: str, weights: Vector) -> tuple[str, str]:
     fix = "lower lr or momentum, add warm-up (warmup=1) or a warm start (warm_start=0.1)"
     grown = f"a weight has grown to {largest:.3g}" if math.isfinite(largest) else "weights are no longer finite"
     return f" and {grown}: training diverges", fix
+
+
+def check_shard(weights: Vector, after: str, node: NodeContext) -> None:
+    """Nothing, if a server can go on with its weights: workers refuse any others, and would train on old ones for ever.
+
+    Args:
+        weights: (weights,) float32.
+        after: what they were moved by last.
+        node: the server.
+
+    Raises:
+        OperatorError: it cannot.
+    """
+    if not sound(weights):
+        besides, fix = advice("", weights)
+        what = f"the server's weights are not finite, or too large for any sum, after {after}{besides}"
+        raise OperatorError(what, where=f"node {node.name}, operator serve", fix=fix)
 
 
 def refused(message: Fragment | Weights) -> bool:

@@ -20,7 +20,7 @@ from operators.compression import Codec, Residual
 from operators.fragments import decoded
 from operators.layout import Layout
 from operators.messages import Fragment, Weights
-from operators.quarantine import compile_check, refused, zeros
+from operators.quarantine import check_shard, compile_check, refused, zeros
 from operators.schedule import Schedule
 from operators.served import Served, ServedState
 from operators.staleness import Staleness
@@ -164,13 +164,15 @@ class Serve(Operator):
         weights, before = shard.values[self.layout.weights(*cells)], pulls.applied()
         if fragment.low == fragment.high:
             known = {fragment.origin: pulls.join(cells, fragment.origin)}
-            yield from map(self.weights, answers(self.layout, cells, known, shard, node, served.at(cells, weights)))
+            run = served.at(cells, weights, len(pulls.workers))
+            yield from map(self.weights, answers(self.layout, cells, known, shard, node, run))
             return
         rate = self.schedule.at(fragment.high, len(node.members[self.workers])) if self.schedule else 1.0
         if refused(fragment):
             yield Sample("poisoned_fragments", 1.0)
         else:
-            served.at(cells, weights).take(weights, fragment, rate)
+            served.at(cells, weights, len(pulls.workers)).take(weights, fragment, rate)
+            check_shard(weights, f"gradient {fragment.high} of node {fragment.origin}", node)
         pulls.push(cells, fragment.origin, fragment.high)
         if fragment.high // self.fetch_every > fragment.low // self.fetch_every:
             pulls.waiting.setdefault(cells, []).append(fragment.origin)
@@ -196,18 +198,18 @@ class Serve(Operator):
     ) -> Emissions:
         bound = float("inf") if self.tau is None else self.tau
         released = {worker: pulls.pushed[cells][worker] for worker in pulls.release(cells, bound)}
-        run = served.at(cells, shard.values[self.layout.weights(*cells)])
+        run = served.at(cells, shard.values[self.layout.weights(*cells)], len(pulls.workers))
         yield from map(self.weights, answers(self.layout, cells, released, shard, node, run))
 
 
 class ServeMean(Operator):
     """Applies the mean of all workers' gradients once all have come, then answers all: bulk-synchronous.
 
-    A fragment that is not finite counts as zeros, with the sample `poisoned_fragments`.
+    A fragment that is not finite counts as zeros, and weights may become so, as in `Serve`.
 
     Args:
         layout: the model's cells.
-        schedule: learning rate of the mean gradient, by the step's number.
+        schedule: learning rate of the mean gradient, by the step's number; None: what comes are updates, which have it.
         workers: role of the workers.
         codec: see `Serve`.
         checkpoints: see `Serve`.
@@ -215,7 +217,7 @@ class ServeMean(Operator):
 
     pool = "network"
     layout: Layout
-    schedule: Schedule
+    schedule: Schedule | None
     workers: str = "worker"
     codec: Codec | None = None
     checkpoints: Checkpoints | None = None
@@ -266,8 +268,10 @@ class ServeMean(Operator):
 
     def _apply(self, mean: Mean, shard: VectorState, node: NodeContext) -> Emissions:
         cells = (mean.start, mean.stop)
-        rate = self.schedule.at(mean.number, len(node.members[self.workers]))
-        shard.values[self.layout.weights(*cells)] -= mean.values * np.float32(rate)
+        rate = self.schedule.at(mean.number, len(node.members[self.workers])) if self.schedule else 1.0
+        weights = shard.values[self.layout.weights(*cells)]
+        weights -= mean.values * np.float32(rate)
+        check_shard(weights, f"step {mean.number}", node)
         yield from self._answer(cells, mean.contributors, mean.number, shard, node)
 
     def _answer(

@@ -74,10 +74,10 @@ class Served:
             with np.errstate(over="ignore"):  # of a training that diverges
                 master = self.rule.master(weights, self.memory)
             self.staleness[worker] = measured(_gradient(fragment, weights), known, master, lag)
-        if fragment.values.dtype == np.uint8 and isinstance(self.rule, Asgd):
+        if fragment.values.dtype == np.uint8 and isinstance(self.rule, Asgd) and not self.rule.weight_decay:
             subtract(fragment, weights, rate)  # a code's few elements, without making a gradient of it
             return
-        if known is None and self.rule.uses_sent:  # not known any more after a checkpoint
+        if known is None and self.rule.uses_sent:  # not known any more after a checkpoint: as if sent only now
             known = self.rule.view(weights, self.memory, worker)
         self.rule.update(weights, self.memory, Push(worker, _gradient(fragment, weights), rate, lag, known))
 
@@ -104,27 +104,28 @@ def _gradient(fragment: Fragment, weights: Vector) -> Vector:
 class ServedState(State):
     """Every run of cells of one server, from its first gradient on."""
 
-    def __init__(self, rule: Rule, workers: int) -> None:
+    def __init__(self, rule: Rule) -> None:
         """No gradient yet.
 
         Args:
             rule: of the server.
-            workers: how many push gradients.
         """
-        self._rule, self._workers = rule, workers
+        self._rule = rule
         self._runs: dict[Cells, Served] = {}
 
-    def at(self, cells: Cells, weights: Vector) -> Served:
+    def at(self, cells: Cells, weights: Vector, workers: int) -> Served:
         """The run of these cells.
 
         Args:
             cells: first, and first behind.
             weights: (weights of the cells,) float32; at the first call those of the start.
+            workers: how many push gradients now: they come and go.
         """
         run = self._runs.get(cells)
         if run is None:
             start = _Sent(0, weights.copy() if self._rule.uses_sent else None)
-            run = self._runs[cells] = Served(self._rule, self._rule.init(weights, self._workers), start)
+            run = self._runs[cells] = Served(self._rule, self._rule.init(weights, workers), start)
+        run.memory.workers = workers
         return run
 
     def memories(self) -> Iterator[tuple[Cells, Memory]]:
@@ -157,7 +158,7 @@ class ServedState(State):
             if name != "updates":
                 continue
             start, stop = (int(cell) for cell in place.split(":"))
-            memory, sent = Memory(self._workers), _Sent(int(tensors[key][0]), None)
+            memory, sent = Memory(0), _Sent(int(tensors[key][0]), None)
             for other, tensor in tensors.items():
                 if other.startswith(f"{place}/vectors/"):
                     memory.vectors[other.removeprefix(f"{place}/vectors/")] = np.array(tensor, np.float32)
@@ -167,18 +168,21 @@ class ServedState(State):
 
 
 class ServedCells(StateElement):
-    """What the servers of role `workers` keep for an update rule.
+    """What the servers keep for an update rule.
 
     Args:
         rule: the rule.
-        workers: role that pushes.
     """
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
     rule: AnyRule = Asgd()
-    workers: str = "worker"
+
+    @property
+    def form(self) -> str:
+        """The rule whose memory it is."""
+        return self.rule.form
 
     def create(self, node: NodeContext) -> ServedState:
         """Nothing is remembered yet."""
         self.rule.compile()
-        return ServedState(self.rule, len(node.members[self.workers]))
+        return ServedState(self.rule)

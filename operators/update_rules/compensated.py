@@ -15,12 +15,12 @@ from pydantic import Field
 
 from operators.dnn.arrays import read_only
 from operators.messages import Vector
-from operators.optimizer import travel
-from operators.update_rules.momentum import of_worker
+from operators.optimizer import travel, travel_ahead
+from operators.update_rules.momentum import of_worker, total_of, with_momentum
 from operators.update_rules.rule import Memory, Push, Rule
 
 _EPSILON = np.float32(1e-7)
-_TOTAL, _SQUARES = "velocities", "squares"
+_SQUARES = "squares"
 
 
 class CompensatedRule(Rule):
@@ -28,7 +28,7 @@ class CompensatedRule(Rule):
 
     Args:
         momentum: share of a velocity that is kept.
-        weight_decay: strength of the pull of the server's weights towards zero, added to the corrected gradient.
+        weight_decay: strength of the pull of theta towards zero, added to the corrected gradient.
         strength: lambda.
     """
 
@@ -37,16 +37,10 @@ class CompensatedRule(Rule):
     weight_decay: float = Field(default=0.0, ge=0)
     strength: float = Field(default=2.0, ge=0)
 
-    def _move(self, weights: Vector, velocity: Vector, gradient: Vector, rate: float, *, look_ahead: int) -> None:
-        travel(
-            weights,
-            velocity,
-            gradient,
-            momentum=self.momentum,
-            rate=rate,
-            weight_decay=self.weight_decay,
-            look_ahead=look_ahead,
-        )
+    @property
+    def form(self) -> str:
+        """The rule, and the momentum that its velocities come of."""
+        return with_momentum(super().form, self.momentum)
 
 
 @final
@@ -71,15 +65,15 @@ class DcAsgd(CompensatedRule):
             numbers = np.float32(self.strength), np.float32(self.smoothing)
             _adapt(gradient, squares, read_only(weights), sent, read_only(push.gradient), *numbers)
         velocity = memory.vector(of_worker(push.worker), weights.size)
-        self._move(weights, velocity, gradient, push.rate, look_ahead=0)
+        decay = self.weight_decay
+        travel(weights, velocity, gradient, momentum=self.momentum, rate=push.rate, weight_decay=decay)
 
 
 @final
 class DanaDc(CompensatedRule):
     """DANA-Zero with delay compensation (dana.txt, algorithm 7). Kept is what is sent, as in DANA-Zero.
 
-    The correction is by theta of the algorithm, theta = Theta + momentum sum(v), so the sum of all velocities is kept,
-    too (appendix A.2).
+    The correction is by theta of the algorithm, theta = Theta + momentum sum(v).
     """
 
     kind: Literal["dana-dc"] = "dana-dc"
@@ -88,14 +82,13 @@ class DanaDc(CompensatedRule):
         """Move along the worker's velocity and ahead, with the corrected gradient."""
         master, sent = self.master(weights, memory), read_only(cast("Vector", push.sent))
         gradient = _corrected(master, sent, push.gradient, self.strength)
-        velocity, total = memory.vector(of_worker(push.worker), weights.size), memory.vector(_TOTAL, weights.size)
-        total -= velocity
-        self._move(weights, velocity, gradient, push.rate, look_ahead=1)
-        total += velocity
+        velocity, total = memory.vector(of_worker(push.worker), weights.size), total_of(memory, weights.size)
+        decay = self.weight_decay
+        travel_ahead(weights, velocity, total, gradient, momentum=self.momentum, rate=push.rate, weight_decay=decay)
 
     def master(self, weights: Vector, memory: Memory) -> Vector:
         """Theta of algorithm 7, which no worker sees."""
-        return weights + np.float32(self.momentum) * memory.vector(_TOTAL, weights.size)
+        return weights + np.float32(self.momentum) * total_of(memory, weights.size)
 
 
 def _corrected(weights: Vector, sent: Vector, gradient: Vector, strength: float) -> Vector:
@@ -106,7 +99,7 @@ def _corrected(weights: Vector, sent: Vector, gradient: Vector, strength: float)
 
 def _compensated(out: Vector, weights: Vector, sent: Vector, gradient: Vector, strength: np.float32) -> None:
     for i in range(out.size):
-        out[i] = gradient[i] + strength * gradient[i] * gradient[i] * (weights[i] - sent[i])
+        out[i] = gradient[i] + _second(gradient[i], strength, weights[i] - sent[i])
 
 
 def _adapted(
@@ -122,9 +115,16 @@ def _adapted(
         square = gradient[i] * gradient[i]
         squares[i] = smoothing * squares[i] + (np.float32(1) - smoothing) * square
         own = strength / np.sqrt(squares[i] + _EPSILON)
-        out[i] = gradient[i] + own * square * (weights[i] - sent[i])
+        out[i] = gradient[i] + _second(gradient[i], own, weights[i] - sent[i])
+
+
+def _second_order(gradient: np.float32, strength: np.float32, moved: np.float32) -> np.float32:
+    """The correction; none where it is beyond float32. The square of a gradient that is finite may well not be."""
+    found = gradient * ((strength * gradient) * moved)
+    return found if np.isfinite(found) else np.float32(0)
 
 
 _compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
+_second = _compiled(_second_order)
 _correct = cast("Callable[[Vector, Vector, Vector, Vector, np.float32], None]", _compiled(_compensated))
 _adapt = cast("Callable[..., None]", _compiled(_adapted))

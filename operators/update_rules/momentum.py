@@ -6,21 +6,33 @@ a velocity keeps its meaning when the rate changes.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, final
+from abc import abstractmethod
+from typing import Literal, final
 
 import numpy as np
 from pydantic import Field
 
 from operators.messages import Vector
-from operators.optimizer import travel
+from operators.optimizer import travel, travel_ahead
 from operators.update_rules.rule import Memory, Push, Rule
 
 SHARED = "velocity"
+_TOTAL = "velocities"
 
 
-def of_worker(worker: int | str) -> str:
+def of_worker(worker: int) -> str:
     """Name of a worker's velocity in a memory."""
     return f"{SHARED}.{worker}"
+
+
+def total_of(memory: Memory, n_weights: int) -> Vector:
+    """The sum of all velocities in a memory, (weights,) float32, which whoever changes one has to bring up to date."""
+    return memory.vector(_TOTAL, n_weights)
+
+
+def with_momentum(form: str, momentum: float) -> str:
+    """The form of a memory that has velocities of this momentum."""
+    return f"{form}, momentum {momentum}"
 
 
 class MomentumRule(Rule):
@@ -28,56 +40,75 @@ class MomentumRule(Rule):
 
     Args:
         momentum: share of a velocity that is kept.
-        weight_decay: strength of the pull of the server's weights towards zero, as part of the gradient.
+        weight_decay: strength of the pull of theta towards zero, as part of the gradient.
     """
 
     momentum: float = Field(gt=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
-    per_worker: ClassVar[bool]
-    look_ahead: ClassVar[int] = 0
+
+    @property
+    def form(self) -> str:
+        """The rule, and the momentum that its velocities come of."""
+        return with_momentum(super().form, self.momentum)
+
+
+class HeavyBall(MomentumRule):
+    """A rule whose server moves theta along a velocity."""
+
+    @abstractmethod
+    def velocity(self, memory: Memory, worker: int, n_weights: int) -> Vector:
+        """The velocity that a worker's gradients are part of, (weights,) float32."""
 
     def update(self, weights: Vector, memory: Memory, push: Push) -> None:
         """Move along the velocity, brought up to date."""
         travel(
             weights,
-            memory.vector(of_worker(push.worker) if self.per_worker else SHARED, weights.size),
+            self.velocity(memory, push.worker, weights.size),
             push.gradient,
             momentum=self.momentum,
             rate=push.rate,
             weight_decay=self.weight_decay,
-            look_ahead=self.look_ahead,
         )
 
 
 @final
-class NagAsgd(MomentumRule):
+class NagAsgd(HeavyBall):
     """One velocity for all workers (dana.txt, algorithm 8): v <- momentum v + eta g, theta <- theta - v."""
 
     kind: Literal["nag-asgd"] = "nag-asgd"
-    per_worker: ClassVar[bool] = False
+
+    def velocity(self, memory: Memory, worker: int, n_weights: int) -> Vector:
+        """The only one."""
+        return memory.vector(SHARED, n_weights)
 
 
 @final
-class MultiAsgd(MomentumRule):
+class MultiAsgd(HeavyBall):
     """A velocity for each worker (dana.txt, algorithm 9): v_i <- momentum v_i + eta g, theta <- theta - v_i."""
 
     kind: Literal["multi-asgd"] = "multi-asgd"
-    per_worker: ClassVar[bool] = True
+
+    def velocity(self, memory: Memory, worker: int, n_weights: int) -> Vector:
+        """The worker's."""
+        return memory.vector(of_worker(worker), n_weights)
 
 
 @final
-class Lwp(MomentumRule):
+class Lwp(HeavyBall):
     """Linear weight prediction (dana.txt, algorithm 3): NAG-ASGD that answers with theta - tau v.
 
-    The paper leaves tau open; it is the number of other workers, the lag at equal pace.
+    The paper leaves tau open; it is the number of other workers that are there, the lag at equal pace.
     """
 
     kind: Literal["lwp"] = "lwp"
-    per_worker: ClassVar[bool] = False
+
+    def velocity(self, memory: Memory, worker: int, n_weights: int) -> Vector:
+        """The only one."""
+        return memory.vector(SHARED, n_weights)
 
     def view(self, weights: Vector, memory: Memory, worker: int) -> Vector:
         """Where tau more steps along the velocity would lead."""
-        found: Vector = weights - np.float32(memory.workers - 1) * memory.vector(SHARED, weights.size)
+        found: Vector = weights - np.float32(max(0, memory.workers - 1)) * memory.vector(SHARED, weights.size)
         return found
 
 
@@ -85,18 +116,26 @@ class Lwp(MomentumRule):
 class DanaZero(MomentumRule):
     """A velocity for each worker, and answers that look ahead along all (dana.txt, algorithm 4, in the form of eq. 16).
 
-    Kept is what is sent, Theta = theta - momentum sum(v). An update is Theta <- Theta - (momentum v_i + eta g): it
-    takes as long with many workers as with one.
+    Kept is what is sent, Theta = theta - momentum sum(v), so an update is Theta <- Theta - (momentum v_i + eta g). The
+    sum of the velocities is kept, too (appendix A.2): an update, with the decay of theta, and theta itself, where a gap
+    is measured, take as long with many workers as with one.
     """
 
     kind: Literal["dana-zero"] = "dana-zero"
-    per_worker: ClassVar[bool] = True
-    look_ahead: ClassVar[int] = 1
+
+    def update(self, weights: Vector, memory: Memory, push: Push) -> None:
+        """Move along the worker's velocity, brought up to date, and ahead."""
+        velocity, total = memory.vector(of_worker(push.worker), weights.size), total_of(memory, weights.size)
+        travel_ahead(
+            weights,
+            velocity,
+            total,
+            push.gradient,
+            momentum=self.momentum,
+            rate=push.rate,
+            weight_decay=self.weight_decay,
+        )
 
     def master(self, weights: Vector, memory: Memory) -> Vector:
         """Theta of algorithm 4, which no worker sees: theta = Theta + momentum sum(v)."""
-        total = np.zeros(weights.size, np.float32)
-        for name in sorted(memory.vectors):
-            if name.startswith(of_worker("")):
-                total += memory.vectors[name]
-        return weights + np.float32(self.momentum) * total
+        return weights + np.float32(self.momentum) * total_of(memory, weights.size)

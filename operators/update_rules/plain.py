@@ -16,30 +16,41 @@ from operators.update_rules.rule import Memory, Push, Rule
 _TINY = np.float32(1e-30)
 
 
+class PlainRule(Rule):
+    """A rule without a velocity of the server's.
+
+    Args:
+        weight_decay: strength of the pull of the server's weights towards zero, as part of the gradient.
+    """
+
+    weight_decay: float = Field(default=0.0, ge=0)
+
+
 @final
-class Asgd(Rule):
+class Asgd(PlainRule):
     """Theta <- theta - eta g (dana.txt, algorithm 2)."""
 
     kind: Literal["asgd"] = "asgd"
 
     def update(self, weights: Vector, memory: Memory, push: Push) -> None:
         """Subtract the gradient."""
-        _subtract(weights, read_only(push.gradient), np.float32(push.rate))
+        _subtract(weights, read_only(push.gradient), np.float32(push.rate), np.float32(self.weight_decay))
 
 
 @final
-class StalenessAware(Rule):
+class StalenessAware(PlainRule):
     """ASGD at a rate of eta / max(1, lag) (Zhang et al. 2016, Staleness-aware async-SGD, equation 6)."""
 
     kind: Literal["staleness-aware"] = "staleness-aware"
 
     def update(self, weights: Vector, memory: Memory, push: Push) -> None:
         """Subtract the gradient, the less the staler it is."""
-        _subtract(weights, read_only(push.gradient), np.float32(push.rate / max(1, push.lag)))
+        rate = np.float32(push.rate / max(1, push.lag))
+        _subtract(weights, read_only(push.gradient), rate, np.float32(self.weight_decay))
 
 
 @final
-class GapAware(Rule):
+class GapAware(PlainRule):
     """ASGD that divides each element of a gradient by 1 + gap / step (Barkai et al. 2020, Gap-Aware).
 
     The gap is how far the weight has moved since it was sent, the step how far one update moves it: eta times the root
@@ -59,16 +70,16 @@ class GapAware(Rule):
         share = 1 - self.smoothing**count
         squares = memory.vector("squares", weights.size)
         sent = cast("Vector", push.sent)
-        numbers = np.float32(push.rate), np.float32(self.smoothing), np.float32(share)
+        numbers = (np.float32(each) for each in (push.rate, self.smoothing, share, self.weight_decay))
         _tame(weights, squares, read_only(push.gradient), read_only(sent), *numbers)
 
 
 @final
-class Easgd(Rule):
+class Easgd(PlainRule):
     """Elastic averaging (Zhang et al. 2015, Deep learning with elastic averaging SGD, equations 5 and 6).
 
     What the server keeps is the centre c; it keeps each worker's weights w_i as well, and answers with them. Both move
-    from where they were: w_i <- w_i - eta g - alpha (w_i - c), c <- c + alpha (w_i - c).
+    from where they were: w_i <- w_i - eta g - alpha (w_i - c), c <- c + alpha (w_i - c). It is w_i that decays.
 
     Args:
         alpha: strength of the pull between a worker and the centre.
@@ -85,7 +96,8 @@ class Easgd(Rule):
     def update(self, weights: Vector, memory: Memory, push: Push) -> None:
         """Move the worker's weights and the centre."""
         own = memory.vectors.setdefault(_of(push.worker), memory.vectors[_START].copy())
-        _pull(weights, own, read_only(push.gradient), np.float32(push.rate), np.float32(self.alpha))
+        numbers = (np.float32(each) for each in (push.rate, self.alpha, self.weight_decay))
+        _pull(weights, own, read_only(push.gradient), *numbers)
 
     def view(self, weights: Vector, memory: Memory, worker: int) -> Vector:
         """The worker's weights."""
@@ -99,9 +111,9 @@ def _of(worker: int) -> str:
     return f"weights.{worker}"
 
 
-def _subtracted(weights: Vector, gradient: Vector, rate: np.float32) -> None:
+def _subtracted(weights: Vector, gradient: Vector, rate: np.float32, decay: np.float32) -> None:
     for i in range(weights.size):
-        weights[i] -= rate * gradient[i]
+        weights[i] -= rate * (gradient[i] + decay * weights[i])
 
 
 def _tamed(
@@ -112,21 +124,25 @@ def _tamed(
     rate: np.float32,
     smoothing: np.float32,
     share: np.float32,
+    decay: np.float32,
 ) -> None:
     for i in range(weights.size):
-        squares[i] = smoothing * squares[i] + (np.float32(1) - smoothing) * gradient[i] * gradient[i]
+        slope = gradient[i] + decay * weights[i]
+        squares[i] = smoothing * squares[i] + (np.float32(1) - smoothing) * slope * slope
         step = rate * np.sqrt(squares[i] / share)
-        weights[i] -= rate * gradient[i] / (np.float32(1) + abs(weights[i] - sent[i]) / (step + _TINY))
+        weights[i] -= rate * slope / (np.float32(1) + abs(weights[i] - sent[i]) / (step + _TINY))
 
 
-def _pulled(centre: Vector, own: Vector, gradient: Vector, rate: np.float32, alpha: np.float32) -> None:
+def _pulled(
+    centre: Vector, own: Vector, gradient: Vector, rate: np.float32, alpha: np.float32, decay: np.float32
+) -> None:
     for i in range(centre.size):
         pull = alpha * (own[i] - centre[i])
-        own[i] -= rate * gradient[i] + pull
+        own[i] -= rate * (gradient[i] + decay * own[i]) + pull
         centre[i] += pull
 
 
 _compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
-_subtract = cast("Callable[[Vector, Vector, np.float32], None]", _compiled(_subtracted))
+_subtract = cast("Callable[[Vector, Vector, np.float32, np.float32], None]", _compiled(_subtracted))
 _tame = cast("Callable[..., None]", _compiled(_tamed))
 _pull = cast("Callable[..., None]", _compiled(_pulled))

@@ -39,7 +39,7 @@ class Memory:
     """What a rule remembers of a run of cells.
 
     Args:
-        workers: how many there are.
+        workers: how many there are now.
         vectors: (weights,) float32 each, by name; those of a worker end with its number.
         numbers: by name.
     """
@@ -69,6 +69,11 @@ class Rule(BaseModel, ABC):
     uses_sent: ClassVar[bool] = False
     each_its_own: ClassVar[bool] = False
     in_one: ClassVar[bool] = False
+
+    @property
+    def form(self) -> str:
+        """What a memory means, in words: a rule goes on with that of one of the same form only."""
+        return f"rule {getattr(self, 'kind', '')}"
 
     def init(self, weights: Vector, workers: int) -> Memory:
         """What is remembered before the first gradient.

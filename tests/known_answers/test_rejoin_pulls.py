@@ -41,6 +41,18 @@ def test_worker_that_comes_back_pulls_the_model_and_ends_with_what_the_others_ha
         np.testing.assert_array_equal(values(other), values(loaded[0]))
 
 
+@pytest.mark.parametrize("node", [WORKER, SERVER])
+@pytest.mark.parametrize("rule", ["dana-zero", "dana-slim", "dana-dc", "lwp", "easgd"])
+def test_worker_or_server_of_a_rule_that_comes_back_ends_with_what_the_others_have(rule: str, node: int) -> None:
+    momentum = 0 if rule == "easgd" else 0.5
+    loaded = workers(run(150, 300, node, rule=rule, momentum=momentum, lr=0.002, servers=2))
+    assert len(loaded) == 3
+    for other in loaded:
+        assert clocks_of(other).made > 0
+        assert np.isfinite(values(other)).all()
+        np.testing.assert_array_equal(values(other), values(loaded[0]))
+
+
 @pytest.mark.parametrize("consistency", ["bsp", "ssp", "async"])
 def test_workers_go_on_when_one_of_them_dies(consistency: str) -> None:
     driver = run(150, None, WORKER, consistency=consistency)

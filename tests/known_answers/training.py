@@ -46,16 +46,17 @@ def replica(node: LoadedNode) -> np.ndarray:
     return state.values
 
 
-def plain_sgd(workers: int = 1, **settings: Any) -> np.ndarray:
+def plain_sgd(workers: int = 1, *, corrected: bool = False, **settings: Any) -> np.ndarray:
     """What one machine without any engine computes: the weights after SGD over all mini-batches, with plain NumPy."""
-    *_, weights = plain_steps(workers, **settings)
+    *_, weights = plain_steps(workers, corrected=corrected, **settings)
     return weights
 
 
-def plain_steps(workers: int = 1, **settings: Any) -> Iterator[np.ndarray]:
+def plain_steps(workers: int = 1, *, corrected: bool = False, **settings: Any) -> Iterator[np.ndarray]:
     """The weights after each step of `plain_sgd`.
 
-    The gradient is the mean of those of the mini-batches that so many workers would read in a step.
+    The gradient is the mean of those of the mini-batches that so many workers would read in a step. The velocity is
+    `corrected` by having each gradient's rate in it (Goyal et al. 2017, 3, remark 2).
     """
     setting = Setting.of(ako.Config.parse({**BASE, **settings}))
     model = Model(setting.model)
@@ -81,9 +82,11 @@ def plain_steps(workers: int = 1, **settings: Any) -> Iterator[np.ndarray]:
             )
             total += gradient
         mean = total / np.float32(workers) + decay * weights
-        velocity = momentum * velocity + mean
-        direction = mean + momentum * velocity if config.nesterov else velocity
-        weights -= np.float32(setting.schedule.at(number, workers)) * direction
+        rate = np.float32(setting.schedule.at(number, workers))
+        added = rate * mean if corrected else mean
+        velocity = momentum * velocity + added
+        direction = added + momentum * velocity if config.nesterov else velocity
+        weights -= direction if corrected else rate * direction
         yield weights.copy()
 
 

@@ -9,7 +9,19 @@ from ako_jobs.parameter_server import Config, build
 from ako_jobs.update_rules import RuleName
 from dataflow.errors import ConfigError
 from operators.optimizer import Sgd
-from operators.update_rules import Asgd, DanaDc, DanaZero, DcAsgd, Easgd, GapAware, Lwp, MultiAsgd, NagAsgd, YellowFin
+from operators.update_rules import (
+    Asgd,
+    DanaDc,
+    DanaZero,
+    DcAsgd,
+    Easgd,
+    GapAware,
+    Lwp,
+    MultiAsgd,
+    NagAsgd,
+    StalenessAware,
+    YellowFin,
+)
 
 KEPT = {"momentum": 0.9, "weight_decay": 0.01}
 
@@ -27,17 +39,27 @@ def params(built, name):
     ("settings", "rule", "optimizer"),
     [
         ({}, Asgd(), Sgd()),
-        ({"momentum": 0.9, "nesterov": True}, Asgd(), Sgd(momentum=0.9, look_ahead=1)),
+        ({"weight_decay": 0.01}, Asgd(weight_decay=0.01), Sgd()),
+        (KEPT, Asgd(), Sgd(**KEPT, scaled=True)),
+        ({"momentum": 0.9, "nesterov": True}, Asgd(), Sgd(momentum=0.9, look_ahead=1, scaled=True)),
+        ({"rule": "ssgd", **KEPT}, Asgd(), Sgd(**KEPT, scaled=True)),
+        ({"rule": "ssgd", "weight_decay": 0.01}, Asgd(), Sgd(weight_decay=0.01)),
+        ({"n_push": 2, "n_fetch": 2, "weight_decay": 0.01}, Asgd(), Sgd(weight_decay=0.01)),
+        ({"rule": "staleness-aware", "weight_decay": 0.01}, StalenessAware(weight_decay=0.01), Sgd()),
         ({"rule": "dana-slim", **KEPT}, Asgd(), Sgd(**KEPT, look_ahead=1, scaled=True)),
         ({"rule": "nag-asgd", **KEPT}, NagAsgd(**KEPT), Sgd()),
         ({"rule": "multi-asgd", **KEPT}, MultiAsgd(**KEPT), Sgd()),
         ({"rule": "lwp", **KEPT}, Lwp(**KEPT), Sgd()),
         ({"rule": "dana-zero", **KEPT}, DanaZero(**KEPT), Sgd()),
         ({"rule": "dana-dc", **KEPT, "dc_lambda": 1}, DanaDc(**KEPT, strength=1), Sgd()),
-        ({"rule": "dc-asgd"}, DcAsgd(momentum=0, strength=2), Sgd()),
+        ({"rule": "dc-asgd"}, DcAsgd(momentum=0.95, strength=2), Sgd()),
+        ({"rule": "dc-asgd-a"}, DcAsgd(momentum=0.95, strength=2, smoothing=0.95), Sgd()),
+        ({"rule": "dc-asgd", "momentum": 0}, DcAsgd(momentum=0, strength=2), Sgd()),
+        ({"rule": "yellowfin"}, YellowFin(lr=1e-4, momentum=0), Sgd()),
         ({"rule": "dc-asgd-a", **KEPT}, DcAsgd(**KEPT, strength=2, smoothing=0.95), Sgd()),
         ({"rule": "yellowfin", "lr": 0.5}, YellowFin(lr=0.5), Sgd()),
-        ({"rule": "gap-aware", **KEPT}, GapAware(), Sgd(**KEPT)),
+        ({"rule": "gap-aware", **KEPT}, GapAware(), Sgd(**KEPT, scaled=True)),
+        ({"rule": "gap-aware", "weight_decay": 0.01}, GapAware(weight_decay=0.01), Sgd()),
         ({"rule": "easgd", "alpha": 0.3}, Easgd(alpha=0.3), Sgd()),
     ],
 )
@@ -74,6 +96,21 @@ def test_dana_slim_sends_updates_that_servers_subtract():
     assert params(built, "compute")["emits"] == "update"
     assert params(built, "serve")["schedule"] is None
     assert params(graph(), "serve")["schedule"]["lr"] == 0.02
+
+
+@pytest.mark.parametrize("rule", ["asgd", "ssgd", "downpour", "staleness-aware", "gap-aware", "easgd", "dana-slim"])
+def test_workers_momentum_has_the_rate_in_the_velocity_and_servers_add_none(rule):
+    several = {"n_push": 2, "n_fetch": 4} if rule == "downpour" else {}
+    built = graph(rule=rule, momentum=0.9, **several)
+    assert params(built, "compute")["optimizer"]["scaled"]
+    assert params(built, "compute")["emits"] == "update"
+    assert params(built, "serve")["schedule"] is None
+
+
+def test_rules_that_say_their_own_defaults_have_them_in_the_whole_job():
+    assert params(graph(rule="yellowfin"), "compute")["schedule"]["lr"] == 1e-4
+    assert params(graph(rule="yellowfin", lr=0.5), "compute")["schedule"]["lr"] == 0.5
+    assert Config.parse({"rule": "dc-asgd"}).momentum == 0.95
 
 
 def test_rule_is_what_the_server_keeps_for():

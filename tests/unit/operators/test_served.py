@@ -1,15 +1,27 @@
 import numpy as np
 import pytest
 
+from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
+from operators.barrier import Barrier
 from operators.layout import Layout
 from operators.messages import Fragment
 from operators.schedule import Schedule
-from operators.serve import Pulls, Serve
+from operators.serve import Pulls, Serve, ServeMean
 from operators.served import ServedCells, ServedState
 from operators.staleness import GAP_EVERY
-from operators.update_rules import Asgd, DanaZero, DcAsgd, Easgd, Lwp, StalenessAware, YellowFin
+from operators.update_rules import (
+    Asgd,
+    DanaDc,
+    DanaZero,
+    DcAsgd,
+    Easgd,
+    Lwp,
+    NagAsgd,
+    StalenessAware,
+    YellowFin,
+)
 from operators.vector_state import VectorState
 
 LAYOUT = Layout(bounds=(0, 1, 2))
@@ -20,13 +32,13 @@ def push(worker, high, value=2.0):
     return Fragment(worker, 0, 2, high - 1, high, span=0, skips=False, values=np.full(2, value, np.float32))
 
 
-def server(rule, *, schedule=Schedule(lr=0.5)):  # noqa: B008
+def server(rule, *, schedule=Schedule(lr=0.5), node=SERVER):  # noqa: B008
     states = {
         "shard": VectorState(np.array([10, 20], np.float32)),
         "pulls": Pulls(workers="worker"),
         "served": ServedCells(rule=rule),
     }
-    return Harness(Serve(layout=LAYOUT, schedule=schedule), node=SERVER, states=states)
+    return Harness(Serve(layout=LAYOUT, schedule=schedule), node=node, states=states)
 
 
 def answer(harness, *pushed):
@@ -71,10 +83,12 @@ def test_served_gap_of_a_gradient_of_zeros_has_no_normalised_one():
 
 def test_served_gap_that_is_no_number_is_not_told():
     harness = server(Asgd())
+    for number in (1, 2):
+        answer(harness, 1, number, -1e19)
     for number in range(1, GAP_EVERY + 1):
         answer(harness, 0, number)
-    for number in range(1, 5):
-        answer(harness, 1, number, 1e19)  # the squares of the way come to more than float32 holds
+    for number in range(3, 7):
+        answer(harness, 1, number, 1e19)  # from 1e19 to -1e19: the squares of the way come to more than float32 holds
     message = answer(harness, 0, GAP_EVERY + 1)
     assert (message.lag, message.gap, message.normalised_gap) == (4, None, None)
 
@@ -111,7 +125,7 @@ def test_serve_easgd_answers_each_with_its_own_and_ends_with_the_centre():
     assert [effect.message.values.tolist() for effect in harness.end()] == [[9.5, 19.5]] * 2
 
 
-@pytest.mark.parametrize("rule", [DanaZero(momentum=0.5), DcAsgd(momentum=0.5), YellowFin(), Easgd(alpha=0.5)])
+@pytest.mark.parametrize("rule", [DanaZero(momentum=0.5), NagAsgd(momentum=0.5), YellowFin(lr=0.1), Easgd(alpha=0.3)])
 def test_served_restored_goes_on_as_if_nothing_had_happened(rule):
     harness, other = server(rule), server(rule)
     for number in (1, 2, 3):
@@ -124,12 +138,76 @@ def test_served_restored_goes_on_as_if_nothing_had_happened(rule):
     assert kept.keys() == again.keys()
     for name, tensor in kept.items():
         np.testing.assert_array_equal(again[name], tensor)
-    assert answer(harness, 1, 4, 0.0).values.tolist() == answer(other, 1, 4, 0.0).values.tolist()
-    assert answer(other, 0, 4, 0.5).lag == 1
+    for pushed in ((0, 4, 0.5), (1, 4, 0.25), (1, 5, -0.5)):
+        before = other.states["shard"].values.copy()
+        assert answer(harness, *pushed).values.tolist() == answer(other, *pushed).values.tolist()
+        assert (other.states["shard"].values != before).all()
+
+
+def test_served_restored_lag_counts_from_the_checkpoint():
+    harness, other = server(Asgd()), server(Asgd())
+    for number in (1, 2, 3):
+        answer(harness, 0, number)
+        answer(harness, 1, number)
+    other.states["served"].restore(harness.states["served"].snapshot())
+    assert [answer(other, 0, 4).lag, answer(other, 1, 4).lag] == [0, 1]
+
+
+@pytest.mark.parametrize("rule", [DcAsgd(momentum=0.5, strength=0.5), DanaDc(momentum=0.5, strength=0.5)])
+def test_served_restored_compensates_as_if_the_weights_were_sent_only_now_and_from_the_next_on_as_ever(rule):
+    """What was sent is not kept: until a worker is answered again, only what DANA-DC looks ahead is made up for."""
+    harness, other = server(rule), server(rule)
+    for number in (1, 2, 3):
+        answer(harness, 0, number, 0.5)
+        answer(harness, 1, number, 0.25)
+    other.states["served"].restore(harness.states["served"].snapshot())
+    other.states["shard"].restore(harness.states["shard"].tensors())
+    sent = other.states["shard"].values.copy()
+    for number in (4, 5):
+        answer(other, 0, number, 0.5)
+        sent = other.states["shard"].values.copy() if number == 4 else sent
+        kept = other.states["served"].snapshot()
+        weights, velocity = other.states["shard"].values.copy(), kept["0:2/vectors/velocity.1"]
+        ahead = 0.5 * kept["0:2/vectors/velocities"] if isinstance(rule, DanaDc) else 0
+        gradient = 0.5 + 0.5 * 0.5 * 0.5 * (weights + ahead - sent)
+        moved = 0.5 * velocity + 0.5 * gradient
+        step = 0.5 * moved + 0.5 * gradient if isinstance(rule, DanaDc) else moved
+        sent = answer(other, 1, number, 0.5).values
+        np.testing.assert_allclose(sent, weights - step, rtol=1e-6)
 
 
 def test_served_restore_of_nothing_forgets_all():
     harness = server(DanaZero(momentum=0.5))
     answer(harness, 0, 1)
-    harness.states["served"].restore(ServedState(Asgd(), 2).tensors())
+    harness.states["served"].restore(ServedState(Asgd()).tensors())
     assert harness.states["served"].tensors() == {}
+
+
+def test_serve_lwp_predicts_over_the_workers_that_are_there():
+    # Four places: theta moves by a velocity of 1, and the answer looks as many more ahead as there are other workers.
+    members = NodeContext(index=5, role="server", members={"worker": (0, 1, 2, 3), "server": (5,)})
+    harness = server(Lwp(momentum=0.5), node=members)
+    for vacant in (2, 3):
+        assert harness.left(vacant) == []
+    assert answer(harness, 0, 1).values.tolist() == [8, 18]
+    (effect,) = harness.send(Fragment(2, 0, 2, 0, 0, span=0, skips=True, values=np.zeros(0, np.float32)))
+    assert effect.message.values.tolist() == [7, 17]
+    harness.left(1)
+    harness.left(2)
+    assert answer(harness, 0, 2).values.tolist() == [7.5, 17.5]
+
+
+def test_serve_gradient_that_is_finite_and_leaves_weights_that_are_not_ends_the_job():
+    harness = server(Asgd())
+    for number in (1, 2):
+        assert np.isfinite(answer(harness, 0, number, 1e19).values).all()
+    with pytest.raises(OperatorError, match="too large for any sum, after gradient 3 of node 0 and a weight"):
+        harness.send(push(0, 3, 1e19))
+
+
+def test_serve_mean_that_leaves_weights_that_are_not_finite_ends_the_job():
+    states = {"shard": VectorState(np.array([10, 20], np.float32)), "barrier": Barrier(contributors="worker")}
+    harness = Harness(ServeMean(layout=LAYOUT, schedule=Schedule(lr=3)), node=SERVER, states=states)
+    harness.send(push(0, 1, 1e19))
+    with pytest.raises(OperatorError, match=r"too large for any sum, after step 1 "):
+        harness.send(push(1, 1, 1e19))

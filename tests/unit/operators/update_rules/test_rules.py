@@ -77,6 +77,68 @@ def test_dc_asgd_weight_decay_is_not_corrected():
     assert pushed(DcAsgd(momentum=0, strength=2, weight_decay=0.5), (0, 2, 0, 0.5)) == pytest.approx([1 - 0.65])
 
 
+@pytest.mark.parametrize("sent", [1, -1])
+def test_delay_compensation_of_a_gradient_whose_square_is_infinite_is_left_out(sent):
+    # 1.5e19 is about the largest that a message may say; lambda g g is infinite, and times no way at all not a number.
+    assert pushed(DcAsgd(momentum=0.5), (0, 1.5e19, 0, sent)) == pytest.approx([-1.5e18])
+    assert pushed(DanaDc(momentum=0.5), (0, 1.5e19, 0, sent)) == pytest.approx([-1.5e18 * 1.5])
+
+
+@pytest.mark.parametrize("rule", [Asgd(weight_decay=0.5), StalenessAware(weight_decay=0.5)])
+def test_plain_rules_add_weight_decay_at_the_servers_weights(rule):
+    # 2 + 0.5 * 1, then 2 + 0.5 * 0.75
+    assert pushed(rule, (0, 2, 0, 1), (1, 2, 1, 1)) == pytest.approx([0.75 - 0.2375])
+
+
+def test_gap_aware_takes_decay_for_part_of_the_gradient():
+    # 2 + 2 * 0.5 throughout where nothing has moved, so a step is 0.1 * 3.
+    assert pushed(GapAware(weight_decay=0.5, smoothing=0.5), (0, 2, 0, 2), start=(2.0,)) == pytest.approx([1.7])
+
+
+def test_easgd_decays_the_workers_own_weights():
+    # Both begin at 1: w <- 1 - 0.1 (2 + 0.5), and the centre stays.
+    turns = Turns(Easgd(alpha=0.5, weight_decay=0.5), 2, np.ones(1))
+    turns.push(0, [2], 0.1)
+    assert (turns.replica(0)[0], turns.weights[0]) == (pytest.approx(0.75), 1.0)
+
+
+@pytest.mark.parametrize("strength", [None, 0.5])
+def test_dana_decays_theta_and_not_what_is_ahead_of_it(strength):
+    """Algorithms 4 and 7 as printed, in float64, with decay of theta added after delay compensation."""
+    rng, curvature = np.random.default_rng(4), np.linspace(0.1, 1, 17, dtype=np.float32)
+    start = rng.normal(size=17).astype(np.float32)
+    kept = {"momentum": 0.9, "weight_decay": 0.05}
+    rule = DanaZero(**kept) if strength is None else DanaDc(**kept, strength=strength)
+    turns = Turns(rule, 3, start)
+    theta, velocities = start.astype(np.float64), np.zeros((3, 17))
+    sent = [theta.copy() for _ in range(3)]
+    for _ in range(500):
+        worker, noise = int(rng.integers(3)), rng.normal(scale=0.1, size=17).astype(np.float32)
+        turns.push(worker, curvature * turns.replica(worker) + noise, 0.02)
+        gradient = curvature * sent[worker] + noise
+        gradient = gradient + (strength or 0) * gradient * gradient * (theta - sent[worker])
+        velocities[worker] = 0.9 * velocities[worker] + 0.02 * (gradient + 0.05 * theta)
+        theta = theta - velocities[worker]
+        sent[worker] = theta - 0.9 * velocities.sum(axis=0)
+    np.testing.assert_allclose(turns.replica(worker), sent[worker], atol=2e-5)
+    np.testing.assert_allclose(turns.master(), theta, atol=2e-5)
+
+
+@pytest.mark.parametrize("rule", [DanaZero(momentum=0.9), DanaDc(momentum=0.9, strength=0)])
+def test_dana_looks_at_no_velocity_but_the_workers_own_and_the_sum_of_all(rule):
+    turns = Turns(rule, 64, np.ones(3))
+    for worker in range(64):
+        turns.push(worker, [1, 2, 3], 0.001)
+    before = turns.master()
+    np.testing.assert_allclose(before, 1 - 0.001 * 64 * np.array([1, 2, 3]), atol=1e-5)
+    for name, vector in turns.memory.vectors.items():
+        if name.startswith("velocity.") and name != "velocity.7":
+            vector.fill(np.nan)
+    turns.push(7, [1, 2, 3], 0.001)
+    assert np.isfinite(turns.master()).all()
+    assert (turns.master() < before).all()
+
+
 @pytest.mark.parametrize("rule", [NagAsgd(momentum=0.5, weight_decay=0.5), MultiAsgd(momentum=0.5, weight_decay=0.5)])
 def test_momentum_rules_add_weight_decay_at_the_servers_weights(rule):
     # v = 0.1 * 2.5 = 0.25, w = 0.75; v = 0.125 + 0.1 * 2.375
