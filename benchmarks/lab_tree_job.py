@@ -18,7 +18,7 @@ from dataflow import LogicalGraph, Tick
 from dataflow.message import Message
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator
-from dataflow.ports import Out
+from dataflow.ports import In, Out
 from dataflow.state import Writes
 from operators.contribution import Contribution
 from operators.layout import Layout
@@ -72,29 +72,48 @@ class Zeros(SharedReplica):
         return self.begin(np.zeros(self.layout.n_weights, np.float32), node)
 
 
+@dataclass(frozen=True, slots=True)
+class Due(Message):
+    """It is time for an update."""
+
+
+class Pace(Operator):
+    """Says when it is time for an update; in a pool of its own, so that whoever shares goes on while it waits."""
+
+    source = True
+    updates: int
+    pace_s: float
+    due = Out(Due)
+
+    def process(self, tick: Tick) -> Emissions:
+        """Wait until it is time."""
+        if tick.step == self.updates:
+            yield EndOfData()
+            return
+        time.sleep(self.pace_s)
+        yield self.due(Due())
+
+
 class Make(Operator):
     """Makes an update, as far as sharing goes: ones."""
 
-    source = True
+    pool = "network"
     n_weights: int
     updates: int
-    pace_s: float
+    due = In(Due)
     gradients = Out(Gradient)
     have = Out(Have, reported=True)
     replica = Writes()
     clocks = Writes()
 
-    def process(self, tick: Tick, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
-        """Wait until it is time, and make one."""
-        if tick.step == self.updates:
-            yield self.have(Have(last=True, updates=clocks.made))
-            yield EndOfData()
-            return
-        time.sleep(self.pace_s)
+    def process(self, _due: Due, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
+        """Make one, and say so if it is the last."""
         clocks.made += 1
         update = np.ones(self.n_weights, np.float32)
         replica.descend(update, 1.0, scale=True)
         yield self.gradients(Gradient(clocks.made, update))
+        if clocks.made == self.updates:
+            yield self.have(Have(last=True, updates=clocks.made))
 
 
 class AbsorbAndTell(Absorb):
@@ -126,9 +145,9 @@ def build(config: Config) -> LogicalGraph:
         .with_role("worker")
         .with_state("replica", replica, role="worker")
         .with_state("clocks", ShareClocks(), role="worker")
-        .with_operator(
-            "compute", Make(n_weights=n_weights, updates=config.updates, pace_s=config.pace_s), role="worker"
-        )
+        .with_operator("pace", Pace(updates=config.updates, pace_s=config.pace_s), role="worker")
+        .with_operator("compute", Make(n_weights=n_weights, updates=config.updates), role="worker")
+        .connect("pace", "compute")
     )
     period_s = config.period_s if config.flow == "period" else 0.0
     return add_sharing(graph, Push(), AbsorbAndTell(period_s=period_s))

@@ -146,6 +146,7 @@ class IncomingLinks:
     async def _read(self, link: _IncomingLink, connection: Connection, counters: Counters) -> None:
         while True:
             packet = await connection.read()
+            self._peers.hear(link.source, self._clock.now())
             counters.received_nbytes += len(packet)
             for header, payload in split(packet):
                 if link.connection is not connection:

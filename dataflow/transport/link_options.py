@@ -15,9 +15,9 @@ class LinkOptions:
     """How links behave.
 
     Args:
-        patience_s: a link that has been down for this long, and whose peer has not answered, is given up, in seconds.
-        hearing_s: so long a peer is given from when it answers that it has yet to hear that this node is a member, in
-            seconds.
+        patience_s: a link that has been down for this long, and whose peer has not been heard, is given up, in seconds.
+        hearing_s: so long a peer is given that is heard: from when it answers that it has yet to hear that this node is
+            a member, or since the link is down while its own messages come, in seconds.
         handshake_s: dialling and greeting take at most this long, in seconds.
         first_backoff_s: mean pause before the first attempt to reconnect, in seconds; doubles with every attempt.
         max_backoff_s: longest pause between two attempts, in seconds.

@@ -32,6 +32,9 @@ PACKET_NBYTES: Final = 272 << 10
 LEAST_HANDSHAKE_S: Final = 0.25
 """So long every attempt to connect is given."""
 
+STALE_S: Final = 0.5
+"""So long a peer whom this node does not reach may go on to be heard: what it had sent is under way, in seconds."""
+
 
 class _NotYetError(ConnectionLostError):
     """The peer answers, and one of the two has yet to hear of the membership in which both are."""
@@ -186,7 +189,7 @@ class OutgoingLink:
         while True:
             acknowledged, hears = self._acknowledged, False
             try:
-                connection = await self._connect(options.patience_s - (clock.now() - down_since))
+                connection = await self._connect(options.patience_s - (clock.now() - self._silent_since(down_since)))
             except TimeoutError:
                 reason = "no answer"
             except _NotYetError as error:
@@ -200,7 +203,7 @@ class OutgoingLink:
                 if clock.now() - down_since >= options.patience_s:  # whatever broke it, it is tried once more
                     down_since = clock.now() - options.patience_s + options.first_backoff_s
             attempts = 0 if self._acknowledged > acknowledged else attempts + 1
-            since, patience_s = down_since, options.patience_s
+            since, patience_s = self._silent_since(down_since), options.patience_s
             if hears and heard_since is not None:
                 since, patience_s = heard_since, options.hearing_s
             if clock.now() - since >= patience_s:
@@ -209,6 +212,16 @@ class OutgoingLink:
             pause_s = min(options.max_backoff_s, options.first_backoff_s * 2.0 ** min(attempts, 30))
             left_s = patience_s - (clock.now() - since)
             await self._around.sleep(min(pause_s * self._around.rng.uniform(0.5, 1.5), left_s))
+
+    def _silent_since(self, down_since: float) -> float:
+        """Since when a link that is down shows nothing of its peer.
+
+        While the peer's own messages come, which it could not send on unless they were acknowledged, the way is
+        crowded rather than cut, and it has until `hearing_s`: packets that open a connection get lost there, too.
+        """
+        options = self._around.options
+        latest = down_since + max(0.0, options.hearing_s - options.patience_s)
+        return max(down_since, min(self._around.peers.heard_s(self.peer) - STALE_S, latest))
 
     async def _connect(self, patience_s: float) -> Connection:
         """A connection on which the peer has welcomed this node; one that replaces another is not waited for longer."""

@@ -1,4 +1,4 @@
-"""Who the other ends of a node's links are: the handshake's checks, and which incarnation of a peer may speak.
+"""Who the other ends of a node's links are: the handshake's checks, which incarnation may speak, who was heard when.
 
 Invariant: all that is kept about a link belongs to one incarnation of either end. A peer that comes back as another
 one is never resumed: it is told to wait until the membership says that it is part of the job again.
@@ -6,6 +6,7 @@ one is never resumed: it is told to wait until the membership says that it is pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -51,6 +52,15 @@ class Peers:
         self.epoch = 0
         self._incarnations: dict[int, int] = {}
         self._members: frozenset[int] | None = None
+        self._heard_s: dict[int, float] = {}
+
+    def hear(self, node: int, now: float) -> None:
+        """Note that something has come from a node over its own link, at `now` on the links' clock."""
+        self._heard_s[node] = now
+
+    def heard_s(self, node: int) -> float:
+        """When something came from a node last; minus infinity if nothing has."""
+        return self._heard_s.get(node, -math.inf)
 
     def incarnation(self, node: int) -> int | None:
         """The incarnation that node `node` must have, if it is known."""

@@ -234,6 +234,30 @@ def test_link_that_nobody_waits_for_is_reported_when_it_cannot_be_made() -> None
     run(body)
 
 
+@pytest.mark.parametrize(("talks_s", "lost_s"), [(0.0, 2.0), (5.0, 6.0), (100.0, 10.0)])
+def test_peer_that_is_heard_is_given_longer_as_the_way_to_it_is_crowded_and_not_for_ever(
+    talks_s: float, lost_s: float
+) -> None:
+    async def body(subject: Subject) -> None:
+        clock, peer = Clock(), Node(subject, 1)
+
+        async def sleep(_duration_s: float) -> None:
+            clock.now_s += 1.0
+            if clock.now_s < talks_s:
+                peer.links.send(0, 0, Numbered(int(clock.now_s), np.zeros(1)))
+                await node.until(lambda: len(node.messages[1, 0]) == clock.now_s)
+
+        options = LinkOptions(patience_s=2.0, hearing_s=10.0)
+        node = Node(subject, 0, options=options, clock=clock, sleep=sleep)
+        await peer.links.connect({0: await node.links.listen()})
+        node.links.open({1: "memory:9"})
+        await node.until(lambda: bool(node.lost))
+        assert clock.now_s == lost_s
+        await closed([node, peer])
+
+    run(body)
+
+
 def test_link_that_was_lost_is_not_made_anew_for_the_same_incarnation_as_messages_would_be_missing() -> None:
     async def body(subject: Subject) -> None:
         clock = Clock()
