@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ako_jobs import tree
 from dataflow import LogicalGraph
 from dataflow.message import Message
+from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
 from operators.messages import Gradient
@@ -36,7 +37,7 @@ class Gaps(Operator):
     gradients = In(Gradient)
     gaps = Out(Gap, reported=True)
 
-    def open(self) -> None:
+    def open(self, _node: NodeContext) -> None:
         """Begin with no gradient."""
         self._last_s = self._longest_s = 0.0
 
