@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from ako_jobs.codec_settings import window
+from ako_jobs.codec_settings import window, with_ledger
 from ako_jobs.look_ahead import LookAheadConfig
 from ako_jobs.worker import Setting, add_joining, add_worker, finish_after
 from dataflow.errors import ConfigError
@@ -95,6 +95,7 @@ def build(config: Config) -> LogicalGraph:
     rotation = Rotation(receivers="worker", cost=cost)
     kept = window(setting, codec, "worker", updates=True, newest_only=not config.accumulate)
     graph = add_exchange(graph, setting.layout, rotation, kept)
+    graph = with_ledger(graph, setting, "window", local=True) if codec else graph
     graph = graph.replace("send", SendToPeers(layout=setting.layout)).replace("receive", ReceiveFromPeers())
     return finish_after(add_joining(graph), "apply")
 

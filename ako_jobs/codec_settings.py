@@ -14,6 +14,7 @@ from operators.coded_window import CodedWindow
 from operators.compression import Codec, parse_codec
 from operators.kept import CAP_NBYTES, Kept
 from operators.layout import Sharding
+from operators.ledger import Ledger
 from operators.owed import Owed
 from operators.send import SendCoded, SendGradients
 from operators.window import Window
@@ -97,12 +98,22 @@ def send_whole(
     graph = graph.with_state("window", Kept(receivers="worker", own=own, cap_nbytes=cap_nbytes), role="worker")
     if codec is None:
         return graph.with_operator("send", SendGradients(layout=layout), role="worker")
-    residual = Owed(codec=codec, n_weights=layout.n_weights, layers=setting.layers)
+    # with a barrier nothing is under way when a checkpoint is taken
+    counted = not alike and setting.checkpoints is not None
+    residual = Owed(codec=codec, n_weights=layout.n_weights, layers=setting.layers, counted=counted)
+    if not alike:
+        graph = with_ledger(graph, setting, "residual", local=emits == "update")
     return graph.with_state("residual", residual, role="worker").with_operator(
         "send",
         SendCoded(layout=layout, schedule=rate, updates=emits == "update", span=span, alike=alike),
         role="worker",
     )
+
+
+def with_ledger(graph: LogicalGraph, setting: Setting, owed: str, *, local: bool) -> LogicalGraph:
+    """`graph` with what makes its workers exact where they go on from a checkpoint; see `Ledger`."""
+    ledger = Ledger(model=setting.model, warm_start=setting.warm_start, owed=owed, local=local)
+    return graph.with_state("ledger", ledger, role="worker")
 
 
 def window(
@@ -113,6 +124,7 @@ def window(
     updates: bool,
     sharding: Sharding | None = None,
     newest_only: bool = False,
+    counted: bool = True,
 ) -> Window | CodedWindow:
     """The window of a job's workers.
 
@@ -123,6 +135,7 @@ def window(
         updates: whether updates come and leave, and not gradients.
         sharding: the cells that each receiver is sent; all if None.
         newest_only: no accumulation.
+        counted: whether rounds may be under way when a checkpoint is taken.
     """
     if codec is None:
         return Window(layout=setting.layout, receivers=receivers, sharding=sharding, newest_only=newest_only)
@@ -133,4 +146,5 @@ def window(
         receivers=receivers,
         sharding=sharding,
         schedule=setting.schedule if updates else None,
+        counted=counted and setting.checkpoints is not None,
     )

@@ -20,6 +20,7 @@ from operators.clocks import Clocks
 from operators.coded_window import CodedWindow
 from operators.compression import Codec, parse_codec
 from operators.layout import Layout
+from operators.ledger import PushesLedger
 from operators.partition import PartitionByOwner
 from operators.pulling import Attend, Pull
 from operators.receive import ReceiveFragments, ReceiveWeights
@@ -130,14 +131,17 @@ def build(config: Config) -> LogicalGraph:
     graph = add_servers(
         graph,
         serve,
-        window(setting, codec, "server", updates=rated, sharding=sharding),
+        window(setting, codec, "server", updates=rated, sharding=sharding, counted=config.consistency != "bsp"),
         PartitionByOwner(sharding=sharding, every=config.n_push),
         schedule,
         rule=rule,
         shadows=shadows,
         copy=copy,
         colocated=colocated,
+        counted=codec is not None and setting.checkpoints is not None,
     )
+    if codec and config.consistency != "bsp":
+        graph = graph.with_state("ledger", PushesLedger(layout=layout), role="worker")
     graph = (
         graph.with_operator("pulling", Pull(sharding=sharding), role="worker")
         .with_operator("attend", Attend(), role="worker")
@@ -158,6 +162,7 @@ def add_servers(
     shadows: Shadows | None = None,
     copy: StateElement | None = None,
     colocated: bool = False,
+    counted: bool = False,
 ) -> LogicalGraph:
     """`graph` with pushes of its workers' gradients to its servers, and pulls of weights.
 
@@ -172,12 +177,13 @@ def add_servers(
         shadows: of the servers, for answers that are codes; None: answers are weights.
         copy: with `shadows`, of the workers, for the weights as they were pulled, where compute updates the replica.
         colocated: whether nodes have both roles.
+        counted: whether asynchronous servers add up what they apply; see `PullsState`.
     """
     layout, pulled = serve.layout, "pulled" if copy else "replica"
     if isinstance(serve, ServeMean):
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="server")
     else:
-        graph = graph.with_state("pulls", Pulls(workers="worker"), role="server")
+        graph = graph.with_state("pulls", Pulls(workers="worker", counted=counted), role="server")
         graph = graph.with_state("served", ServedCells(rule=rule), role="server")
     if shadows:
         graph = graph.with_state("shadows", shadows, role="server")

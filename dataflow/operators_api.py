@@ -201,6 +201,8 @@ class Operator(BaseModel):
         receives: its input comes from other nodes.
         ends_itself: a source that is not stopped when its node leaves a job that goes on: it sees for itself that it is
             needed no more.
+        drained: a checkpoint waits until it has handled what the operator that asks for it has sent it on their node:
+            what it makes of messages belongs to what is kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(In, Out, Access))
@@ -210,6 +212,7 @@ class Operator(BaseModel):
     sends: ClassVar[bool] = False
     receives: ClassVar[bool] = False
     ends_itself: ClassVar[bool] = False
+    drained: ClassVar[bool] = False
 
     if not TYPE_CHECKING:  # as in pydantic: type checkers are to find misspelt attributes
 

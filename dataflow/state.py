@@ -7,7 +7,8 @@ the live `State` on each node that holds it. Operators name the elements they us
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -30,10 +31,27 @@ class StateKind(StrEnum):
     """Replicas that exchange updates."""
     SUMMED = "summed"
     """Parts of a sum that every node believes: what one has added is nowhere else."""
+    LEDGER = "ledger"
+    """What tells, where a job goes on from a checkpoint, what was under way between nodes: see `State.balance`."""
 
 
 PARTS_OF_A_WHOLE: Final = frozenset({StateKind.PARTITIONED, StateKind.SUMMED})
 """Kinds of state that a job cannot do without any part of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a node has in a checkpoint.
+
+    Args:
+        node: its number.
+        steps: steps that it had made; None if it makes none.
+        tensors: by element and name.
+    """
+
+    node: int
+    steps: int | None
+    tensors: Mapping[str, Mapping[str, np.ndarray]]
 
 
 class State(ABC):
@@ -72,6 +90,21 @@ class State(ABC):
         """
         if tensors:
             self.restore(tensors)
+
+    def balance(  # noqa: B027 - most elements have nothing to do
+        self, states: Mapping[str, State], kept: Sequence[Kept], *, own: bool, whole: bool
+    ) -> None:
+        """Make up for what was under way, once all elements of a node go on; only for ``LEDGER``.
+
+        Args:
+            states: those of the node.
+            kept: what every node of the job had kept, first that which this node goes on with.
+            own: whether that is its own.
+            whole: whether no node is missing.
+
+        Raises:
+            ValueError: see `restore`.
+        """
 
 
 class StateElement(BaseModel):

@@ -25,6 +25,7 @@ class Accumulate(Operator):
     """
 
     pool = "network"
+    drained = True
     max_poison: int = Field(default=MAX_POISON, ge=0)
     gradients = In(Gradient)
     accumulated = Out(Accumulated)

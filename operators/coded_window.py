@@ -23,7 +23,9 @@ from operators.messages import Code, Vector
 from operators.schedule import Schedule
 from operators.window import WindowState, wanted
 
-_OWED = "residual."
+OWED = "residual."
+"""What the residual's tensors are named behind, among those of a window."""
+
 _DENSE_NBYTES = 8
 """What a sum of rounds holds for a weight at most."""
 
@@ -116,12 +118,12 @@ class CodedWindowState(WindowState):
 
     def tensors(self) -> dict[str, np.ndarray]:
         """As without a codec, and the residual's."""
-        return super().tensors() | {_OWED + name: tensor for name, tensor in self.residual.tensors().items()}
+        return super().tensors() | {OWED + name: tensor for name, tensor in self.residual.tensors().items()}
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Take over the numbers and what is owed; rounds that had not been sent are gone."""
+        """Take over the numbers and what is owed; see `operators.ledger` for rounds that had not been sent."""
         super().restore(tensors)
-        self.residual.restore({name: tensors[_OWED + name] for name in self.residual.tensors()})
+        self.residual.restore({name: tensors[OWED + name] for name in self.residual.tensors()})
         self._rounds.clear()
         self._codes.clear()
 
@@ -186,6 +188,7 @@ class CodedWindow(StateElement):
         sharding: the cells that each receiver is sent; if None, every other node is sent all cells.
         schedule: learning rate that updates have in them; None: gradients come.
         cap_nbytes: see `Window`.
+        counted: whether the sum of all rounds is kept, for checkpoints; see `operators.ledger`.
     """
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
@@ -196,6 +199,7 @@ class CodedWindow(StateElement):
     sharding: Sharding | None = None
     schedule: Schedule | None = None
     cap_nbytes: int = 48 << 20
+    counted: bool = False
 
     def create(self, node: NodeContext) -> CodedWindowState:
         """An empty window."""
@@ -203,7 +207,7 @@ class CodedWindow(StateElement):
         return CodedWindowState(
             self.layout,
             wanted(node, self.receivers, self.layout, self.sharding),
-            residual=Residual(self.codec, self.layout.n_weights, self.layers, node.tasks),
+            residual=Residual(self.codec, self.layout.n_weights, self.layers, node.tasks, counted=self.counted),
             schedule=self.schedule,
             workers=node.size,
             cap_nbytes=self.cap_nbytes,

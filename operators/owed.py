@@ -16,14 +16,16 @@ class Owed(StateElement):
         codec: what makes fewer bytes of gradients.
         n_weights: of the model.
         layers: offset at which each layer begins.
+        counted: whether the sum of all updates is kept, for checkpoints; see `operators.ledger`.
     """
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
     codec: Codec
     n_weights: int
     layers: tuple[int, ...] = (0,)
+    counted: bool = False
 
     def create(self, node: NodeContext) -> Residual:
         """Nothing is owed yet."""
         Residual.compile(self.codec)
-        return Residual(self.codec, self.n_weights, self.layers, node.tasks)
+        return Residual(self.codec, self.n_weights, self.layers, node.tasks, counted=self.counted)

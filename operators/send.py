@@ -134,6 +134,7 @@ class SendCoded(SendWhole):
             sent of one run of cells.
     """
 
+    drained = True
     schedule: Schedule | None = None
     updates: bool = False
     alike: bool = False

@@ -17,9 +17,9 @@ from dataflow.state import State, StateElement, StateKind, Writes
 from operators.barrier import BarrierState, Mean
 from operators.checkpointing import Checkpoints
 from operators.compression import Codec, Residual
-from operators.fragments import decoded
+from operators.fragments import decoded, subtract
 from operators.layout import Layout
-from operators.messages import Fragment, Weights
+from operators.messages import Fragment, Vector, Weights
 from operators.quarantine import check_shard, compile_check, refused, zeros
 from operators.schedule import Schedule
 from operators.served import Served, ServedState
@@ -37,11 +37,15 @@ class PullsState(State):
         workers: node numbers of the workers that are there.
         pushed: by run of cells and worker, the number of the last gradient applied.
         waiting: by run of cells, workers that are answered once the slowest has caught up.
+        counted: whether what was applied is added up, for checkpoints; see `operators.ledger`.
+        taken: by run of cells, the sum of all gradients applied since the start or the checkpoint, if it is.
     """
 
     workers: set[int]
     pushed: dict[Cells, dict[int, int]] = field(default_factory=dict)
     waiting: dict[Cells, list[int]] = field(default_factory=dict)
+    counted: bool = False
+    taken: dict[Cells, Vector] = field(default_factory=dict)
     _last: dict[Cells, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     """By run of cells, the least number applied of any worker that is there, and of how many workers it is that."""
 
@@ -55,6 +59,14 @@ class PullsState(State):
                 del self._last[cells]
             elif before == least and number > least:
                 self._last[cells] = (least, many - 1)
+
+    def take(self, fragment: Fragment, n_weights: int) -> None:
+        """Note what a worker's gradient was, of so many weights, if that is added up."""
+        if self.counted:
+            cells = (fragment.start, fragment.stop)
+            if cells not in self.taken:
+                self.taken[cells] = np.zeros(n_weights, np.float32)
+            subtract(fragment, self.taken[cells], -1.0)
 
     def slowest(self, cells: Cells) -> int:
         """The least gradient number applied of any worker that is there."""
@@ -94,30 +106,38 @@ class PullsState(State):
         return self.tensors()
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """``workers`` and ``pushed``: rows of start, stop, worker, number."""
+        """``workers``; ``pushed``, rows of start, stop, worker, number; ``counted``, and ``taken/start:stop``."""
         rows = [(*cells, *entry) for cells, pushed in self.pushed.items() for entry in pushed.items()]
         return {
             "workers": np.array(sorted(self.workers), np.int64),
             "pushed": np.array(rows, np.int64).reshape(-1, 4),
+            "counted": np.array([self.counted], np.int64),
+            **{f"taken/{start}:{stop}": taken.copy() for (start, stop), taken in self.taken.items()},
         }
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Take over what was pushed; nobody waits."""
+        """Take over what was pushed; nobody waits. What is applied is added up from zero: see `operators.ledger`."""
         self.workers = {int(worker) for worker in tensors["workers"]}
-        self.pushed, self.waiting, self._last = {}, {}, {}
+        self.pushed, self.waiting, self.taken, self._last = {}, {}, {}, {}
         for start, stop, worker, number in tensors["pushed"].tolist():
             self.push((start, stop), worker, number)
 
 
 class Pulls(StateElement):
-    """The pushes and pulls of role `workers`."""
+    """The pushes and pulls of role `workers`.
+
+    Args:
+        workers: the role.
+        counted: see `PullsState`.
+    """
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
     workers: str
+    counted: bool = False
 
     def create(self, node: NodeContext) -> PullsState:
-        """Nothing pushed yet."""
-        return PullsState(set(node.members[self.workers]))
+        """Nothing pushed yet. A server that has been started again does not know all that is applied to its weights."""
+        return PullsState(set(node.members[self.workers]), counted=self.counted and not node.incarnation)
 
 
 class Serve(Operator):
@@ -172,6 +192,7 @@ class Serve(Operator):
             yield Sample("poisoned_fragments", 1.0)
         else:
             served.at(cells, weights, len(pulls.workers)).take(weights, fragment, rate)
+            pulls.take(fragment, weights.size)
             check_shard(weights, f"gradient {fragment.high} of node {fragment.origin}", node)
         pulls.push(cells, fragment.origin, fragment.high)
         if fragment.high // self.fetch_every > fragment.low // self.fetch_every:

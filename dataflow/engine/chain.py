@@ -190,6 +190,7 @@ class Chain:
         self.minds_leaving = any(member.has("on_left") for member in self.members)
         self.minds_joining = any(member.has("on_joined") for member in self.members)
         self.ends_itself = self.members[0].operator.ends_itself
+        self.drained = any(member.operator.drained for member in self.members)
         self.minds_rates = any(member.has("on_rates") for member in self.members)
         self.minds_adjusting = any(member.has("on_adjust") for member in self.members)
         self.timer_s = min(

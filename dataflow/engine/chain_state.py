@@ -77,12 +77,12 @@ class ChainState:
     """A chain's inbox, its running tasks and its place in its own life.
 
     `feeders` are the sources on this node whose messages come to it, `gathers` the chains on it that make steps of what
-    this source gives. `rates` are the newest that its operators have not been given. `checkpoint` is the number of one
-    that is due before the chain goes on, and `ahead` how much that counts from is more than the steps made here.
-    `telling` is the node of which operators are being told the first of the `news`. `timed` says that their time has
-    come, `adjustments` are what they are still to hear of changes of the job. `silent` says that the chain emits
-    nothing more, `alone` that no other chain that has not ended writes what this one's merge writes. `turn` and `awake`
-    are for `dataflow.engine.turns`.
+    this source gives, `drained` those that a checkpoint waits for. `rates` are the newest that its operators have not
+    been given. `checkpoint` is the number of one that is due before the chain goes on, and `ahead` how much that counts
+    from is more than the steps made here. `telling` is the node of which operators are being told the first of the
+    `news`. `timed` says that their time has come, `adjustments` are what they are still to hear of changes of the job.
+    `silent` says that the chain emits nothing more, `alone` that no other chain that has not ended writes what this
+    one's merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
     """
 
     def __init__(self, chain: Chain, inputs: Inputs) -> None:
@@ -113,6 +113,7 @@ class ChainState:
         self.checkpoint: int | None = None
         self.gathers: list[ChainState] = []
         self.feeders: list[ChainState] = []
+        self.drained: list[ChainState] = []
         self._keys = {port.key for port in chain.head.inputs}
         self._local: list[tuple[Inbox, str]] = []
         self._crossings: list[tuple[Crossing, bool]] = []

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ from dataflow.graph.logical import ElementSpec, LogicalGraph
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import TensorType
 from dataflow.plan.physical import NodePlan, PhysicalPlan
-from dataflow.state import StateElement, StateKind
+from dataflow.state import Kept, StateElement, StateKind
 
 SCHEMA_VERSION = 1
 """Of manifests and of what the files' headers say."""
@@ -152,7 +153,8 @@ class Resumption(_Data):
 
     Args:
         files: those that it needs, in the order in which it is given their contents.
-        own: whether the only one is the node's own; else each element is taken from whichever node's will do.
+        own: whether the first is the node's own; else each element is taken from whichever node's will do.
+        whole: whether the checkpoint has a file of every node that the job had.
         kinds: of the state elements that go on; the others begin anew.
         steps: by node of the plan, the steps that it counts as having made.
         positions: by chain of the node, the number of the step that it goes on with.
@@ -160,6 +162,7 @@ class Resumption(_Data):
 
     files: tuple[KeptFile, ...]
     own: bool
+    whole: bool
     kinds: frozenset[StateKind]
     steps: dict[int, int]
     positions: dict[str, int]
@@ -259,14 +262,21 @@ def resumption(
 
     Where every role has as many nodes as before, a node goes on with its own. Else, and where it was not alive then, it
     takes what is anybody's from the first node of its role, and the role goes on where it was in its data: as many
-    steps as its nodes had made together, divided among those that it has now.
+    steps as its nodes had made together, divided among those that it has now. Where its role keeps a ledger it is given
+    all nodes' files.
     """
     steps = {each.index: _steps(manifest, plan, each) for each in plan.nodes}
     found = _own(manifest, plan, plan.nodes[node])
     files, positions = ((found,), found.member.positions) if found else _others(manifest, plan, plan.nodes[node])
+    ledgers = {spec.role for spec in plan.graph.elements if spec.kind is StateKind.LEDGER and spec.kind in kinds}
+    if not ledgers.isdisjoint(plan.nodes[node].roles):
+        files = (*files, *(file for file in manifest.files if file not in files))
     return Resumption(
         files=files,
         own=found is not None,
+        whole=all(
+            sum(role in file.member.roles for file in manifest.files) == nodes for role, nodes in manifest.roles.items()
+        ),
         kinds=kinds,
         steps={index: made for index, made in steps.items() if made is not None},
         positions=positions,
@@ -288,18 +298,29 @@ def resume(loaded: LoadedNode, plan: PhysicalPlan, node: int, how: Resumption, f
     """
     for file, data in zip(how.files, files, strict=True):
         file.check([data])
-    kept = [_by_element(data) for data in files]
-    for spec in plan.graph.elements:
-        if spec.name not in loaded.states or spec.kind not in how.kinds:
-            continue
-        parts = [each[spec.name] for each in kept if spec.name in each]
-        try:
+    tensors = [_by_element(data) for data in files]
+    kept = [Kept(file.member.node, file.member.steps, each) for file, each in zip(how.files, tensors, strict=True)]
+    here = [spec for spec in plan.graph.elements if spec.name in loaded.states and spec.kind in how.kinds]
+    where = f"node {plan.nodes[node].name}"
+    for spec in here:
+        parts = [each[spec.name] for each in (tensors[:1] if how.own else tensors) if spec.name in each]
+        with _fitting(spec, where):
             loaded.states[spec.name].resume(_taken(spec, parts, own=how.own), node, how.steps)
-        except (ValueError, KeyError) as error:
-            what = f"state element {spec.name!r} does not fit the checkpoint: {error}"
-            fix = "resume with the settings that the job had"
-            raise CheckpointError(what, where=f"node {plan.nodes[node].name}", fix=fix) from error
+    for spec in here:
+        if spec.kind is StateKind.LEDGER:
+            with _fitting(spec, where):
+                loaded.states[spec.name].balance(loaded.states, kept, own=how.own, whole=how.whole)
     return replace(loaded, positions=how.positions)
+
+
+@contextmanager
+def _fitting(spec: ElementSpec, where: str) -> Iterator[None]:
+    """Say of what is raised which state element does not fit."""
+    try:
+        yield
+    except (ValueError, KeyError) as error:
+        what = f"state element {spec.name!r} does not fit the checkpoint: {error}"
+        raise CheckpointError(what, where=where, fix="resume with the settings that the job had") from error
 
 
 def _taken(spec: ElementSpec, parts: Sequence[dict[str, np.ndarray]], *, own: bool) -> dict[str, np.ndarray]:

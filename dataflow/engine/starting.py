@@ -161,11 +161,14 @@ class Starter:
         return True
 
     def _keep(self, state: ChainState, number: int) -> bool:
-        """Take the checkpoint that a chain has asked for, once the chain could go on and nobody writes."""
+        """Take the checkpoint that a chain has asked for, once the chain could go on and nobody writes.
+
+        What it has emitted is handled first by those that have to be drained.
+        """
         elements, gate = self._elements, state.chain.gate_uses.without_writes()
         if state.running or state.gate_shut or not elements.free(gate) or not self._gate_open(state):
             return False
-        if not elements.all_free():
+        if not elements.all_free() or any(each.inbox.size or each.running for each in state.drained):
             return False
         chains = self._wiring.chains
         gathers = [each.position() for each in chains.values() if each.chain.gather]

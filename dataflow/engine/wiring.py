@@ -85,8 +85,11 @@ class Wiring:
         local = [self.entries[number] for number in leaving if number not in self.crossings]
         crossings = [self.crossings[number] for number in leaving if number in self.crossings]
         state.connect([(target.inbox, port) for target, port in local], crossings)
-        for target, _ in local if state.source else ():
-            target.feeders.append(state)
+        for target, _ in local:
+            if state.source:
+                target.feeders.append(state)
+            if target.chain.drained:
+                state.drained.append(target)
         state.look_around(self.in_order)
 
     def _gathers(self, graph: LogicalGraph, source: ChainState) -> list[ChainState]:

@@ -49,21 +49,28 @@ class Residual(State):
         n_weights: of the vector.
         layers: where each layer begins, ascending from 0.
         cores: threads at most that passes over a long vector are divided among; what comes of them is the same.
+        counted: whether `sent` is kept.
     """
 
     values: Vector
     """(weights,) float32, in the units of what is added: gradients, or updates."""
 
+    sent: Vector | None
+    """(weights,) float32, the sum of all updates taken out; None if it is not kept."""
+
     account: Account
     """What codes of its updates have cost; whoever sends them notes it."""
 
-    def __init__(self, codec: Codec, n_weights: int, layers: Sequence[int] = (0,), cores: int = 1) -> None:
+    def __init__(
+        self, codec: Codec, n_weights: int, layers: Sequence[int] = (0,), cores: int = 1, *, counted: bool = False
+    ) -> None:
         bounds = [*layers, n_weights]
         if bounds[0] != 0 or any(before >= after for before, after in pairwise(bounds)) or n_weights > MAX_WEIGHTS:
             what = f"layers must ascend from 0 to below {n_weights} weights, which are 2**31 at most; got {layers}"
             raise ValueError(what)
         self.codec = codec
         self.values = np.zeros(n_weights, np.float32)
+        self.sent = np.zeros(n_weights, np.float32) if counted else None
         self.account = Account()
         self._told = 0
         self._given: bool | None = None
@@ -123,10 +130,20 @@ class Residual(State):
         if not 0 <= rate <= _MAX_FLOAT:
             what = f"the rate must be finite as float32 and not negative, got {rate}"
             raise ValueError(what)
-        factor = np.float32(rate)
+        update = self._taken(np.float32(rate), np.float32(unit))
+        if self.sent is not None:
+            add(self.sent, update.encode(0, update.n_weights))
+        return update
+
+    def forget(self) -> None:
+        """Begin to count what is sent from zero."""
+        if self.sent is not None:
+            self.sent.fill(0)
+
+    def _taken(self, factor: np.float32, unit: np.float32) -> Update:
         match self.codec:
             case Threshold():
-                self._unit = np.float32(unit) or self._unit
+                self._unit = unit or self._unit
                 return self._threshold(self.codec, factor, self._unit)
             case TopK():
                 return self._largest(self.codec, factor)
@@ -160,14 +177,16 @@ class Residual(State):
         return {name: tensor.copy() for name, tensor in self.tensors().items()}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """``values`` (weights,), and where tau is adapted ``taus`` (layers or 1,), float32."""
+        """``values`` and, if counted, ``sent`` (weights,); where tau is adapted ``taus`` (layers or 1,); float32."""
         tensors: dict[str, np.ndarray] = {"values": self.values}
         if isinstance(self.codec, Threshold) and self.codec.tau is None:
             tensors["taus"] = self._taus
+        if self.sent is not None:
+            tensors["sent"] = self.sent
         return tensors
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Take over what is owed, and the taus."""
+        """Take over what is owed, the taus, and what was sent."""
         own = self.tensors()
         for name, tensor in own.items():
             given = tensors.get(name)

@@ -17,6 +17,7 @@ from dataflow.errors import CheckpointError
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.state import StateKind
+from operators.coded_window import CodedWindowState
 from tests.known_answers.training import BASE, job, replica
 
 EVERY = {"checkpoint_every": 64}
@@ -98,7 +99,7 @@ def test_resume_from_any_checkpoint_gives_the_uninterrupted_weights_bit_for_bit(
             for name, state in before.states.items():
                 expected, got = state.tensors(), after.states[name].tensors()
                 if name in ("replica", "shard", "velocity", "statistics", "residual", "served"):
-                    for key in expected:
+                    for key in expected.keys() - {"sent"}:  # which counts from the checkpoint on
                         np.testing.assert_array_equal(got[key], expected[key], err_msg=f"{name}/{key}")
 
 
@@ -164,9 +165,13 @@ def test_resume_on_other_nodes_has_the_model_and_goes_through_the_rest_of_the_da
     number = sorted(kept)[len(kept) // 2]
     nodes = resumed(kept[number], of, onto)
     weights = next(each.tensors["replica/values"] for each in kept[number] if each.node == 0)
+    coded = any("ledger/start" in each.tensors for each in kept[number])
     workers = [node for node in nodes if "replica" in node.states]
     for node in workers:
-        np.testing.assert_array_equal(replica(node), weights)
+        if coded:
+            np.testing.assert_allclose(replica(node), settled(kept[number], node), atol=1e-6)
+        else:
+            np.testing.assert_array_equal(replica(node), weights)
     shards = [node.states["shard"].tensors()["values"] for node in nodes if "shard" in node.states]
     if shards:
         parts = [each.tensors["shard/values"] for each in kept[number] if "shard/values" in each.tensors]
@@ -178,6 +183,15 @@ def test_resume_on_other_nodes_has_the_model_and_goes_through_the_rest_of_the_da
         if "clocks" in node.states:
             made, want = (each.states["clocks"].tensors()["made"].tolist()[0] for each in (resumed_node, node))
             assert made == want
+
+
+def settled(snapshots: list[Snapshot], node: LoadedNode) -> np.ndarray:
+    """The model that lacks only what is owed, and in `ako` has what the node itself owes."""
+    start: np.ndarray = snapshots[0].tensors["ledger/start"]
+    for name in ("residual/sent", "window/residual.sent"):
+        start = start - sum(each.tensors[name] for each in snapshots if name in each.tensors)
+    window = node.states["window"]
+    return start - (window.residual.values if isinstance(window, CodedWindowState) else 0)
 
 
 @pytest.mark.parametrize("consistency", ["eventual", "bsp"])

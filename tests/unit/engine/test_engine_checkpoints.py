@@ -10,7 +10,7 @@ from dataflow.errors import OperatorError
 from dataflow.graph.routes import Route
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Checkpoint, Emissions, Operator
-from dataflow.ports import In
+from dataflow.ports import In, Out
 from dataflow.state import Reads, StateElement, Writes
 
 
@@ -56,6 +56,50 @@ class Write(Operator):
         second.items.append(num.n)
         gate.items.append(num.n)
         yield from ()
+
+
+class MarkAndTell(Mark):
+    out = Out(Num)
+
+    def process(self, num: Num, first: NotedState) -> Emissions:
+        yield self.out(num)
+        yield from Mark.process(self, num, first)
+
+
+class Later(Operator):
+    """Notes what it is told, in a task of its own."""
+
+    pool = "compute"
+    drained = True
+    told = In(Num)
+    second = Writes()
+
+    def process(self, num: Num, second: NotedState) -> Emissions:
+        second.items.append(num.n)
+        yield from ()
+
+
+def test_checkpoint_waits_for_who_is_to_be_drained_of_what_it_was_sent() -> None:
+    graph = graph_of(
+        {"a": Count(limit=0), "send_a": Send(), "mark": MarkAndTell(), "later": Later()},
+        [("send_a", "mark", Route.ONE_TO_ALL), ("a", "send_a"), ("mark", "later")],
+    )
+    for name in ("first", "second", "gate"):
+        graph = graph.with_state(name, Noted(), role="worker")
+    made = Rig(nodes_of(graph, 2, network_tasks=2))
+    made.start()
+    made.finish_all()
+    for number in (9, 10, 11):
+        mark(made, number)
+    made.finish_one("mark")
+    made.finish_one("mark")
+    assert made.running() == ["later"]
+    assert taken(made) == []
+    made.finish_one("later")
+    assert taken(made) == []
+    made.finish_one("later")
+    assert taken(made) == [(10, {"first/notes": [9, 10], "second/notes": [9, 10], "gate/notes": []})]
+    assert made.running() == ["mark"]
 
 
 def rig() -> Rig:

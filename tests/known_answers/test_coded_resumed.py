@@ -1,0 +1,123 @@
+"""With a codec, from any checkpoint: what replicas hold and what is owed are the sum of all gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataflow.engine.events import Snapshot
+from dataflow.engine.loading import LoadedNode
+from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.plan.compile import compile_graph
+from dataflow.plan.physical import PhysicalPlan
+from operators.clocks import ClocksState
+from operators.vector_state import VectorState
+from tests.known_answers.coded import (
+    JOBS,
+    NODES,
+    ROUNDING,
+    applies_whole,
+    assert_sum_is_exact,
+    coded_job,
+    known_gradient,
+    owed,
+)
+from tests.known_answers.rejoining import Dying
+from tests.known_answers.test_resume_memory import by_number, resumed
+
+EVERY = 240
+"""Images of all workers: two gradients of each."""
+
+SLOWER = ("ako p=3 every=1", "all_to_all async", "parameter_server async", "sparse async")
+
+
+def plan(job: str, codec: str, nodes: int = NODES) -> PhysicalPlan:
+    return compile_graph(coded_job(job, codec, checkpoint_every=EVERY), nodes)
+
+
+def whole(snapshots: list[Snapshot]) -> list[list[Snapshot]]:
+    found: dict[int, list[Snapshot]] = {}
+    for each in snapshots:
+        found.setdefault(each.number, []).append(each)
+    return [found[number] for number in sorted(found) if len(found[number]) == NODES]
+
+
+@pytest.mark.parametrize(
+    ("job", "codec"),
+    [(job, "threshold:tau=0.5") for job in JOBS]
+    + [(job, codec) for job in SLOWER for codec in ("topk:density=0.01", *ROUNDING)],
+)
+def test_run_that_goes_on_from_any_checkpoint_holds_and_owes_the_sum_of_all_gradients(job: str, codec: str) -> None:
+    of = plan(job, codec)
+    run = MemoryDriver(of, order=np.random.default_rng(len(job))).execute()
+    checkpoints = whole(run.snapshots)
+    assert len(checkpoints) >= 3
+    for number, snapshots in enumerate(checkpoints):
+        again = MemoryDriver(of, nodes=resumed(snapshots, of, of), order=np.random.default_rng(number)).execute()
+        assert_sum_is_exact(job, again.nodes, atol=ROUNDING.get(codec, 0.0))
+
+
+@pytest.mark.parametrize("job", SLOWER)
+def test_run_that_goes_on_again_and_again_holds_and_owes_the_sum_of_all_gradients(job: str) -> None:
+    of, nodes, lives = plan(job, "threshold:tau=0.5"), None, 0
+    while True:
+        run = MemoryDriver(of, nodes=nodes, order=np.random.default_rng(lives)).execute()
+        later = whole(run.snapshots)
+        if not later:
+            break
+        nodes, lives = resumed(later[0], of, of), lives + 1
+    assert lives >= 3
+    assert_sum_is_exact(job, run.nodes)
+
+
+@pytest.mark.parametrize("after", [2, 3, 6])
+@pytest.mark.parametrize("job", SLOWER)
+def test_run_that_goes_on_with_other_nodes_holds_and_owes_the_sum_of_all_gradients(job: str, after: int) -> None:
+    codec = "threshold:tau=0.5"
+    of, onto = plan(job, codec), plan(job, codec, after)
+    snapshots = whole(MemoryDriver(of, order=np.random.default_rng(after)).execute().snapshots)[2]
+    nodes = resumed(snapshots, of, onto)
+    begun = [clocks_of(node).made for node in nodes]
+    made = sum(gradients(each.node, 0, each.steps or 0) for each in snapshots)
+    run = MemoryDriver(onto, nodes=nodes, order=np.random.default_rng(after)).execute()
+    for index, node in enumerate(run.nodes):
+        made += gradients(index, begun[index], clocks_of(node).made)
+    scale, sent = (1, made / 2) if applies_whole(job) else (0.5, made)
+    sent = sent - sum(owed(node) for node in run.nodes)
+    for node in run.nodes:
+        assert clocks_of(node).rejected == 0
+        want = scale * sent + (owed(node) if applies_whole(job) else 0)
+        np.testing.assert_array_equal(replica_of(node), -want)
+
+
+@pytest.mark.parametrize("job", SLOWER[:2])
+def test_replicas_are_each_nodes_own_where_a_worker_had_died_and_come_back(job: str) -> None:
+    """What it gave before its death is in the others' replicas and in no ledger."""
+    of = plan(job, "threshold:tau=0.5")
+    driver = Dying(of, [(120, 2), (220, 2)])
+    driver.execute()
+    snapshots = by_number(driver.run)
+    last = [each for each in snapshots.values() if len({node.node for node in each}) == NODES][-1]
+    nodes = resumed(last, of, of)
+    for node, loaded in enumerate(nodes):
+        mine = next(each.tensors for each in last if each.node == node)
+        np.testing.assert_array_equal(replica_of(loaded), mine["replica/values"])
+        assert loaded.states["ledger"].tensors()["whole"].tolist() == [0]
+
+
+def gradients(node: int, low: int, high: int) -> Any:
+    return sum((known_gradient(node, number) for number in range(low + 1, high + 1)), np.zeros(1, np.float32))
+
+
+def clocks_of(node: LoadedNode) -> ClocksState:
+    clocks = node.states["clocks"]
+    assert isinstance(clocks, ClocksState)
+    return clocks
+
+
+def replica_of(node: LoadedNode) -> np.ndarray:
+    replica = node.states["replica"]
+    assert isinstance(replica, VectorState)
+    return replica.values
