@@ -162,7 +162,7 @@ class _Agent:
             while (message := await self._read(call, SILENT_S if attached else GREETING_S)) is not grpc.aio.EOF:
                 if message.WhichOneof("body") == "welcome":
                     await self._close_silent()
-                    self._outbox.attached(message.welcome.kept, self._clock.wall())
+                    self._outbox.attached(message.welcome.kept, message.welcome.heard, self._clock.wall())
                     self._announce({"name": self._config.name, "master": address})
                     attached, self._complaint = True, ""
                     welcome.set()
@@ -269,7 +269,7 @@ class _Agent:
             self._deploy(job, message.deploy)
             return
         if body == "kept":
-            self._outbox.kept(message.kept.number)
+            self._outbox.kept(message.kept.number, message.kept.heard)
             return
         supervisor = self._jobs.get(job)
         if supervisor is None:

@@ -1,9 +1,16 @@
-"""An attached agent as the master sees it."""
+"""An attached agent as the master sees it.
+
+Invariant: an agent is told of no number (of a deployment, a membership, a change) that a master which takes over might
+give again: while the disk is full, what has a new one waits, and what comes behind it. Nor is it told that something is
+kept before that is on the disk.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -13,6 +20,9 @@ VOUCHED = 6
 KEPT_EVERY = 16
 """An agent is told that its messages are kept after so many, and in answer to every heartbeat."""
 
+_LOOK_S = 0.1
+"""Seconds after which it is looked again whether there is room on the disk."""
+
 
 class AgentSession:
     """What the master knows of one attached agent, and what it still has to tell it.
@@ -21,6 +31,7 @@ class AgentSession:
         hello: how the agent introduced itself.
         now: seconds on the master's clock.
         kept: number of the last of its messages that an earlier connection, or an earlier master, has kept.
+        on_disk: whether all that was kept is on the disk.
 
     Attributes:
         drained: it was asked to leave its jobs, and gets no more.
@@ -30,42 +41,79 @@ class AgentSession:
         progress: progress counter of each job, by job id.
         life: what its messages and connections are numbered in; another one after the agent was restarted.
         connection: number of this connection.
-        kept: number of the last of its messages that is kept.
+        kept: number of the last of its messages that is kept, on the disk or, while that is full, in memory.
     """
 
-    def __init__(self, hello: pb.Hello, now: float, kept: int = 0) -> None:
+    def __init__(self, hello: pb.Hello, now: float, kept: int = 0, on_disk: Callable[[], bool] = lambda: True) -> None:
         self.name, self.host, self.cores, self.tasks = hello.name, hello.host, hello.cores, max(1, hello.tasks)
         self.drained = False
         self.jobs: dict[str, int] = {}
         self.progress: dict[str, int] = {}
         self._moved_s: dict[str, float] = {}
         self.life, self.connection = hello.life, hello.connection
+        self._on_disk = on_disk
         self.kept = self._told_kept = kept
+        self._safe = kept if on_disk() else 0
         self.heard_s = self.seen_s = now
-        self._outbox: asyncio.Queue[pb.MasterMessage | None] = asyncio.Queue()
+        self._outbox: deque[pb.MasterMessage] = deque()
+        self._acknowledgement: pb.MasterMessage | None = None
+        self._epochs: dict[str, int] = {}
+        self._ends = False
+        self._news = asyncio.Event()
 
     @property
     def backlog(self) -> int:
         """Messages that wait to be sent."""
-        return self._outbox.qsize()
+        return len(self._outbox)
 
     def send(self, message: pb.MasterMessage) -> None:
         """Queue a message for the agent."""
-        self._outbox.put_nowait(message)
+        self._outbox.append(message)
+        self._news.set()
+
+    @property
+    def safe(self) -> int:
+        """Number of the last of its messages that is on the disk."""
+        self._safe = self.kept if self._on_disk() else self._safe
+        return self._safe
 
     def acknowledge(self, *, at_once: bool) -> None:
         """Tell the agent which of its messages are kept: once `KEPT_EVERY` more of them are, or at once."""
         if at_once or self.kept - self._told_kept >= KEPT_EVERY:
             self._told_kept = self.kept
-            self.send(pb.MasterMessage(kept=pb.Kept(number=self.kept)))
+            self._acknowledgement = pb.MasterMessage(kept=pb.Kept(number=self.safe, heard=self.kept))
+            self._news.set()
 
     def end(self) -> None:
-        """Close the connection once everything queued has been sent."""
-        self._outbox.put_nowait(None)
+        """Close the connection once everything queued has been sent that may be."""
+        self._ends = True
+        self._news.set()
 
     async def next(self) -> pb.MasterMessage | None:
         """The next message to send; None when the connection is to be closed."""
-        return await self._outbox.get()
+        while True:
+            self._news.clear()
+            if self._acknowledgement is not None:
+                message, self._acknowledgement = self._acknowledgement, None
+                return message
+            if self._outbox and self._may_be_told(self._outbox[0]):
+                return self._outbox.popleft()
+            if self._ends:
+                return None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S if self._outbox else None):
+                    await self._news.wait()
+
+    def _may_be_told(self, message: pb.MasterMessage) -> bool:
+        match message.WhichOneof("body"):
+            case "deploy" | "adjust":
+                return self._on_disk()
+            case "connect":
+                told = self._epochs.get(message.job, 0)
+                if message.connect.epoch > told and not self._on_disk():
+                    return False
+                self._epochs[message.job] = max(told, message.connect.epoch)
+        return True
 
     def progressed(self, progress: Mapping[str, int], now: float) -> dict[str, float]:
         """Take in progress counters by job id; for how many seconds each has stood still."""

@@ -133,6 +133,7 @@ class Database:
         (pages,), (nbytes,) = self.read("PRAGMA page_count") + self.read("PRAGMA page_size")
         if shutil.disk_usage(self._path.parent).free < pages * nbytes + _SPARE_NBYTES:
             return
+        self._file.execute("PRAGMA synchronous = FULL")  # others are told of it from now on
         try:
             self._connection.backup(self._file)
         except sqlite3.OperationalError as error:

@@ -156,7 +156,7 @@ class Dispatcher:
         The agent may be away: it may have to come back to a master that was restarted, or its machine be dead.
 
         Raises:
-            MasterError: no node of this name was ever attached, or a job cannot do without it.
+            MasterError: no node of this name was ever attached, or a job cannot do without it; or the disk is full.
         """
         life = self._store.life(name)
         if life is None:
@@ -168,6 +168,7 @@ class Dispatcher:
                 raise MasterError(what=f"node {name} cannot leave job {run.id} ({run.spec.name}): {reason}")
         with self._store.transaction(durable=True):
             self._store.set_drained(name, life)
+            self._store.check_disk("the request")
             if name in self._sessions:
                 self._sessions[name].drained = True
             for run in runs:
@@ -218,7 +219,7 @@ class Dispatcher:
             before.jobs = {}
         kept = self._store.kept(hello.name, hello.life)
         self._store.set_kept(hello.name, hello.life, kept)
-        session = self._sessions[hello.name] = AgentSession(hello, self._clock.now(), kept)
+        session = self._sessions[hello.name] = AgentSession(hello, self._clock.now(), kept, self._store.on_disk)
         session.drained = self._store.is_drained(hello.name, hello.life)
         held, newest = set(), {each.job: each for each in hello.held}  # those before end already
         for each in newest.values():
@@ -313,6 +314,8 @@ class Dispatcher:
                 self._past.append((self._clock.now(), run.measured()))
                 del self._runs[job]
                 run.bell.ring()
+        if not self._store.on_disk():
+            return  # nodes would not be told of it
         waiting = [Waiting(run.id, run.spec.nodes) for run in self._runs.values() if run.waiting]
         # By name, not by who attached first: a job that runs again gets the same nodes in the same order.
         kept = {name for name in self._sessions for run in self._runs.values() if run.keeps(name)}

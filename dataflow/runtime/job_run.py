@@ -291,6 +291,7 @@ class JobRun:
                 why = why or "it is recorded, and the record would not have the change; run it without --record"
             if why:
                 raise MasterError(what=f"the job cannot be changed now: {why}", where=self.id)
+            self._store.check_disk("the change")
             self.feed(co.AdjustAsked(operation_id, text))
         return adjusting.newest
 

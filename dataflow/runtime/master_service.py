@@ -159,7 +159,7 @@ class MasterService(MasterServicer):
         session = await self._greet(requests, context)
         reader = asyncio.create_task(self._read(session, requests))
         try:
-            yield pb.MasterMessage(welcome=pb.Welcome(version=self._version, kept=session.kept))
+            yield pb.MasterMessage(welcome=pb.Welcome(version=self._version, kept=session.safe, heard=session.kept))
             while (message := await session.next()) is not None:
                 yield message
         finally:

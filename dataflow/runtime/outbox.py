@@ -1,8 +1,10 @@
 """What an agent has to say to its master, in order, kept until the master has said that it is safe there.
 
 Messages that must have their effect once are numbered; after a break those are sent again that the master has not
-acknowledged. Invariant: while no master is there the memory it takes is bounded: of what merely passes the newest is
-kept, reports and log lines are dropped, oldest first and counted, and files wait where they are made.
+acknowledged. What a master has heard, but cannot keep on its full disk, the next one is told again: all that must
+arrive, and no reports, log lines or files. Invariant: while no master is there the memory it takes is bounded: of what
+merely passes the newest is kept, reports and log lines are dropped, oldest first and counted, and files wait where they
+are made.
 """
 
 from __future__ import annotations
@@ -95,10 +97,10 @@ class Outbox:
                 return message
             await self._changed.wait()
 
-    def attached(self, kept: int, wall_s: float) -> None:
-        """A master is there, which has kept all messages up to number `kept`: the others are sent, again if need be."""
+    def attached(self, kept: int, heard: int, wall_s: float) -> None:
+        """A master is there, and knows all up to number `heard` (see `kept`): the rest is sent, again if need be."""
         self._attached = True
-        self.kept(kept)
+        self.kept(kept, heard)
         for job, count in self.dropped.items():
             text = f"[{count} reports and batches of log lines left out while the master was away]"
             lines = [pb.LogLine(wall_s=wall_s, text=text)]
@@ -117,13 +119,19 @@ class Outbox:
         self._passing.clear()
         self._wake()
 
-    def kept(self, number: int) -> None:
-        """The master has kept all messages up to this number."""
-        for messages in (self._sent, self._unsent):
-            while messages and messages[0].number <= number:
-                message = messages.popleft()
-                if messages is self._unsent:
-                    self._count(message, -1)
+    def kept(self, number: int, heard: int) -> None:
+        """The master has kept all messages up to `number`, and has heard those up to `heard`.
+
+        Of what it has heard, and not kept, that is forgotten which may be dropped.
+        """
+        heard = max(number, heard)
+        while self._unsent and self._unsent[0].number <= heard:  # over the connection before
+            message = self._unsent.popleft()
+            self._count(message, -1)
+            self._sent.append(message)
+        unheard = (each for each in self._sent if each.number > heard)
+        needed = (each for each in self._sent if number < each.number <= heard and _kind(each) == "must")
+        self._sent = deque((*needed, *unheard))
         while self._exits and self._exits[0][0] <= number:
             self._held.pop(self._exits.popleft()[1], None)
         self._wake()
@@ -165,4 +173,6 @@ def _kind(message: pb.AgentMessage) -> str:
     if message.WhichOneof("body") == "log_lines":
         return "light"
     body = message.from_process.message.WhichOneof("body")
+    if body == "report" and b'"adjustment"' in message.from_process.message.report.fields_json:
+        return "must"  # others wait for what it tells of a change (`tells_of_change`)
     return {"report": "light", "artifact": "file", "checkpoint": "file"}.get(str(body), "must")

@@ -4,7 +4,7 @@ Everything but artifacts is in one SQLite database. Every method commits before 
 `transaction` around it, so a master that is killed loses nothing that it has announced; and nothing is lost with the
 power that was to be durable. One thread uses a store, and one master a state directory (`StateDirLock`).
 
-A disk that is full stops no job (`Database`); new jobs are refused meanwhile.
+A disk that is full stops no job (`Database`); new jobs, and changes of those that run, are refused meanwhile.
 """
 
 from __future__ import annotations
@@ -108,6 +108,20 @@ class Store:
         """See `Database.transaction`."""
         return self._database.transaction(durable=durable)
 
+    def on_disk(self) -> bool:
+        """Whether all that was kept is on the disk."""
+        return self._database.on_disk
+
+    def check_disk(self, what: str) -> None:
+        """Refuse to keep something that must not be lost with the process.
+
+        Raises:
+            MasterError: the disk takes no more.
+        """
+        if not self.on_disk():
+            what, fix = f"the master cannot keep {what}: its disk is full", "make room for its state directory"
+            raise MasterError(what, where=str(self._artifacts.parent), fix=fix)
+
     def add_job(self, operation_id: str, job: StoredJob) -> str:
         """Keep a new job, durably.
 
@@ -128,9 +142,7 @@ class Store:
                 " VALUES (?, ?, ?, ?, ?, ?)",
                 (job.job, operation_id, job.spec_json, job.bundle.data, job.bundle.digest, _bytes(job.status)),
             )
-            if not self._database.on_disk:
-                what, fix = "the master cannot keep the job: its disk is full", "make room for its state directory"
-                raise MasterError(what, where=str(self._artifacts.parent), fix=fix)
+            self.check_disk("the job")
         return job.job
 
     def statuses(self) -> list[pb.JobStatus]:

@@ -528,18 +528,22 @@ class MasterMessage(_message.Message):
     def __init__(self, job: _Optional[str] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deploy: _Optional[_Union[Deploy, _Mapping]] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., kill: _Optional[_Union[Kill, _Mapping]] = ..., state: _Optional[_Union[StateChunk, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., adjust: _Optional[_Union[Adjust, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("version", "kept")
+    __slots__ = ("version", "kept", "heard")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     version: str
     kept: int
-    def __init__(self, version: _Optional[str] = ..., kept: _Optional[int] = ...) -> None: ...
+    heard: int
+    def __init__(self, version: _Optional[str] = ..., kept: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Kept(_message.Message):
-    __slots__ = ("number",)
+    __slots__ = ("number", "heard")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     number: int
-    def __init__(self, number: _Optional[int] = ...) -> None: ...
+    heard: int
+    def __init__(self, number: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Deploy(_message.Message):
     __slots__ = ("operation_id", "plan_json", "node", "incarnation", "bundle", "bundle_digest", "token", "host", "job", "record", "resumes", "resumption_json", "certificate", "key", "watchdog_s", "start")

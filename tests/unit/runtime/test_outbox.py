@@ -49,14 +49,14 @@ def play(scene: Callable[[Outbox], Awaitable[None]]) -> None:
 
 def test_what_the_master_has_not_acknowledged_is_sent_again_in_order_with_the_same_numbers() -> None:
     async def scene(outbox: Outbox) -> None:
-        outbox.attached(0, 0.0)
+        outbox.attached(0, 0, 0.0)
         for text in "abcd":
             await outbox.put(line(text))
         assert [what(await outbox.next(outbox.connection)) for _ in range(3)] == ["a", "b", "c"]
-        outbox.kept(1)
+        outbox.kept(1, 1)
         outbox.detached()
         await outbox.put(line("e"))
-        outbox.attached(2, 0.0)  # it had kept one more than it could say
+        outbox.attached(2, 2, 0.0)  # it had kept one more than it could say
         again = [await outbox.next(outbox.connection) for _ in range(3)]
         assert [(what(each), each.number) for each in again] == [("c", 3), ("d", 4), ("e", 5)]
         assert await waits(outbox.next(outbox.connection))
@@ -72,7 +72,7 @@ def test_while_the_master_is_away_the_oldest_reports_and_lines_are_dropped_count
     async def scene(outbox: Outbox) -> None:
         for message in (line("1"), ready(), line("2", "k"), line("3"), line("4")):
             await outbox.put(message)
-        outbox.attached(0, 7.0)
+        outbox.attached(0, 0, 7.0)
         sent = [await outbox.next(outbox.connection) for _ in range(5)]
         assert [(what(each), each.number) for each in sent[:3]] == [("ready", 2), ("3", 4), ("4", 5)]
         text = "[1 reports and batches of log lines left out while the master was away]"
@@ -91,7 +91,7 @@ def test_files_wait_while_the_master_is_away_and_nothing_else_does(monkeypatch: 
         await outbox.put(ready())
         waiting = asyncio.create_task(outbox.put(chunk(b"more")))
         await asyncio.sleep(0)
-        outbox.attached(0, 0.0)
+        outbox.attached(0, 0, 0.0)
         await waiting
         assert [what(await outbox.next(outbox.connection)) for _ in range(3)] == ["artifact", "ready", "artifact"]
 
@@ -103,22 +103,53 @@ def test_no_more_than_a_window_is_sent_without_an_acknowledgement(monkeypatch: p
     monkeypatch.setattr(outboxes, "AT_ONCE", 1)
 
     async def scene(outbox: Outbox) -> None:
-        outbox.attached(0, 0.0)
+        outbox.attached(0, 0, 0.0)
         for text in "ab":
             await outbox.put(line(text))
             await outbox.next(outbox.connection)
         await outbox.put(line("c"))
         assert await waits(outbox.put(line("d")))
         assert await waits(outbox.next(outbox.connection))
-        outbox.kept(1)
+        outbox.kept(1, 1)
         assert what(await outbox.next(outbox.connection)) == "c"
+
+    play(scene)
+
+
+def test_of_what_a_master_has_heard_and_not_kept_the_next_is_told_what_must_arrive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outboxes, "UNACKNOWLEDGED", 4)
+
+    async def scene(outbox: Outbox) -> None:
+        change = said(pb.ProcessMessage(report=pb.OperatorReport(fields_json=b'{"adjustment": 2, "stage": "ready"}')))
+        plain = said(pb.ProcessMessage(report=pb.OperatorReport(fields_json=b"{}")))
+        outbox.attached(0, 0, 0.0)
+        for message in (line("1"), ready(), change, plain):
+            await outbox.put(message)
+            await outbox.next(outbox.connection)
+        for text in "567":
+            await outbox.put(line(text))
+        outbox.kept(0, 3)
+        assert [what(await outbox.next(outbox.connection)) for _ in range(1)] == ["5"]
+        outbox.detached()
+
+        outbox.attached(0, 5, 0.0)  # the same master, which has heard more than it could say
+        assert [what(await outbox.next(outbox.connection)) for _ in range(2)] == ["6", "7"]
+        outbox.detached()
+        outbox.attached(0, 0, 0.0)
+        again = [await outbox.next(outbox.connection) for _ in range(4)]
+        assert [(each.number, what(each)) for each in again] == [(2, "ready"), (3, "report"), (6, "6"), (7, "7")]
+        outbox.kept(7, 7)
+        outbox.detached()
+        assert await waits(outbox.next(outbox.connection))
 
     play(scene)
 
 
 def test_connection_that_was_given_up_gets_nothing_more() -> None:
     async def scene(outbox: Outbox) -> None:
-        outbox.attached(0, 0.0)
+        outbox.attached(0, 0, 0.0)
         before = outbox.connection
         waiting = asyncio.create_task(outbox.next(before))
         await asyncio.sleep(0)
@@ -132,7 +163,7 @@ def test_connection_that_was_given_up_gets_nothing_more() -> None:
 
 def test_of_what_passes_only_the_newest_is_said_and_nothing_after_a_break() -> None:
     async def scene(outbox: Outbox) -> None:
-        outbox.attached(0, 0.0)
+        outbox.attached(0, 0, 0.0)
         await outbox.put(line("a"))
         for beat in (1, 2):
             outbox.passing("beat", pb.AgentMessage(heartbeat=pb.Heartbeat(progress={"j": beat})))
@@ -141,7 +172,7 @@ def test_of_what_passes_only_the_newest_is_said_and_nothing_after_a_break() -> N
         assert what(await outbox.next(outbox.connection)) == "a"
         outbox.passing("beat", pb.AgentMessage(heartbeat=pb.Heartbeat()))
         outbox.detached()
-        outbox.attached(1, 0.0)
+        outbox.attached(1, 1, 0.0)
         assert await waits(outbox.next(outbox.connection))
 
     play(scene)
@@ -152,11 +183,11 @@ def test_deployment_is_held_until_the_master_knows_of_its_end_and_is_never_taken
         held = pb.Held(job="j", operation_id="op", node=3)
         assert outbox.hold(held)
         assert not outbox.hold(held)
-        outbox.attached(0, 0.0)
+        outbox.attached(0, 0, 0.0)
         await outbox.exited("op", pb.AgentMessage(exited=pb.ProcessExited(job="j")))
         message = await outbox.next(outbox.connection)
         assert outbox.held() == [pb.Held(job="j", operation_id="op", node=3, exited=message.number)]
-        outbox.kept(message.number)
+        outbox.kept(message.number, message.number)
         assert outbox.held() == []
         assert not outbox.hold(held)
 
