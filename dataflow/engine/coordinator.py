@@ -47,9 +47,10 @@ from dataflow.engine.coordination import (
     Tick,
     Unplaced,
 )
-from dataflow.engine.draining import DRAINED, leave_with, others_have_stayed
+from dataflow.engine.draining import DRAINED, count_from_now, leave_with, others_have_stayed
 from dataflow.engine.job_life import ENDED, TRANSITIONS, JobState, StoppedBy, Trigger
 from dataflow.engine.membership import Life, Membership
+from dataflow.engine.shortage import shortage
 from dataflow.engine.stop_watch import StopWatch
 from dataflow.reports import OperatorReport
 
@@ -341,16 +342,19 @@ class JobCoordinator:
         self, node: int, life: Life, cause: str, now: float, *, cut: bool = False, tell: bool = False
     ) -> list[Command]:
         """Bury a node; `cut`: because of its links; `tell`: the others, even if it was no member."""
-        if life is not Life.DYING and self.nodes[node].leaves_since is not None:
+        each = self.nodes[node]
+        # A newcomer that fails would fail again; one that was only lost has not shown that it cannot prepare.
+        fails = each.new and (life is not Life.AWAY or each.life is Life.DYING)
+        if life is not Life.DYING and each.leaves_since is not None:
             life = Life.LEFT
-        elif life is not Life.DYING and ((node in self._irreplaceable and self.nodes.epoch) or self.nodes[node].new):
+        elif life is not Life.DYING and ((node in self._irreplaceable and self.nodes.epoch) or fails):
             life = Life.GONE
         due_s = now + self._deadlines.return_s if life is Life.AWAY else math.inf
         was_member = self.nodes.bury(node, life, due_s)
-        self.nodes[node].cut |= cut
+        each.cut |= cut
         if life is Life.WAITING:
             if self._spare(node):
-                self.nodes[node].life = Life.GONE
+                each.life = Life.GONE
             else:
                 self.nodes.retry(node, now)
         self._ready.discard(node)
@@ -430,18 +434,8 @@ class JobCoordinator:
         """End the job if nobody is left that it could go on with, or that has to do anything, or begin without some."""
         if self.state not in _GOING_ON:
             return []
-        lacking = self.nodes.lacks(now)
-        if self.nodes.epoch and not self.nodes.those(Life.ALIVE, Life.ENDED):  # what was learnt is gone with them
-            last, cause = list(self._causes.items())[-1]
-            fix = "ako resume goes on from its newest checkpoint"
-            reason = f"all its nodes have died, the last of them node {self._names[last]}: {cause}; {fix}"
-            return self._go(Trigger.TOO_FEW_NODES, now, reason, last)
-        if lacking:
-            node = max(lacking, key=lambda node: self.nodes[node].life is Life.GONE)
-            held = "; what it held is nowhere else: ako resume goes on from a checkpoint"
-            lost = held if node in self._irreplaceable & self.nodes.needed else ""
-            reason = f"node {self._names[node]}{self.nodes.tried(node)}: {self._causes[node]}{lost}"
-            return self._go(Trigger.TOO_FEW_NODES, now, reason, node)
+        if found := shortage(self.nodes, self._names, self._causes, self._irreplaceable, now):
+            return self._go(Trigger.TOO_FEW_NODES, now, *found)
         if self.state is JobState.DEPLOYING:
             return self._begin(now) if self.nodes.epoch else self._found(now)
         return self._go(Trigger.ALL_ENDED, now) if self.nodes.through() else []
@@ -520,6 +514,7 @@ class JobCoordinator:
                 for each in members:
                     self.nodes[each].running = True
                 commands += [Start(each) for each in members]
+                count_from_now(self.nodes)
                 commands += leave_with(self.nodes, self._all)
                 if self._time_s is not None:
                     self._deadline_s = now + self._time_s

@@ -1,4 +1,4 @@
-"""Leaving a job by request: whether a node may, and what becomes of it. Pure functions.
+"""Leaving a job by request: whether a node may, and what becomes of it. No state but that of the nodes.
 
 A node that is asked to leave is one of `NodeLife.leaves_since`. It makes nothing new, sends the others all that it has
 begun, and ends; only then it is taken out of the membership, so that the others lose nothing of it.
@@ -20,6 +20,13 @@ def leave_with(nodes: Membership, among: Collection[int]) -> list[Command]:
     """Commands that have those of these nodes leave that were asked to, and run."""
     asked = [node for node in among if nodes[node].leaves_since is not None]
     return [Leave(node) for node in asked if nodes[node].life is Life.ALIVE and nodes[node].running]
+
+
+def count_from_now(nodes: Membership) -> None:
+    """The job begins to run: whoever was asked to leave before has given nobody anything yet."""
+    for each in nodes.nodes:
+        if each.leaves_since is not None:
+            each.leaves_since = nodes.epoch
 
 
 def others_have_stayed(nodes: Membership, node: int) -> bool:

@@ -110,7 +110,7 @@ class NodeLife:
         restarts: when it was started again after it had died by itself.
         relinks: when it was started again because its links were broken.
         cut: it was buried because of its links.
-        leaves_since: the epoch in which it was asked to leave; None: it was not.
+        leaves_since: the epoch in which it was asked to leave, or if later the job's first; None: it was not asked.
         new: it has come while the job ran, and has not been a member yet.
     """
 

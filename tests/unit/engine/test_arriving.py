@@ -71,7 +71,6 @@ def test_node_that_comes_joins_like_one_that_comes_back_and_the_others_hear_of_i
     [
         [co.NodeFailed(2, "no data here", "source")],
         [co.NodeExited(2, "its job process ended by SIGKILL")],
-        [co.NodeLost(2)],
         [co.NodeStalled(2, "it stands still")],
     ],
 )
@@ -84,6 +83,28 @@ def test_newcomer_that_cannot_prepare_is_given_up_and_the_job_goes_on(end: list[
     assert job.state is JobState.RUNNING
     assert job.handle(co.Tick(), 1000.0) == []
     assert open_places(job.nodes, 2.0) == (3, 2)
+
+
+def test_newcomer_that_is_lost_while_it_prepares_prepares_again_once_it_is_back() -> None:
+    job = running()
+    job.handle(co.NodeArrived(2, "c"), 1.0)
+    assert job.handle(co.NodeLost(2), 2.0)[0] == co.ChangeNode(2, Life.AWAY, 1, 1, "it was lost: its agent was lost")
+    job.handle(co.NodeExited(2, "by SIGKILL"), 2.0)
+    assert open_places(job.nodes, 2.0) == (3,)
+    assert open_places(job.nodes, 12.0) == (3, 2)
+    assert co.Deploy(2, 2) in job.handle(co.NodeBack(2), 13.0)
+    job.handle(co.NodePrepared(2, address(2)), 14.0)
+    assert job.nodes.members().incarnations == {0: 0, 1: 0, 2: 2}
+
+
+def test_newcomer_that_has_failed_and_is_lost_then_is_given_up() -> None:
+    job = running()
+    job.handle(co.NodeArrived(2, "c"), 1.0)
+    job.handle(co.NodeFailed(2, "no data here", "source"), 2.0)
+    assert job.nodes[2].life is Life.DYING
+    job.handle(co.NodeLost(2), 2.0)
+    assert job.nodes[2].life is Life.GONE
+    assert job.handle(co.NodeBack(2), 3.0) == []
 
 
 def test_newcomer_that_is_not_ready_in_time_is_given_up() -> None:

@@ -266,8 +266,8 @@ def test_nodes_that_die_again_and_again_while_the_job_is_deployed_fail_it() -> N
             commands = job.handle(co.NodeExited(node, "with exit status 1"), now)
         now += 10.0
         commands = job.handle(co.Tick(), now) or commands
-    reason = "node left (started again 3 times within 600 s): with exit status 1"
-    assert commands[-1] == co.Finish(JobState.FAILED, reason, "", 0)
+    reason = "node right (started again 3 times within 600 s): with exit status 1"
+    assert commands[-1] == co.Finish(JobState.FAILED, reason, "", 1)
 
 
 def test_preflight_that_takes_too_long_names_the_nodes_that_are_late() -> None:

@@ -182,6 +182,43 @@ def test_drained_nodes_count_as_missing_when_others_die() -> None:
     assert finish.reason.startswith("node c (started again 3 times within 600 s): it crashed")
 
 
+def test_cause_of_too_few_nodes_is_the_one_that_died_last_and_none_that_was_drained() -> None:
+    job = running(min_nodes=2)
+    job.handle(co.DrainAsked(0), 1.0)
+    job.handle(ended(0), 1.0)
+    job.handle(co.NodeLost(1, "no heartbeat for 2.0 s"), 2.0)
+    finish = job.handle(co.Tick(), 12.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node b: it was lost: no heartbeat for 2.0 s", "", 1)
+
+
+def test_cause_of_too_few_nodes_is_no_node_that_has_long_been_given_up() -> None:
+    job = running(min_nodes=2)
+    for now in (10.0, 20.0, 30.0):
+        job.handle(co.NodeExited(0, "it crashed"), now)
+        start_again(job, 0, now + 5.0)
+    job.handle(co.NodeExited(0, "it crashed"), 40.0)
+    assert (job.nodes[0].life, job.state) == (Life.GONE, JobState.RUNNING)
+    job.handle(co.NodeLost(2), 50.0)
+    finish = job.handle(co.Tick(), 60.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node c: it was lost: its agent was lost", "", 2)
+
+
+def test_node_that_was_asked_before_the_job_ran_leaves_to_those_who_were_there_when_it_began() -> None:
+    job = JobCoordinator(2, StopRules())
+    job.handle(co.Placed(("a", "b")), 0.0)
+    for node in range(2):
+        job.handle(co.NodePrepared(node, address(node)), 0.0)
+    job.handle(co.DrainAsked(0), 1.0)
+    job.handle(co.NodeExited(1, "it crashed while connecting"), 2.0)
+    start_again(job, 1, 5.0)
+    job.handle(co.NodeReady(0), 5.0)
+    assert job.nodes.members().epoch == 3
+    assert job.state is JobState.RUNNING
+    commands = job.handle(ended(0, 3), 6.0)
+    assert commands[:2] == [co.CloseNodes((0,)), co.ChangeNode(0, Life.LEFT, 0, 4, DRAINED)]
+    assert job.state is JobState.RUNNING
+
+
 def test_record_of_the_events_brings_another_coordinator_to_the_same_decisions() -> None:
     events = [co.DrainAsked(1), co.NodeExited(2, "it crashed"), co.Tick(), ended(1, 2)]
     first, second = running(), running()

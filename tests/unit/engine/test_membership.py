@@ -162,7 +162,7 @@ def test_needed_nodes_do_not_wait_when_all_others_are_gone() -> None:
     for node in (0, 1):
         job.handle(co.NodeLost(node, "its connection broke"), 20.0)
     finish = job.handle(co.Tick(), 30.0)[-1]
-    assert finish == co.Finish(JobState.FAILED, "node n0: it was lost: its connection broke", "", 0)
+    assert finish == co.Finish(JobState.FAILED, "node n1: it was lost: its connection broke", "", 1)
 
 
 def test_node_that_cannot_be_started_again_fails_the_job_with_what_it_had_died_of() -> None:

@@ -262,6 +262,26 @@ def test_node_that_attaches_while_a_job_runs_joins_it_if_that_has_room(tmp_path:
     play(tmp_path, scene)
 
 
+def test_newcomer_whose_connection_breaks_while_it_prepares_has_another_try_once_it_is_back(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        first = world.attach("first")
+        job = world.submit("op", max_nodes=2)
+        start(world, [first], job)
+        newcomer = world.attach("newcomer", "its life")
+        assert world.change(job, 1)[:2] == ("joining", 1)
+        world.dispatcher.detach(newcomer, "its connection broke")
+        assert world.change(job, 1)[:2] == ("away", 1)
+        newcomer = world.attach("newcomer", "its life", [held(job, 1)], connection=1)
+        assert [await heard(newcomer) for _ in range(2)] == [(job, "kill"), (job, "deploy")]
+        world.dispatcher.heard(newcomer, pb.AgentMessage(exited=pb.ProcessExited(job=job, status=-9)))
+        prepared = pb.ProcessMessage(prepared=pb.Prepared(address="127.0.0.1:2"))
+        said = pb.FromProcess(job=job, start=1, message=prepared)
+        world.dispatcher.heard(newcomer, pb.AgentMessage(from_process=said))
+        assert world.change(job, 1)[:2] == ("alive", 2)
+
+    play(tmp_path, scene)
+
+
 def test_node_whose_place_was_taken_while_it_was_away_is_free_once_its_process_is_gone(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         first, away = world.attach("first"), world.attach("away", "its life")

@@ -1,0 +1,35 @@
+"""Why a job cannot go on with the nodes that are left, and which node is the cause. A pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from dataflow.engine.membership import Life, Membership
+
+
+def shortage(
+    nodes: Membership, names: Sequence[str], causes: Mapping[int, str], irreplaceable: Collection[int], now: float
+) -> tuple[str, int] | None:
+    """Why a job that has begun cannot go on, for people, and the node that is the cause; None if it can.
+
+    The cause is the node that died last, and no node that has left by request: that had been looked at before.
+
+    Args:
+        nodes: of the job.
+        names: of the nodes.
+        causes: why each dead node died; that which died last comes last.
+        irreplaceable: nodes that are never started again.
+        now: seconds on the clock of the coordinator.
+    """
+    if nodes.epoch and not nodes.those(Life.ALIVE, Life.ENDED):  # what was learnt is gone with them
+        last, cause = list(causes.items())[-1]
+        fix = "ako resume goes on from its newest checkpoint"
+        return f"all its nodes have died, the last of them node {names[last]}: {cause}; {fix}", last
+    lacking = nodes.lacks(now)
+    if not lacking:
+        return None
+    order = [node for node in causes if node in lacking]
+    node = max(order, key=lambda node: (nodes[node].life is not Life.LEFT, order.index(node)))
+    held = "; what it held is nowhere else: ako resume goes on from a checkpoint"
+    lost = held if node in irreplaceable and node in nodes.needed else ""
+    return f"node {names[node]}{nodes.tried(node)}: {causes[node]}{lost}", node
