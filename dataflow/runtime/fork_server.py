@@ -45,8 +45,10 @@ class ForkServer:
         asked: a request comes as one packet: JSON of ``arguments`` of the job process, ``modules`` that it will
             import, and ``own``, the names of packages that its bundle has; with the descriptors of its connection to
             the agent, of its page of memory, of what it prints to, and of a pipe. The answer is JSON: its ``process``
-            id, an ``error``, or the name of the module that is ``unfit`` to be imported ahead. A fork waits until the
-            agent writes to the pipe, and ends where the agent closes that: one that nobody knows of does nothing.
+            id, an ``error``, or the name of the module that is ``unfit`` to be imported ahead. Before it the name of
+            each module is said that it ``imports``, and an empty one in the end, so that the agent knows at which it
+            has stopped. A fork waits until the agent writes to the pipe, and ends where the agent closes that: one
+            that nobody knows of does nothing.
     """
 
     def __init__(self, asked: socket.socket) -> None:
@@ -67,11 +69,15 @@ class ForkServer:
                 return None
             request = json.loads(data)
             for name in request["modules"]:
+                if name in sys.modules:
+                    continue
                 before = _shared()
+                self._answer(imports=name)
                 self._import(name)
                 if _shared() > before:
                     self._answer(unfit=name)
                     return None
+            self._answer(imports="")
             self._warm_up()
             spoilt = _shared() > self._shared + len(descriptors) or self._changed()
             as_it_is = not spoilt and not any(name in sys.modules for name in request["own"])
@@ -87,8 +93,6 @@ class ForkServer:
 
     def _import(self, name: str) -> None:
         """Import a module; what is wrong with it is for the job process to find out and to say."""
-        if name in sys.modules:
-            return
         try:
             importlib.import_module(name)
         except BaseException as error:  # SystemExit, too, which would end this process

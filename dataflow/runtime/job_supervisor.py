@@ -135,8 +135,8 @@ class JobSupervisor:
             OSError: there is no room, or no process more.
         """
         descriptors.require(descriptors.OF_A_JOB, "a node's agent, for a job,")
-        # Made here and not by the process, so that it goes even if that is killed.
-        folder = tempfile.mkdtemp(prefix="ako-job-")
+        # Made here and not by the process, so that it goes even if that is killed; and with the agent's, if that is.
+        folder = tempfile.mkdtemp(prefix="job-", dir=self._spawner.scratch.path)
         held.callback(shutil.rmtree, folder, ignore_errors=True)
         memory = os.memfd_create("ako-board", os.MFD_CLOEXEC)
         held.callback(os.close, memory)

@@ -7,10 +7,8 @@ Invariant: no process of the cluster outlives the process that made it, however 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from dataflow.clock import Clock, SystemClock
 from dataflow.errors import MasterError
 from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE, read_authority, read_token
 from dataflow.runtime.client import Client
+from dataflow.runtime.scratch import Scratch
 from dataflow.runtime.state_dir import read_endpoint
 
 PATIENCE_S = 30.0
@@ -59,7 +58,8 @@ class LocalCluster:
         nodes: number of agents.
         tasks: compute tasks of each node; ``max(1, cores // nodes)`` if left out.
         state_dir: where the master's state and every process's log are kept; if left out, a temporary directory that
-            is removed afterwards unless there was an error.
+            is removed afterwards unless the ``with`` block raised an `Exception`; if this process is killed, by the
+            next one that makes a cluster.
         clock: the clock.
         places: of processes that do not run beside this one, by their names: ``master``, ``node-0``, ...
 
@@ -83,24 +83,25 @@ class LocalCluster:
         self.nodes = nodes
         self.tasks = tasks or max(1, (os.cpu_count() or 1) // nodes)
         self._given = state_dir
+        self._scratch = Scratch("cluster")
         self._clock = clock or SystemClock()
         self._places = places or {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        self.state_dir = self._given or Path(tempfile.mkdtemp(prefix="ako-cluster-"))
+        self.state_dir = self._given or self._scratch.path
         try:
             self._start()
         except BaseException as error:  # Ctrl-C too must leave no process behind: there is no __exit__ after this
             self._stop()
-            self._remove(type(error))
+            self._tidy(error)
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_exc: object) -> None:
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, *_traceback: object) -> None:
         self.client.close()
         self._stop()
-        self._remove(kind)
+        self._tidy(error)
 
     def processes(self) -> dict[str, int]:
         """Process ids by name: ``master``, ``node-0``, ..."""
@@ -138,11 +139,6 @@ class LocalCluster:
         )
         while len(self.client.nodes()) < self.nodes:
             self._check(deadline)
-
-    def _remove(self, kind: type[BaseException] | None) -> None:
-        """Remove the temporary directory; not after an error of this type, which may be looked into there."""
-        if self._given is None and (kind is None or not issubclass(kind, Exception)):
-            shutil.rmtree(self.state_dir)
 
     def _place(self, name: str) -> Place:
         return self._places.get(name, Place())
@@ -184,6 +180,13 @@ class LocalCluster:
         if self._clock.now() > deadline:
             raise MasterError(what=f"the local cluster did not start in {START_S:g} s", where=str(self.state_dir))
         self._clock.sleep(_POLL_S)
+
+    def _tidy(self, error: BaseException | None) -> None:
+        """Remove the folder; if something went wrong, which is more than to be told to end, that can be looked into."""
+        if isinstance(error, Exception):
+            self._scratch.keep()
+        else:
+            self._scratch.close()
 
     def _stop(self) -> None:
         """End agents, then the master; whoever stays is killed."""

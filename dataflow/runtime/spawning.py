@@ -2,13 +2,14 @@
 
 Where that is of no use, or does not work, they are new programs, and say themselves what is wrong.
 
-Invariant: every process that has been started is waited for by its `Spawned`; what it leaves behind in its group, which
-the kernel gives to the agent, by the `Spawner`.
+Invariant: every process that has been started is waited for by its `Spawned`; all others that the kernel gives to the
+agent, which are what processes leave behind, and forks that nobody has heard of, by the `Spawner`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import io
 import json
@@ -23,10 +24,14 @@ from typing import Any, Final
 
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.process import ONE_THREAD, READ_WHOLE
+from dataflow.runtime.scratch import Scratch
 from dataflow.transport.generated import control_pb2 as pb
 
-ANSWER_S: Final = 60.0
-"""A fork server that has not answered for so long is ended, in seconds; at first it imports."""
+PATIENCE_S: Final = 20.0
+"""A fork server that says nothing for so long is ended, in seconds: so long it may take to start, and for one import.
+
+It leaves a job most of the time that it has to get ready, to import the same as a new program.
+"""
 
 _TRIES: Final = 2
 
@@ -60,9 +65,17 @@ class Spawned:
 
 
 class Spawner:
-    """Starts the job processes of one agent. Make it on the event loop; `close` it in the end."""
+    """Starts the job processes of one agent, and waits for what its process is given of others that have ended.
+
+    Make it on the event loop; `close` it in the end. Other children of this process are to be waited for elsewhere,
+    or may lose their exit status.
+
+    Attributes:
+        scratch: the folder for what job processes need.
+    """
 
     def __init__(self) -> None:
+        self.scratch = Scratch("agent")
         self._server: subprocess.Popen[bytes] | None = None
         self._asking: socket.socket | None = None
         self._turn = asyncio.Lock()
@@ -92,7 +105,7 @@ class Spawner:
                 answer = await self._ask(request, descriptors)
             if "unfit" in answer:
                 self._unfit.add(answer["unfit"])
-                self.close()
+                self._end_server()
         if "error" in answer:
             raise OSError(answer["error"])
         process = Spawned(answer["process"]) if "process" in answer else _begin(arguments, descriptors)
@@ -100,16 +113,24 @@ class Spawner:
         return process
 
     def reap(self) -> None:
-        """Wait for what processes that have ended have left in their groups, and has ended, too."""
-        for process in [each for each in self._spawned if each.returncode is not None]:
-            try:
-                while os.waitpid(-process.pid, os.WNOHANG)[0]:
-                    pass
-            except ChildProcessError:
-                self._spawned.remove(process)
+        """Wait for what has ended and nobody else waits for, up to the first that somebody does."""
+        if self._server is not None:
+            self._server.poll()
+        self._spawned = [each for each in self._spawned if each.returncode is None]
+        awaited = {each.pid for each in self._spawned}
+        with contextlib.suppress(ChildProcessError):  # there is none
+            while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if found.si_pid in awaited:
+                    return
+                os.waitpid(found.si_pid, 0)
 
     def close(self) -> None:
-        """End the fork server; job processes stay."""
+        """End the fork server and remove the folder, once no job process is left."""
+        self._end_server()
+        self.reap()
+        self.scratch.close()
+
+    def _end_server(self) -> None:
         if self._asking is not None:
             self._asking.close()
         if self._server is not None:
@@ -118,27 +139,31 @@ class Spawner:
         self._asking = self._server = None
 
     async def _ask(self, request: bytes, descriptors: Sequence[int]) -> Mapping[str, Any]:
-        """The answer to a request; empty if the server has died, which is started if there is none."""
-        loop, answer = asyncio.get_running_loop(), b""
+        """The answer to a request; empty if the server has died, which is started if there is none.
+
+        A module at whose import the server says nothing more is unfit for it.
+        """
         asking = self._asking or self._start()
+        answer: Mapping[str, Any] = {}
         wanted, want = os.pipe()
+        importing = ""
         try:
-            async with asyncio.timeout(ANSWER_S):
-                socket.send_fds(asking, [request], [*descriptors, wanted])
-                answer = await loop.sock_recv(asking, _ANSWER_NBYTES)
-            found: Mapping[str, Any] = json.loads(answer or b"{}")
-            if "process" in found:
+            socket.send_fds(asking, [request], [*descriptors, wanted])
+            while "imports" in (said := await _hear(asking)):
+                importing = said["imports"]
+            answer = said
+            if "process" in answer:
                 os.write(want, b"1")
         except TimeoutError:
-            return {"late": True}
+            return {"unfit": importing} if importing else {"late": True}
         except OSError:
-            return {}
+            return {"unfit": importing} if importing else {}
         finally:
             for descriptor in (wanted, want):  # upon which a fork whose answer has not come ends
                 os.close(descriptor)
             if not answer:
-                self.close()
-        return found
+                self._end_server()
+        return answer
 
     def _start(self) -> socket.socket:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -160,6 +185,21 @@ class Spawner:
         ours.setblocking(False)
         self._asking = ours
         return ours
+
+
+async def _hear(server: socket.socket) -> Mapping[str, Any]:
+    """What a fork server says next.
+
+    Raises:
+        TimeoutError: it says nothing.
+        ConnectionError: it has ended.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        said = await asyncio.get_running_loop().sock_recv(server, _ANSWER_NBYTES)
+    if not said:
+        raise ConnectionResetError
+    found: Mapping[str, Any] = json.loads(said)
+    return found
 
 
 def _begin(arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:

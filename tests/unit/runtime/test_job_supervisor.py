@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from zipfile import BadZipFile
 
 import pytest
@@ -22,8 +23,11 @@ NONSENSE = "import os, signal; os.write({control}, bytes([0, 0, 0, 1, 255])); si
 
 @pytest.mark.parametrize("error", [OSError("no process more"), BadZipFile("no archive"), KeyError("graph")])
 def test_master_is_told_whatever_keeps_a_process_from_being_started(error: Exception) -> None:
+    folders = []
+
     class Failing(Spawner):
         async def spawn(self, deploy: pb.Deploy, arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:
+            folders.append(Path(arguments[arguments.index("--folder") + 1]))
             raise error
 
     said: list[pb.AgentMessage] = []
@@ -32,9 +36,14 @@ def test_master_is_told_whatever_keeps_a_process_from_being_started(error: Excep
         said.append(message)
 
     async def scene() -> None:
-        await JobSupervisor("job", pb.Deploy(start=3), say, SystemClock(), Failing()).run()
+        spawner = Failing()
+        await JobSupervisor("job", pb.Deploy(start=3), say, SystemClock(), spawner).run()
+        # So that it goes even if the agent is killed.
+        assert [folder.parent for folder in folders] == [spawner.scratch.path]
+        spawner.close()
 
     asyncio.run(scene())
+    assert not folders[0].parent.exists()
     (message,) = said
     assert (message.exited.job, message.exited.start, message.exited.status) == ("job", 3, CANNOT_START)
     assert str(error) in message.exited.reason
@@ -55,8 +64,10 @@ def test_process_whose_messages_the_agent_cannot_read_is_ended_and_the_master_to
         said.append(message)
 
     async def scene() -> None:
+        spawner = Nonsense()
         async with asyncio.timeout(60):
-            await JobSupervisor("job", pb.Deploy(start=3), say, SystemClock(), Nonsense()).run()
+            await JobSupervisor("job", pb.Deploy(start=3), say, SystemClock(), spawner).run()
+        spawner.close()
 
     asyncio.run(scene())
     (message,) = said

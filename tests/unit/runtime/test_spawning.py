@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -178,7 +179,7 @@ def test_fork_begins_as_a_new_program_where_what_was_imported_would_be_wrong(
     [
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()", 2, 1),
         ("file = open(__file__)", 2, 1),
-        ("import os\nos._exit(3)", 1, 2),
+        ("import os\nos._exit(3)", 2, 1),
     ],
 )
 def test_job_is_a_new_program_where_a_module_cannot_be_imported_ahead(
@@ -249,12 +250,42 @@ def test_fork_that_no_agent_has_heard_of_is_no_job_process(
         while others := [pid for pid in children(os.getpid()) if pid != process.pid and title(pid)]:
             assert not any(" --parent " in title(pid) for pid in others)
             await asyncio.sleep(0.01)
-        for pid in children(os.getpid()):
-            if pid != process.pid:
-                os.waitpid(pid, 0)
         assert agent.end(process, ours) == 0
+        assert children(os.getpid()) == []
 
     play(scene)
+
+
+def test_module_whose_import_takes_too_long_is_left_to_the_jobs_that_need_it_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Spawner):
+        """One whose fork servers say that they import a module, and then nothing more."""
+
+        servers: ClassVar[list[socket.socket]] = []
+
+        def _start(self) -> socket.socket:
+            self._asking, server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._asking.setblocking(False)
+            server.send(json.dumps({"imports": "slow"}).encode())
+            self.servers.append(server)
+            return self._asking
+
+        def _end_server(self) -> None:
+            super()._end_server()
+            for server in self.servers:
+                server.close()
+
+    monkeypatch.setattr("dataflow.runtime.spawning.PATIENCE_S", 0.01)
+
+    async def scene() -> None:
+        agent = Agent(tmp_path, Slow())
+        for _ in range(2):
+            assert agent.end(*await agent.start(deploy("json", "slow"))) == 0
+        assert len(Slow.servers) == 1
+        agent.spawner.close()
+
+    asyncio.run(scene())
 
 
 def test_fork_has_its_session_before_the_agent_knows_of_it(
