@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Protocol
 
+from dataflow.engine.adjusting import tells_of_change
 from dataflow.engine.checkpoints import Resumption, encode
 from dataflow.engine.events import Snapshot
 from dataflow.engine.membership import Members
 from dataflow.errors import BeginAnewError, CheckpointError
 from dataflow.operators_api import Adjustment, Artifact
 from dataflow.reports import NodeStatistics, OperatorReport
+from dataflow.runtime.backlog import Backlog, Kind
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.trouble import LinkBroken, Paused, Trouble
 from dataflow.runtime.wire import CHUNK_NBYTES, members_from_wire, report_to_wire, statistics_to_wire
@@ -90,7 +92,7 @@ class JobRelay:
         explain: Callable[[Exception], tuple[str, str]],
     ) -> None:
         self._reader, self._writer, self._make_driver, self._explain = reader, writer, make_driver, explain
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._backlog = asyncio.get_running_loop(), Backlog(writer)
         self._driver: Driver | None = None
         self._members: asyncio.Future[Members] = self._loop.create_future()
         self._start = asyncio.Event()
@@ -228,12 +230,14 @@ class JobRelay:
     async def _tell_statistics(self, driver: Driver) -> None:
         while True:
             await asyncio.sleep(STATISTICS_S)
-            self._send(pb.ProcessMessage(statistics=statistics_to_wire(await driver.statistics())))
+            self._send(pb.ProcessMessage(statistics=statistics_to_wire(await driver.statistics())), "statistics")
 
     def _report(self, report: OperatorReport | Artifact | Snapshot | Trouble) -> None:
         match report:
             case OperatorReport():
-                self._send(pb.ProcessMessage(report=report_to_wire(report)))
+                # A change of the running job would never be settled without the word of a node.
+                kind: Kind = "must" if tells_of_change(report) else "report"
+                self._send(pb.ProcessMessage(report=report_to_wire(report)), kind)
             case LinkBroken(peer, reason, incarnation):
                 broken = pb.LinkBroken(peer=peer, reason=reason, incarnation=incarnation)
                 self._send(pb.ProcessMessage(link_broken=broken))
@@ -266,12 +270,11 @@ class JobRelay:
             chunk = pb.CheckpointChunk(number=snapshot.number, data=data[start:end], last=end >= len(data))
             self._send(pb.ProcessMessage(checkpoint=chunk))
             await asyncio.sleep(0)  # what `_send` has given to the loop
-            with contextlib.suppress(ConnectionError):
-                await self._writer.drain()
+            await self._backlog.emptied()
 
-    def _send(self, message: pb.ProcessMessage) -> None:
+    def _send(self, message: pb.ProcessMessage, kind: Kind = "must") -> None:
         # From any thread; and always by way of the loop, so that what was said first is sent first.
-        self._loop.call_soon_threadsafe(self._writer.write, pack_frame(message.SerializeToString()))
+        self._loop.call_soon_threadsafe(self._backlog.add, pack_frame(message.SerializeToString()), kind)
 
     async def _next(self) -> pb.ProcessCommand | None:
         frame = await read_frame(self._reader)
@@ -279,7 +282,7 @@ class JobRelay:
 
     async def _close(self) -> None:
         await asyncio.sleep(0)  # what `_send` has given to the loop
+        await self._backlog.close()
         with contextlib.suppress(ConnectionError):
-            await self._writer.drain()
             self._writer.close()
             await self._writer.wait_closed()

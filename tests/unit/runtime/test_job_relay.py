@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -285,6 +286,31 @@ def test_snapshots_are_sent_one_at_a_time_and_before_the_end(capsys: pytest.Capt
 
     converse(talk)
     assert "checkpoint 6 is left out" in capsys.readouterr().out
+
+
+def test_reports_that_an_agent_does_not_take_are_left_out_but_for_those_of_changes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dataflow.runtime.backlog.WAITING_NBYTES", 1 << 10)
+
+    async def talk(agent: Conversation) -> None:
+        agent.tell(DEPLOY, CONNECT, START)
+        while (await agent.hear()).WhichOneof("body") != "report":
+            pass
+        assert agent.driver is not None
+        agent.driver.report(OperatorReport("absorb.adjusted", {"adjustment": 2, "stage": "settled"}))
+        for number in range(100):
+            agent.driver.report(OperatorReport("a.b", {"number": number}))
+        agent.tell(STOP)
+        said = [message.report async for message in until_end(agent) if message.HasField("report")]
+        fields = [json.loads(report.fields_json) for report in said]
+        assert {"adjustment": 2, "stage": "settled"} in fields
+        assert fields[-1] == {"number": 99}
+        assert len(fields) < 50
+        await agent.leave()
+
+    converse(talk)
+    assert "reports left out: the agent could not pass them on" in capsys.readouterr().out
 
 
 async def until_end(agent: Conversation) -> AsyncIterator[pb.ProcessMessage]:
