@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,7 @@ class CheckpointStore:
         manifest: makes the manifest of a checkpoint from its number and its files.
         nodes: without whose files a checkpoint is not whole.
         needed: those of them without which none is whole even if they have left: they hold parts of a whole.
+        inherited: names of those of them that never come back, and whose parts others have then, in no file.
         warn: told of every failure, once until there is a whole checkpoint again.
     """
 
@@ -56,10 +57,12 @@ class CheckpointStore:
         manifest: Callable[[int, tuple[KeptFile, ...]], Manifest],
         nodes: frozenset[int],
         needed: frozenset[int] = frozenset(),
+        inherited: Mapping[int, str] | None = None,
         warn: Callable[[str], None],
     ) -> None:
         self._folder, self._keep, self._manifest, self._warn = folder, keep, manifest, warn
         self._since, self._needed = dict.fromkeys(nodes, -1), needed
+        self._inherited, self._gone = inherited or {}, set[int]()
         self._writing: dict[int, _Writing] = {}
         self._files: dict[int, dict[int, KeptFile]] = {}
         self._failed: set[int] = set()
@@ -70,6 +73,8 @@ class CheckpointStore:
         """Take the next bytes of a node's file of a checkpoint; a node sends one file after the other."""
         if node in self._since:
             self._since[node] = min(self._since[node], number)
+        if self._is_hopeless(number):
+            return
         self._limit(number)
         if number <= self._newest or number in self._failed:
             return
@@ -95,6 +100,9 @@ class CheckpointStore:
                 self._finish(number)
             except OSError as error:
                 self._fail(number, error)
+        if node in self._inherited and node not in self._gone:
+            self._gone.add(node)
+            self._give_up(self._inherited[node])
 
     def join(self, node: int) -> None:
         """Expect files of a node from the first on that it sends: until it has caught up it makes none."""
@@ -118,6 +126,25 @@ class CheckpointStore:
             missing = self.expected(begun[0]) - self._files.get(begun[0], {}).keys()
             lacking = ", ".join(map(str, sorted(missing)))
             self._fail(begun[0], CheckpointError(f"nodes have sent nothing while others went on: {lacking}"))
+
+    def _is_hopeless(self, number: int) -> bool:
+        """Whether a checkpoint lacks what a node held that never comes back."""
+        return not self._gone <= self._files.get(number, {}).keys()
+
+    def _give_up(self, name: str) -> None:
+        """Keep no more checkpoints, but for those that need nothing more of the node of this name."""
+        for node in [node for node, writing in self._writing.items() if self._is_hopeless(writing.number)]:
+            self._failed.add(self._writing[node].number)
+            self._drop(node)
+        self._failed |= {number for number in self._files if self._is_hopeless(number)}
+        self._files = {number: files for number, files in self._files.items() if number not in self._failed}
+        for number in self._failed:
+            self._clear(number)
+        what = (
+            f"no more checkpoints are kept in {self._folder.place}: node {name} is gone, and others have what it held"
+        )
+        fix = f"cancel it, and ako resume goes on from checkpoint {self._newest}" if self._newest >= 0 else "begin anew"
+        self._warn(f"{what}, but no file; the job goes on. To have more, {fix}")
 
     def _complete(self, node: int, writing: _Writing) -> None:
         """Give a file its name, and finish its checkpoint if that is whole now."""

@@ -166,6 +166,35 @@ def test_store_without_a_needed_node_that_has_left_is_not_whole(tmp_path: Path) 
     assert warnings == []
 
 
+def test_store_keeps_no_more_once_a_node_is_gone_whose_part_is_in_no_file_and_says_what_to_do(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    kept = CheckpointStore(
+        LocalFolder(tmp_path, QuickDisk()),
+        keep=3,
+        manifest=manifest,
+        nodes=frozenset(range(NODES)),
+        needed=frozenset(range(NODES)),
+        inherited={0: "left", 1: "right"},
+        warn=warnings.append,
+    )
+    for number in (1, 2):
+        kept.write(1, number, content(1, number), last=True)
+    kept.write(0, 1, content(0, 1), last=True)
+    kept.write(0, 3, content(0, 3), last=True)
+    kept.leave(1)
+    kept.leave(1)
+    for number in range(3, 30):
+        kept.write(0, number, content(0, number), last=True)
+    assert numbers(LocalFolder(tmp_path)) == [2, 1]
+    kept.write(0, 2, content(0, 2), last=True)
+    assert newest_whole(LocalFolder(tmp_path))[0].number == 2  # all that the node was to give was there before it went
+    (warning,) = warnings
+    assert warning == (
+        f"no more checkpoints are kept in {tmp_path}: node right is gone, and others have what it held, but no file;"
+        " the job goes on. To have more, cancel it, and ako resume goes on from checkpoint 1"
+    )
+
+
 def test_store_without_any_node_of_a_role_is_not_whole(tmp_path: Path) -> None:
     def with_servers(number: int, files: tuple[KeptFile, ...]) -> Manifest:
         return manifest(number, files).model_copy(update={"roles": {"worker": 1, "server": 1}})
