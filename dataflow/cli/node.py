@@ -135,6 +135,7 @@ def drain(
     The node gives the others all that it has begun, so nothing is lost, and gets no more jobs until its `ako node` is
     started anew. This waits until it has left; Ctrl-C ends only the waiting. If a job cannot do without the node, that
     is refused before anything happens; and if the node dies before it has left, or the job fails, the exit code is 1.
+    A tree that a node has left keeps no more checkpoints.
     """
     with connect(master, state_dir) as client:
         parts = _parts(client, name)
