@@ -4,6 +4,7 @@
     ako run examples/resnet20_job.py:parameter_server --nodes 3
     ako run examples/resnet20_job.py:all_to_all consistency=bsp --nodes 2
     ako run examples/resnet20_job.py model=resnet8 data=digits epochs=2 --nodes 2
+    ako run examples/resnet20_job.py:dana rule=dana-dc --nodes 9
 
 A network of depth 6 n + 2: a convolution, three stages of n blocks with 16, 32 and 64 channels, and a linear layer.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import nn
 from torch.nn import functional
 
@@ -21,6 +23,7 @@ from ako_jobs import all_to_all as everybody
 from ako_jobs import parameter_server as servers
 from ako_jobs.config import TrainingConfig
 from ako_jobs.models import INPUTS
+from ako_jobs.update_rules import RuleName
 from dataflow import LogicalGraph
 from operators.dnn import TorchSpec
 
@@ -87,6 +90,28 @@ class ServerConfig(Resnet, servers.Config):
     """Settings under parameter servers."""
 
 
+class DanaConfig(ServerConfig):
+    """Settings of ResNet-20 on CIFAR-10 under an update rule, as in dana.txt, appendix A.5: for any rule the same.
+
+    The rate rises from lr / n over the first epochs. With rule=ssgd and asgd add nesterov=true: "0.9 with NAG".
+
+    Args:
+        rule: how gradients move the servers' weights.
+    """
+
+    rule: RuleName = "dana-slim"
+    lr: float = Field(default=0.1, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    batch: int = Field(default=128, ge=1)
+    weight_decay: float = Field(default=1e-4, ge=0)
+    schedule: Literal["constant", "step", "cosine"] = "step"
+    milestones: str | None = "80,120"
+    epochs: float = Field(default=160, gt=0)
+    warmup: float = Field(default=5, ge=0)
+    warm_start: float = Field(default=0, ge=0, le=1)
+    holdout: float = Field(default=0, ge=0, lt=1)
+
+
 class EverybodyConfig(Resnet, everybody.Config):
     """Settings under all-to-all."""
 
@@ -96,6 +121,10 @@ def build(config: Config) -> LogicalGraph:
 
 
 def parameter_server(config: ServerConfig) -> LogicalGraph:
+    return servers.build(config)
+
+
+def dana(config: DanaConfig) -> LogicalGraph:
     return servers.build(config)
 
 

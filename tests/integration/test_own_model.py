@@ -66,6 +66,23 @@ def test_resnet20_has_the_weights_of_the_paper() -> None:
     assert network.n_statistics == 2 * (7 * 16 + 6 * 32 + 6 * 64) + 3 * 19  # means, variances, 19 counters
 
 
+@pytest.mark.parametrize("rule", ["dana-slim", "dana-zero", "dana-dc", "nag-asgd", "multi-asgd", "lwp"])
+def test_dana_job_has_the_papers_hyperparameters_for_every_rule(rule: str) -> None:
+    found: Any = load_job(f"{RESNET}:dana").config
+    config = found.parse({"rule": rule})
+    told = (config.lr, config.momentum, config.batch, config.weight_decay, config.epochs, config.warmup)
+    assert told == (0.1, 0.9, 128, 1e-4, 160, 5)
+    assert (config.schedule, config.milestone_epochs(), config.gamma) == ("step", (80, 120), 0.1)
+    assert (config.data, config.network().arguments["depth"], config.warm_start, config.holdout) == (
+        "cifar10",
+        20,
+        0,
+        0,
+    )
+    assert [config.server_rule.weight_decay, config.worker_optimizer.weight_decay].count(1e-4) == 1
+    prepare(load_job(f"{RESNET}:dana"), {"rule": rule, "data": "digits", "model": "resnet8"}, 3)
+
+
 @pytest.mark.parametrize(
     ("job", "settings"),
     [

@@ -68,12 +68,15 @@ def test_rule_two_workers_in_turns_at_two_servers_give_the_known_answers(
         assert master(nodes, rule) == pytest.approx([answer] * WEIGHTS, abs=1e-6)
 
 
-def test_easgd_workers_differ_until_the_end_where_all_have_the_centre() -> None:
+@pytest.mark.parametrize("run", DRIVERS)
+def test_easgd_workers_differ_until_the_end_where_all_have_the_centre(
+    run: Callable[[LogicalGraph, int], list[LoadedNode]],
+) -> None:
     """Two workers in turns, centre c: 1, 1, .985, .97225 for w_0: .9, .825 and w_1: .9, .82275.
 
     w_1 <- .9 - .09 - .15 (.9 - .985) = .82275, c <- .985 + .15 (.9 - .985) = .97225.
     """
-    nodes = in_memory(turns_job(Easgd(alpha=0.15), 4), 3)
+    nodes = run(turns_job(Easgd(alpha=0.15), 4), 3)
     assert master(nodes, Easgd()) == pytest.approx([0.97225] * WEIGHTS, abs=1e-6)
     for replica in replicas(nodes):
         assert replica == pytest.approx([0.97225] * WEIGHTS, abs=1e-6)
