@@ -104,6 +104,7 @@ def build(config: Config) -> LogicalGraph:
         local=config.n_fetch > 1,
         emits="update" if rated else "gradient",
         slack=config.n_fetch - 1,
+        measures=False,
         optimizer=optimizer,
     )
     graph = graph.with_state(

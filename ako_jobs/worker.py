@@ -147,6 +147,7 @@ def add_worker(
     local: bool,
     emits: Literal["gradient", "update"],
     slack: int | None,
+    measures: bool = True,
     optimizer: Sgd | None = None,
     replica: StateElement | None = None,
 ) -> LogicalGraph:
@@ -159,6 +160,7 @@ def add_worker(
         local: whether a worker updates its replica with its own gradients.
         emits: whether gradients leave the workers, or updates.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
+        measures: whether workers measure how stale their gradients are; else whoever applies them does.
         optimizer: what workers make of their gradients; None: the setting's.
         replica: the model on a worker; one that nobody else knows of if None.
     """
@@ -194,6 +196,7 @@ def add_worker(
                 schedule=setting.schedule,
                 optimizer=optimizer,
                 local=local,
+                measures=measures,
                 emits=emits,
                 slack=slack,
                 checkpoints=setting.checkpoints,

@@ -47,7 +47,7 @@ class ClocksState(State):
         }
         self._lowest = dict.fromkeys(self._applied, 0)
         self._span = {origin: 0 if origin == own else span for origin in self._applied}
-        self._first_span = span
+        self._first_span, self._own = span, own
         self._fresh: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._since: dict[int, int] = {}
@@ -86,6 +86,17 @@ class ClocksState(State):
     def lag(self) -> int:
         """Gradients made here beyond those applied of the slowest origin; 0 with nobody else."""
         return max(0, self.made - min(self._waited_for().values(), default=self.made))
+
+    def seen(self) -> dict[int, int]:
+        """By other node that has begun, up to which gradient all cells are applied."""
+        return {
+            origin: low for origin, low in self._lowest.items() if origin != self._own and origin not in self._fresh
+        }
+
+    def newer(self, seen: Mapping[int, int]) -> int:
+        """How many gradients of others have been applied since `seen` was what was."""
+        now = self.seen()
+        return sum(max(0, now.get(origin, low) - low) for origin, low in seen.items())
 
     def furthest(self) -> int:
         """The largest gradient number applied of any cell that an origin answers for."""
@@ -183,7 +194,7 @@ class ClocksState(State):
         """A copy."""
         copy = ClocksState(self.cells, {}, span=self._first_span)
         copy.made, copy.images, copy.rejected = self.made, self.images, self.rejected
-        copy.poisoned = self.poisoned
+        copy.poisoned, copy._own = self.poisoned, self._own
         copy._applied = {origin: applied.copy() for origin, applied in self._applied.items()}
         copy._lowest, copy._span = dict(self._lowest), dict(self._span)
         copy._fresh, copy._last, copy._since = dict(self._fresh), dict(self._last), dict(self._since)

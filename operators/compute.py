@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ class Part(NamedTuple):
         size: images in the whole mini-batch.
         epoch, of_all, readers: see `Batch`.
         lag: gradients of the slowest origin that the weights lack.
+        seen: what of others was in the weights, see `ClocksState.seen`; None where staleness is measured elsewhere.
         replica: (weights,) float32, the step's snapshot, if the gap of its gradient is to be measured.
         poison: what is wrong with the gradient; empty if nothing is.
     """
@@ -50,6 +51,7 @@ class Part(NamedTuple):
     epoch: float
     of_all: int
     lag: int
+    seen: Mapping[int, int] | None = None
     replica: Vector | None = None
     poison: str = ""
     readers: int = 0
@@ -60,9 +62,11 @@ class Compute(Gather):
 
     The parts are added in shard order. Each shard advances a copy of the step's snapshot of the statistics; the mean of
     the copies, weighted by images, becomes the node's. The gradient of an empty mini-batch is 0, whatever the
-    optimizer, and its loss is not a number. The sample `staleness` is how many gradients of the slowest origin, up to
-    this node's own count, were missing from the weights that a gradient was computed on; `gap` and `normalised_gap`,
-    told of some gradients where the replica here is updated, are how far others' updates had moved it meanwhile.
+    optimizer, and its loss is not a number.
+
+    Samples say how stale gradients are: `staleness` how many gradients of the slowest origin, up to this node's own
+    count, were missing from the weights that a gradient was computed on; `lag` how many of others' were applied to the
+    replica meanwhile; and of every eighth gradient `gap` and `normalised_gap` how far these had moved it.
 
     A gradient that is not finite, or whose loss is not, changes nothing here and leaves as a zero gradient of its
     number, with the sample `poisoned_gradients`; the optimizer does not see it, and its loss is not a number.
@@ -72,6 +76,7 @@ class Compute(Gather):
         schedule: learning rate of each gradient.
         optimizer: makes of each gradient the direction that takes its place in all that follows.
         local: whether the replica here is updated.
+        measures: whether staleness is measured here, where the replica is to which others' gradients are applied.
         emits: what leaves: the gradient, or the update, which is the learning rate times the gradient.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
         checkpoints: when the node's state is kept; never if None.
@@ -82,6 +87,7 @@ class Compute(Gather):
     schedule: Schedule
     optimizer: Sgd = Sgd()
     local: bool = True
+    measures: bool = True
     emits: Literal["gradient", "update"] = "update"
     slack: int | None = None
     checkpoints: Checkpoints | None = None
@@ -126,11 +132,21 @@ class Compute(Gather):
             seed=self._seed(batch, node) if model.random else 0,
         )
         workspaces.append(workspace)
-        look = self.local and (clocks.made + 1) % GAP_EVERY == 0
-        kept = replica if look and batch.shard == 0 else None
-        size, seen, lag = batch.size, len(batch.images), clocks.lag()
-        wrong = poison(batch, loss, gradient)
-        return Part(gradient, advanced, seen, loss, size, batch.epoch, batch.of_all, lag, kept, wrong, batch.readers)
+        measures = self.measures and batch.shard == 0
+        return Part(
+            gradient,
+            advanced,
+            len(batch.images),
+            loss,
+            batch.size,
+            batch.epoch,
+            batch.of_all,
+            clocks.lag(),
+            seen=clocks.seen() if measures else None,
+            replica=replica if measures and (clocks.made + 1) % GAP_EVERY == 0 else None,
+            poison=poison(batch, loss, gradient),
+            readers=batch.readers,
+        )
 
     def merge(
         self,
@@ -147,7 +163,7 @@ class Compute(Gather):
             total += part.gradient
         size = parts[0].size
         loss = sum(part.loss for part in parts) / max(1, size)
-        number, before = clocks.made + 1, parts[0].replica
+        number = clocks.made + 1
         wrong = next(
             (part.poison for part in parts if part.poison), "" if math.isfinite(loss) else f"the loss is {loss}"
         )
@@ -156,7 +172,7 @@ class Compute(Gather):
             self._bear(wrong, number, clocks, replica, node)
             total.fill(0.0)
             yield Sample("poisoned_gradients", 1.0)
-        apart = Staleness() if before is None or wrong else measured(total, before, replica.current)
+        stale = self._staleness(parts[0], total, replica, clocks, measured_gap=not wrong)
         rate = self.schedule.at(number, node.size)
         seen = [part for part in parts if part.images and not wrong]
         if seen and seen[0].statistics.size:
@@ -171,8 +187,9 @@ class Compute(Gather):
             replica.descend(total, rate, scale=self.emits == "update")
         elif self.emits == "update":
             total *= np.float32(rate)
-        yield Sample("staleness", float(parts[0].lag))
-        yield from apart.samples()
+        if self.measures:
+            yield Sample("staleness", float(parts[0].lag))
+        yield from stale.samples()
         clocks.made = number
         clocks.images += parts[0].of_all
         yield self.gradients(Gradient(number, total))
@@ -180,6 +197,17 @@ class Compute(Gather):
         due = self.checkpoints.due(number - 1, number, node.size) if self.checkpoints else None
         if due is not None:
             yield Checkpoint(due)
+
+    def _staleness(
+        self, part: Part, gradient: Vector, replica: VectorState, clocks: ClocksState, *, measured_gap: bool
+    ) -> Staleness:
+        """How stale a gradient is whose first part is `part`, as far as it is to be told."""
+        if part.seen is None:
+            return Staleness()
+        lag = clocks.newer(part.seen)
+        if part.replica is None or not measured_gap:
+            return Staleness(lag)
+        return measured(gradient, part.replica, replica.current, lag)
 
     def _bear(self, wrong: str, number: int, clocks: ClocksState, replica: VectorState, node: NodeContext) -> None:
         """Go on after a poisoned gradient, unless there were too many of them or no other can come.

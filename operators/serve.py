@@ -23,7 +23,7 @@ from operators.messages import Fragment, Vector, Weights
 from operators.quarantine import check_shard, compile_check, refused, zeros
 from operators.schedule import Schedule
 from operators.served import Served, ServedState
-from operators.staleness import Staleness
+from operators.staleness import FRESH, UNKNOWN, Staleness
 from operators.vector_state import VectorState
 
 Cells = tuple[int, int]
@@ -293,13 +293,19 @@ class ServeMean(Operator):
         weights = shard.values[self.layout.weights(*cells)]
         weights -= mean.values * np.float32(rate)
         check_shard(weights, f"step {mean.number}", node)
-        yield from self._answer(cells, mean.contributors, mean.number, shard, node)
+        yield from self._answer(cells, mean.contributors, mean.number, shard, node, FRESH)
 
     def _answer(
-        self, cells: Cells, workers: Sequence[int], number: int, shard: VectorState, node: NodeContext
+        self,
+        cells: Cells,
+        workers: Sequence[int],
+        number: int,
+        shard: VectorState,
+        node: NodeContext,
+        stale: Staleness = UNKNOWN,
     ) -> Emissions:
         pushed = dict.fromkeys(workers, number)
-        yield from map(self.weights, answers(self.layout, cells, pushed, shard, node))
+        yield from map(self.weights, answers(self.layout, cells, pushed, shard, node, stale=stale))
 
 
 def due(
@@ -319,6 +325,7 @@ def answers(
     shard: VectorState,
     node: NodeContext,
     served: Served | None = None,
+    stale: Staleness = UNKNOWN,
 ) -> Iterator[Weights]:
     """Weights now, for every worker in `pushed`, with the number of its last gradient in them.
 
@@ -332,14 +339,12 @@ def answers(
         shard: the server's.
         node: the server.
         served: these cells; None: workers are given the shard's weights.
+        stale: how stale their gradients were, if `served` does not say so.
     """
     weights, values = shard.values[layout.weights(*cells)], None
     for worker, number in pushed.items():
         if served:
-            values, stale = served.answer(weights, worker, values), served.staleness.get(worker, _UNKNOWN)
+            values, stale = served.answer(weights, worker, values), served.staleness.get(worker, UNKNOWN)
         else:
-            values, stale = weights.copy() if values is None else values, _UNKNOWN
+            values = weights.copy() if values is None else values
         yield Weights(worker, node.index, *cells, clock=number, values=values, **stale._asdict())
-
-
-_UNKNOWN = Staleness()

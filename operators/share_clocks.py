@@ -20,14 +20,14 @@ class ShareClocksState(ClocksState):
     """Clocks of one node of a tree: how far others let it go on (3.5).
 
     `bound` is the number of gradients that it must not be `slack` beyond; `oldest` that of the slowest other node's
-    that are in its belief.
+    that are in its belief, `foreign` how many of all others' are.
     """
 
     def __init__(self) -> None:
         """Nothing is made, and nobody is waited for."""
         super().__init__(1, {})
         self.bound = FAR
-        self.oldest = 0
+        self.oldest = self.foreign = 0
 
     def follow(self, sharing: Sharing, consistency: Consistency, rounds: int) -> None:
         """Bring the clocks up to date with what is known.
@@ -42,13 +42,13 @@ class ShareClocksState(ClocksState):
         """
         places = list(sharing.others)
         self.oldest = int(sharing.counts[places].min(initial=FAR))
+        self.foreign = int(sharing.counts.sum() - sharing.counts[sharing.node])
         if consistency == "bsp":
             self.bound = rounds
         elif consistency == "ssp":
             self.bound = int(sharing.known[0, places].min(initial=FAR))
         elif consistency == "assp":
-            foreign = int(sharing.counts.sum() - sharing.counts[sharing.node])
-            self.bound = int(sharing.known[1, places].min(initial=FAR)) - foreign
+            self.bound = int(sharing.known[1, places].min(initial=FAR)) - self.foreign
 
     def slowest(self) -> float:
         """The number of gradients that this node must not be far beyond."""
@@ -57,6 +57,10 @@ class ShareClocksState(ClocksState):
     def lag(self) -> int:
         """Gradients made here beyond those of the slowest other node that are in the belief."""
         return max(0, self.made - self.oldest)
+
+    def seen(self) -> dict[int, int]:
+        """Gradients of all others in the belief, as of one node."""
+        return {0: self.foreign}
 
     def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
         """Go on behind the last gradient; until the neighbours have spoken, as if all others were as far."""
@@ -67,6 +71,7 @@ class ShareClocksState(ClocksState):
         """A copy."""
         copy = ShareClocksState()
         copy.made, copy.images, copy.bound, copy.oldest = self.made, self.images, self.bound, self.oldest
+        copy.foreign = self.foreign
         return copy
 
 

@@ -31,6 +31,11 @@ class Staleness(NamedTuple):
         yield from (Sample(name, float(value)) for name, value in self._asdict().items() if value is not None)
 
 
+UNKNOWN = Staleness()
+FRESH = Staleness(0, 0.0, 0.0)
+"""Of a gradient that is applied to the weights that it was computed on, as those of synchronous workers."""
+
+
 def measured(gradient: Vector, computed_on: Vector, applied_to: Vector, lag: int | None = None) -> Staleness:
     """The staleness of a gradient with its gaps, but those that are no numbers in float32: of a training that diverges.
 

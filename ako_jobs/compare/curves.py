@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,8 @@ class Rates:
         staleness: of the gradients of the stretch; NaN where there were none.
         gap: how far the replicas were apart, root mean square; NaN where it was not measured.
         gradient_gap: how far weights moved until a gradient was applied, likewise.
+        normalised_gap: the same over the gradient's norm.
+        lag: updates until a gradient was applied, likewise.
     """
 
     time_s: Floats
@@ -44,6 +46,8 @@ class Rates:
     staleness: Floats
     gap: Floats
     gradient_gap: Floats
+    normalised_gap: Floats
+    lag: Floats
 
 
 def accuracies(record: Record) -> Accuracies:
@@ -74,7 +78,7 @@ def rates(record: Record) -> Rates:
 
     if not points or times[-1] <= 0:
         nothing = np.empty(0)
-        return Rates(nothing, nothing, nothing, nothing, nothing, nothing)
+        return Rates(*[nothing] * len(fields(Rates)))
     return Rates(
         time_s=(edges[:-1] + edges[1:]) / 2,
         sending=gained("sent_nbytes") / length_s / nodes,
@@ -82,6 +86,8 @@ def rates(record: Record) -> Rates:
         staleness=mean("staleness", "stale_gradients"),
         gap=mean("gap", "gaps"),
         gradient_gap=mean("gradient_gap", "gapped_gradients"),
+        normalised_gap=mean("normalised_gap", "normalised_gradients"),
+        lag=mean("lag", "lagged_gradients"),
     )
 
 

@@ -113,15 +113,21 @@ def _pictures(pictured: Pictured) -> Iterator[tuple[str, Any]]:
     yield "utilisation_over_time", _over_time(pictured, rates, _utilisation, "time, s", "busy compute tasks, %")
     yield "staleness_over_time", _over_time(pictured, rates, _staleness, "time, s", "staleness, gradients")
     yield "gap_over_time", _over_time(pictured, rates, _gap, "time, s", "gap of the replicas, rms of weights")
-    if any(
-        point.get("gapped_gradients")
-        for found in pictured.records.values()
-        for each in found
-        for point in each["series"]
+    for name, counted, curve, label in (
+        ("lag_over_time", "lagged_gradients", _lag, "lag of gradients, updates"),
+        ("gradient_gap_over_time", "gapped_gradients", _gradient_gap, "gap of gradients"),
+        ("normalised_gap_over_time", "normalised_gradients", _normalised_gap, "gap of gradients / norm"),
     ):
-        yield "gradient_gap_over_time", _over_time(pictured, rates, _gradient_gap, "time, s", "gap of gradients")
+        if _any_told(pictured, counted):
+            yield name, _over_time(pictured, rates, curve, "time, s", label)
     for key in pictured.comparison.sweep:
         yield f"sweep_{key}", _sweep(pictured, key)
+
+
+def _any_told(pictured: Pictured, counted: str) -> bool:
+    """Whether any run's series counts any."""
+    found = (each["series"] for records in pictured.records.values() for each in records)
+    return any(point.get(counted) for series in found for point in series)
 
 
 def _accuracy_s(found: Accuracies) -> tuple[Any, Any]:
@@ -153,6 +159,16 @@ def _gap(found: Rates) -> tuple[Any, Any]:
 def _gradient_gap(found: Rates) -> tuple[Any, Any]:
     known = ~np.isnan(found.gradient_gap)
     return found.time_s[known], found.gradient_gap[known]
+
+
+def _normalised_gap(found: Rates) -> tuple[Any, Any]:
+    known = ~np.isnan(found.normalised_gap)
+    return found.time_s[known], found.normalised_gap[known]
+
+
+def _lag(found: Rates) -> tuple[Any, Any]:
+    known = ~np.isnan(found.lag)
+    return found.time_s[known], found.lag[known]
 
 
 def _panels(count: int, *, width: float = 4.2, height: float = 3.0, **shared: Any) -> tuple[Any, list[Any]]:

@@ -252,6 +252,8 @@ def _summary(result: Result) -> str:
         parts.append(f"{totals['poisoned']:,} poisoned")
     if totals["staleness_mean"] is not None:
         parts.append(f"staleness {totals['staleness_mean']:.1f} (at most {totals['staleness_max']:.0f})")
+    elif totals["lag_mean"] is not None:
+        parts.append(f"lag {totals['lag_mean']:.1f}")
     return "; ".join(parts)
 
 

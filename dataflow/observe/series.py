@@ -27,6 +27,10 @@ class Point:
         gap: the sum of what was found: root mean squares of weights' distances from the mean of all replicas.
         gapped_gradients: of how many gradients a gap is known.
         gradient_gap: the sum of these: root mean squares of how far weights moved until a gradient was applied.
+        lagged_gradients: of how many gradients a lag is known.
+        lag: the sum of these: updates in between.
+        normalised_gradients: of how many gradients a normalised gap is known.
+        normalised_gap: the sum of these: gaps over the norms of their gradients.
     """
 
     time_s: float
@@ -40,6 +44,10 @@ class Point:
     gap: float
     gapped_gradients: int = 0
     gradient_gap: float = 0.0
+    lagged_gradients: int = 0
+    lag: float = 0.0
+    normalised_gradients: int = 0
+    normalised_gap: float = 0.0
 
 
 @dataclass
@@ -77,6 +85,7 @@ class Series:
         self._told.clear()
         nodes = self._newest.values()
         stale, apart, gapped = (_samples(nodes, name) for name in (".staleness", ".rms", ".gap"))
+        lagged, normalised = (_samples(nodes, name) for name in (".lag", ".normalised_gap"))
         self.points.append(
             Point(
                 time_s=self._time_s,
@@ -90,6 +99,10 @@ class Series:
                 gap=sum(sample.total for sample in apart),
                 gapped_gradients=sum(sample.count for sample in gapped),
                 gradient_gap=sum(sample.total for sample in gapped),
+                lagged_gradients=sum(sample.count for sample in lagged),
+                lag=sum(sample.total for sample in lagged),
+                normalised_gradients=sum(sample.count for sample in normalised),
+                normalised_gap=sum(sample.total for sample in normalised),
             )
         )
 

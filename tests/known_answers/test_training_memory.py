@@ -103,6 +103,33 @@ def test_workers_tell_how_stale_their_gradients_were() -> None:
         assert samples["load.normalised_gap"].count == samples["load.gap"].count == samples["load.lag"].count // 8
 
 
+@pytest.mark.parametrize(
+    ("topology", "settings", "waits"),
+    [
+        ("ako", {"p": 1, "tau": 4}, False),
+        ("all_to_all", {"consistency": "async"}, False),
+        ("sparse", {"consistency": "async"}, False),
+        ("tree", {}, False),
+        ("all_to_all", {"consistency": "bsp"}, True),
+        ("parameter_server", {"consistency": "bsp"}, True),
+    ],
+)
+def test_every_topology_tells_lag_gap_and_normalised_gap(topology: str, settings: dict[str, Any], waits: bool) -> None:
+    """Three workers, in random order: others' gradients come while one is computed, or none if all wait for all."""
+    nodes = 4 if topology == "parameter_server" else 3
+    plan = compile_graph(job(topology, epochs=1, **settings), nodes, seed=BASE["seed"])
+    driver = MemoryDriver(plan, order=np.random.default_rng(0))
+    driver.execute()
+    samples = [engine.statistics().samples for engine in driver.engines[:3]]
+    operator = "load" if topology == "parameter_server" else "compute"
+    for told in samples:
+        lag, gap, normalised = (told[f"{operator}.{name}"] for name in ("lag", "gap", "normalised_gap"))
+        assert (lag.maximum, gap.maximum, normalised.maximum) == (0, 0, 0) if waits else lag.maximum >= 1
+        assert (gap.maximum > 0) is (normalised.maximum > 0) is not waits
+        assert lag.total / lag.count < 3
+        assert 0 < gap.count <= lag.count
+
+
 @pytest.mark.parametrize("consistency", ["ssp", "async"])
 def test_one_sparse_worker_is_sgd_with_error_feedback_bit_for_bit(consistency: str) -> None:
     result = run(job("sparse", codec="threshold:tau=0.03", consistency=consistency), 1)

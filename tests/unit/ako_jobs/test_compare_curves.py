@@ -31,7 +31,10 @@ def test_rates_gap_of_gradients_is_the_mean_of_those_measured_in_a_stretch() -> 
     told = record()
     for point, (count, total) in zip(told["series"], ((2, 1.0), (2, 1.0), (4, 4.0)), strict=True):
         point.update(gapped_gradients=count, gradient_gap=total)
+        point.update(lagged_gradients=count, lag=2 * total, normalised_gradients=count, normalised_gap=3 * total)
     np.testing.assert_allclose(rates(told).gradient_gap, [0.5, 1.5, 1.5])
+    np.testing.assert_allclose(rates(told).lag, [1, 3, 3])
+    np.testing.assert_allclose(rates(told).normalised_gap, [1.5, 4.5, 4.5])
 
 
 def test_rates_staleness_where_no_gradient_was_made_is_unknown() -> None:

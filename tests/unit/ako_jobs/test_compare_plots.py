@@ -51,6 +51,13 @@ def test_draw_gaps_of_gradients_where_there_are_any(tmp_path: Path) -> None:
     assert drawn(comparison(seeds=1, target=None), tmp_path, told, record()) == {*ALWAYS, "gradient_gap_over_time"}
 
 
+def test_draw_lags_and_normalised_gaps_where_there_are_any(tmp_path: Path) -> None:
+    told = record()
+    told["series"][-1].update(lagged_gradients=2, lag=1.0, normalised_gradients=1, normalised_gap=0.5)
+    new = {"lag_over_time", "normalised_gap_over_time"}
+    assert drawn(comparison(seeds=1, target=None), tmp_path, told, record()) == {*ALWAYS, *new}
+
+
 def test_draw_runs_without_series_leave_pictures_empty(tmp_path: Path) -> None:
     silent = {**record(), "series": [], "links": []}
     assert drawn(comparison(seeds=1), tmp_path, silent, silent) == {*ALWAYS, "time_to_target"}

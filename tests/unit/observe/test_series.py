@@ -14,6 +14,7 @@ def told(node: int, steps: int) -> NodeStatistics:
         samples={
             "compute.staleness": SampleStatistics(steps, 2.0 * steps, 9.0, 1.0),
             "divergence.rms": SampleStatistics(2, 0.5 * steps, 9.0, 1.0),
+            "load.lag": SampleStatistics(steps, 3.0 * steps, 9.0, 1.0),
             "load.gap": SampleStatistics(steps, 0.25 * steps, 9.0, 1.0),
             "load.normalised_gap": SampleStatistics(steps, 5.0, 9.0, 1.0),
             "compute.other": SampleStatistics(1, 5.0, 5.0, 5.0),
@@ -39,6 +40,10 @@ def test_series_point_is_what_all_nodes_had_done_when_one_tells_again() -> None:
             gap=3.0,
             gapped_gradients=6,
             gradient_gap=1.5,
+            lagged_gradients=6,
+            lag=18.0,
+            normalised_gradients=6,
+            normalised_gap=10.0,
         )
     ]
     series.close()

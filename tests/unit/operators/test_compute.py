@@ -293,7 +293,9 @@ def test_compute_tells_every_eighth_gradient_how_far_others_moved_the_replica_me
         part = compute.part(*shards(1, step=step))
         compute.states["replica"].values[:] += np.float32(0.25)
         norm = float(np.linalg.norm(part.gradient))
-        told.append([effect for effect in compute.merge([part]) if isinstance(effect, Sample)][1:])
+        samples = [effect for effect in compute.merge([part]) if isinstance(effect, Sample)]
+        assert [each.name for each in samples[:2]] == ["staleness", "lag"]
+        told.append(samples[2:])
         if step % GAP_EVERY == GAP_EVERY - 1:
             gap, normalised = told[-1]
             assert (gap.name, gap.value) == ("gap", pytest.approx(0.25, rel=1e-5))
@@ -301,10 +303,22 @@ def test_compute_tells_every_eighth_gradient_how_far_others_moved_the_replica_me
     assert [len(each) for each in told] == 2 * [*[0] * (GAP_EVERY - 1), 2]
 
 
-def test_compute_that_does_not_update_its_replica_measures_no_gap():
-    compute = make(local=False, emits="gradient")
+def test_compute_whose_gradients_are_applied_elsewhere_measures_no_staleness():
+    compute = make(local=False, emits="gradient", measures=False)
     told = [effect for step in range(GAP_EVERY) for effect in compute.send(*shards(1, step=step))]
-    assert [effect.name for effect in told if isinstance(effect, Sample)] == ["staleness"] * GAP_EVERY
+    assert [effect.name for effect in told if isinstance(effect, Sample)] == []
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_compute_lag_counts_gradients_of_others_applied_while_one_was_computed(local):
+    compute = make(origins=(1, 2), local=local)
+    clocks = compute.states["clocks"]
+    clocks.advance(1, slice(0, 2), 0, 5)
+    part = compute.part(shards(1)[0])
+    clocks.advance(1, slice(0, 2), 5, 7)
+    clocks.advance(2, slice(0, 2), 0, 1)
+    clocks.advance(2, slice(0, 1), 1, 4)  # to some cells only
+    assert Sample("lag", 3.0) in compute.merge([part])
 
 
 @pytest.mark.parametrize("local", [True, False])
