@@ -12,6 +12,7 @@ from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.quantities import duration
+from operators.enrol import Enrol, Stay
 from operators.neighbours import Absorb, Push, PushMean, ReceiveContributions, SendContributions
 from operators.pulling import Attend
 from operators.share_clocks import ShareClocks
@@ -88,15 +89,40 @@ class Config(CodecConfig):
             message = "bsp tells a round once it is complete; leave out flow=period, or use another consistency"
         elif self.flow != "period" and self.period != type(self).model_fields["period"].default:
             message = "period is for flow=period; add flow=period, or leave out period"
+        elif self.max_nodes is not None and not self._is_plain:
+            message = (
+                "nodes join a tree only with consistency=eventual, flow=newest and waves=neighbours, and without codec"
+                " and then; leave out max_nodes, or use these"
+            )
         if message:
             raise ValueError(message)
         return self
+
+    @property
+    def _is_plain(self) -> bool:
+        """See `SharedReplica.grows`."""
+        told = (self.consistency, self.flow, self.waves) == ("eventual", "newest", "neighbours")
+        return told and self.then is None and self.parsed_codec is None
 
 
 def build(config: Config) -> LogicalGraph:
     """The graph: a worker's updates go into its own sum; sums of sides of the tree go from neighbour to neighbour."""
     setting = Setting.of(config)
     bsp = config.consistency == "bsp"
+    replica = SharedReplica(
+        model=setting.model,
+        warm_start=setting.warm_start,
+        topology=parse_topology(config.topology),
+        then=None if config.then is None else parse_topology(config.then),
+        layout=setting.layout,
+        consistency=config.consistency,
+        flow=config.flow,
+        every=config.n_sync,
+        waves=config.waves,
+        codec=config.parsed_codec,
+        layers=setting.layers,
+        rate=setting.schedule,
+    )
     graph = add_worker(
         LogicalGraph(name="tree").with_role("worker"),
         setting,
@@ -104,25 +130,24 @@ def build(config: Config) -> LogicalGraph:
         local=not bsp,
         emits="gradient" if bsp else "update",
         slack={"bsp": 0, "ssp": config.bound - 1, "assp": config.bound - 1, "eventual": None}[config.consistency],
-        replica=SharedReplica(
-            model=setting.model,
-            warm_start=setting.warm_start,
-            topology=parse_topology(config.topology),
-            then=None if config.then is None else parse_topology(config.then),
-            layout=setting.layout,
-            consistency=config.consistency,
-            flow=config.flow,
-            every=config.n_sync,
-            waves=config.waves,
-            codec=config.parsed_codec,
-            layers=setting.layers,
-            rate=setting.schedule,
-        ),
+        replica=replica,
     )
     push = PushMean(schedule=setting.schedule) if bsp else Push(every=config.n_sync, change_after=config.change_after)
     period_s = duration(config.period) if config.flow == "period" else 0.0
     graph = finish_after(add_sharing(graph, push, Absorb(period_s=period_s)), "absorb")
+    if replica.grows:
+        return add_joining(graph)
     return graph.with_operator("attend", Attend(), role="worker").connect("absorb.finished", "attend")
+
+
+def add_joining(graph: LogicalGraph) -> LogicalGraph:
+    """`graph` whose workers share over a tree that others may join; they have state ``roll`` and ``course``, too."""
+    return (
+        graph.with_operator("enrol", Enrol(), role="worker")
+        .with_operator("stay", Stay(), role="worker")
+        .connect("absorb.arrived", "enrol")
+        .connect("stay", "hear", route=Route.BY_DESTINATION, loopback=True)
+    )
 
 
 def add_sharing(graph: LogicalGraph, push: Push, absorb: Absorb) -> LogicalGraph:

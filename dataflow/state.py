@@ -128,6 +128,11 @@ class StateElement(BaseModel):
         """
         return ""
 
+    @property
+    def grows(self) -> bool:
+        """Whether a node may join those that have a part, or come back, while they go on; only for ``SUMMED``."""
+        return False
+
     def create(self, node: NodeContext) -> State:
         """The live element on `node`.
 

@@ -24,6 +24,9 @@ UNKNOWN: Final = -1
 FAR: Final = int(np.iinfo(np.int64).max // 2)
 """Updates made by a node that makes no more: as many as anybody may wait for."""
 
+LIFE: Final = 1 << 40
+"""What is known of a node's updates goes on from a higher multiple of this, beyond `FAR`, each time it is started."""
+
 
 class Total(NamedTuple):
     """A sum of updates, (weights,) float32, and how many of each node's are in it, (nodes,) int64."""
@@ -42,8 +45,9 @@ class Contribution(Message):
         number: of the sum on this edge, from 1; 0 without one.
         heard: number of the newest sum that came the other way.
         final: the sum changes no more.
-        word: empty for what belongs to an edge; else see `operators.survivors`.
-        about: the node that a word is about.
+        word: empty for what belongs to an edge; else see `operators.survivors` and `operators.newcomers`, whose words
+            have what they tell in the arrays, too.
+        about: the place of a node that a word is about.
         stamp: grows with whatever changes in the sender's belief: it tells which of its sums is the newest.
         basis: (2, k) its other neighbours, and the number of the newest sum of each that is in this one; `UNKNOWN` of
             one in whose place a sum of another is.
@@ -51,7 +55,7 @@ class Contribution(Message):
         start, stop: cells of the model's `Layout`; equal without a sum.
         last: these are the sum's last cells.
         counts: (nodes,) updates in the sum by the node that made them, with its last cells; else of no elements.
-        known: (2, nodes) for each node, updates in its x and in its belief, as far as the sender knows.
+        known: (2, nodes) for each node, updates in its x and in its belief, as far as the sender knows; see `LIFE`.
         values: (weights of the cells,) float32; or uint8, what a codec made of their change since the sum before.
     """
 
@@ -130,6 +134,13 @@ class Side:
     kept: dict[int, Total] = field(default_factory=dict)
     used: dict[int, Mapping[int, int]] = field(default_factory=dict)
     held: frozenset[int] = frozenset()
+
+
+def updates_of(known: int) -> int:
+    """Of what is known of a node: how many updates it has made in this life; `FAR` if it makes no more."""
+    if known <= FAR:
+        return known
+    return FAR if known % LIFE == LIFE - 1 else known % LIFE
 
 
 def together(parts: Iterable[Total]) -> Total:

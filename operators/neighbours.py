@@ -10,10 +10,11 @@ from dataflow.operators_api import Adjusted, Adjustment, Emissions, EndOfData, O
 from dataflow.ports import BoundOut, In, Out
 from dataflow.state import Writes
 from operators.contribution import Contribution
+from operators.enrol import Arrived
 from operators.messages import Gradient, Progress
 from operators.schedule import Schedule
 from operators.share_clocks import ShareClocksState
-from operators.shared_replica import edges_among
+from operators.shared_replica import edges_among, members_at_start
 from operators.shared_replica_state import Notice, SharedReplicaState
 from operators.topology import Topology
 
@@ -129,16 +130,18 @@ class Absorb(Operator):
     notices = Out(Notice)
     finished = Out(Progress)
     adjusted = Out(Adjusted, reported=True)
+    arrived = Out(Arrived)
     replica = Writes()
     clocks = Writes()
 
     def process(self, contribution: Contribution, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         """Who is to be told, once the neighbour has told all."""
         if replica.over:
-            return
-        if replica.hear(contribution):
+            yield EndOfData()
+        elif replica.hear(contribution):
             yield from self._react(replica, clocks)
         else:
+            yield from self._tell_arrivals(replica)
             yield from _tell(self.adjusted, replica)
 
     def on_adjust(
@@ -149,7 +152,7 @@ class Absorb(Operator):
             return
         if adjustment.stage == "prepare":
             try:
-                edges = edges_among(Topology.model_validate_json(adjustment.text), node.members[self.role])
+                edges = edges_among(Topology.model_validate_json(adjustment.text), members_at_start(node, self.role))
             except (ConfigError, ValidationError) as error:
                 replica.refuse(adjustment.number, " ".join(str(error).split()))
             else:
@@ -174,6 +177,14 @@ class Absorb(Operator):
             replica.lose(node)
             yield from self._react(replica, clocks)
 
+    def on_joined(self, node: int, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
+        """Say whether a node that has come may join this one, or where this one means to join."""
+        if replica.over:
+            yield EndOfData()  # else the one that has come would wait for this one, and this one for it
+        else:
+            replica.greet(node)
+            yield from self._react(replica, clocks)
+
     def on_end(self, replica: SharedReplicaState) -> Emissions:
         """Pull: nobody has anything more to tell; if others go on without this node, give them all that it has."""
         replica.pull()
@@ -181,10 +192,15 @@ class Absorb(Operator):
 
     def _react(self, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         yield from map(self.notices, replica.react(clocks))
+        yield from self._tell_arrivals(replica)
         yield from _tell(self.adjusted, replica)
         if replica.over:
             replica.pull()
             yield EndOfData()
+
+    def _tell_arrivals(self, replica: SharedReplicaState) -> Emissions:
+        for node, number, images, late in replica.arrivals():
+            yield self.arrived(Arrived(node, number, images, late))
 
 
 def _tell(port: BoundOut[Adjusted], replica: SharedReplicaState) -> Emissions:

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from operators.contribution import FAR, UNKNOWN, Side, Told, Total
+from operators.contribution import FAR, LIFE, UNKNOWN, Side, Told, Total, updates_of
 from operators.messages import Vector
 
 Waves = Literal["neighbours", "root"]
@@ -40,6 +40,7 @@ class Sharing:
         keeps: whether sums are kept from which its neighbours and it can rebuild what one of them held that dies.
         epoch: of all its edges.
         heard: whether the mirrors, which are empty, are what the neighbours would say.
+        life: how often the node has been started before.
     """
 
     def __init__(
@@ -55,16 +56,22 @@ class Sharing:
         keeps: bool = False,
         epoch: int = 0,
         heard: bool = True,
+        life: int = 0,
     ) -> None:
-        self.node, self.ended = node, False
+        self.node, self.ended, self.quiet = node, False, False
+        """`quiet`: nobody is told any sum: the node has not joined the tree yet."""
+        self._life = FAR + 1 + life * LIFE if life else 0
         self._own = Total(own.values.copy(), own.counts.copy())
         self.waves, self._above, self._eager, self._acknowledges = waves, above, eager, acknowledges
-        self._keeps, self._stamp = keeps, 0
+        self._keeps, self.grows, self._stamp = keeps, False, 0
+        """`grows`: others may come to be behind a neighbour later."""
         self.inherited = self._nothing()
         """This node's share of what dead nodes held."""
         self.known = np.zeros((2, own.counts.size), np.int64)
         self.counts = own.counts.copy()
         """(nodes,) updates in the belief by the node that made them; never written again."""
+        self.ahead = np.zeros(own.counts.size, np.int64)
+        """(nodes,) by how many the number of a node's newest gradient is larger than what is counted of it."""
         self._belief: Total | None = None
         self.sides = {
             neighbour: Side(tuple(nodes), self._nothing(), epoch, heard, owed=epoch > 0)
@@ -182,7 +189,7 @@ class Sharing:
             other: each.received if each.spoken else UNKNOWN for other, each in self.sides.items() if other != neighbour
         }
         side.used[side.sent], side.held = basis, self._held(neighbour)
-        if len(side.behind) > 1:
+        if len(side.behind) > 1 or self.grows:
             side.kept[side.sent] = total
         return Told(side.sent, side.epoch, side.received, final, known, total, self._stamp, basis, side.held)
 
@@ -199,8 +206,8 @@ class Sharing:
 
     def missing(self) -> int:
         """Updates that others are known to have made and that are not in the belief: the staleness gap of the node."""
-        made, have = self.known[0], self.counts
-        return sum(int(made[node] - have[node]) for node in self.others if have[node] < made[node] < FAR)
+        made = {node: updates_of(int(self.known[0, node])) for node in self.others}
+        return sum(max(0, number - int(self.counts[node])) for node, number in made.items() if number < FAR)
 
     def meet(self, neighbour: int, behind: Iterable[int], *, epoch: int, instead_of: int | None = None) -> None:
         """Have a new neighbour, or an old one anew, that is told everything from the start.
@@ -219,6 +226,22 @@ class Sharing:
         told = before is not None
         self.sides[neighbour] = Side(tuple(behind), total, epoch, heard=told, spoken=not told, owed=True, noted=True)
         self._changed(neighbour)
+
+    def host(self, newcomer: int, *, epoch: int) -> None:
+        """Have a neighbour that has joined the tree as a leaf: it has nothing yet, and is told everything."""
+        self.sides[newcomer] = Side((newcomer,), self._nothing(), epoch, owed=True, noted=True)
+        self._changed(newcomer)
+
+    def join(self, host: int, *, epoch: int) -> None:
+        """Have a neighbour that this node means to join, once it has heard it."""
+        self.sides[host] = Side((host,), self._nothing(), epoch, heard=False)
+        self._changed(host)
+
+    def part(self, neighbour: int) -> None:
+        """Have a neighbour no more that has told nothing, or that was told nothing: either has not joined the other."""
+        if self.sides.pop(neighbour, None) is not None:
+            self._release()
+            self._changed(None)
 
     def begin_again(self, behind: Mapping[int, Iterable[int]], *, epoch: int) -> None:
         """Have other neighbours: with x as it is, and mirrors of nothing until they have spoken.
@@ -249,10 +272,14 @@ class Sharing:
 
     def forget(self, node: int, behind: Mapping[int, Iterable[int]]) -> None:
         """Note that a node makes no more updates, and who is behind the neighbours now; others than these are left."""
-        self.known[:, node] = FAR
+        self._make_no_more(node)
+        self.look_around(behind)
+        self._note(None)
+
+    def look_around(self, behind: Mapping[int, Iterable[int]]) -> None:
+        """Hear which nodes are behind the neighbours now; some may be none yet, or any more."""
         for neighbour, side in self.sides.items():
             side.behind = tuple(behind.get(neighbour, side.behind))
-        self._note(None)
 
     def bereave(self, dead: int, *, first: bool, number: int) -> None:
         """Take over a share of what a dead neighbour held; it is no neighbour any more.
@@ -275,15 +302,19 @@ class Sharing:
         elif number:
             told = side.kept[number]
             self.inherited = Total(self.inherited.values - told.values, self.inherited.counts - told.counts)
-        self.known[:, dead] = FAR
-        for other, each in self.sides.items():
-            each.noted |= len(self._held(other)) < len(each.held)
+        self._make_no_more(dead)
+        self._release()
         self._changed(None)
 
     def may_tell(self, neighbour: int) -> bool:
         """Whether there is anything new in a sum for a neighbour, and it may be told now."""
         side = self.sides.get(neighbour)
-        if side is None or not side.owed or not all(other.heard for other in self.sides.values() if other is not side):
+        if (
+            side is None
+            or self.quiet
+            or not side.owed
+            or not all(other.heard for other in self.sides.values() if other is not side)
+        ):
             return False
         if self.is_final_for(neighbour):
             return True
@@ -315,9 +346,23 @@ class Sharing:
         self.counts = self._own.counts + self.inherited.counts
         for side in self.sides.values():
             self.counts += side.total.counts
+        if self._life:
+            made = LIFE - 1 if self.ended else self.counts[self.node]
+            self.known[:, self.node] = self._life + made
+            return
         # The replica does not go back while a new neighbour has not spoken.
         have = self.counts.sum() if self.whole else self.known[1, self.node]
         self.known[:, self.node] = FAR if self.ended else (self._own.counts[self.node], have)
+
+    def _make_no_more(self, node: int) -> None:
+        """Note that a node makes no more updates in this life."""
+        known = int(self.known[0, node])
+        self.known[:, node] = FAR if known <= FAR else known | (LIFE - 1)
+
+    def _release(self) -> None:
+        """Have neighbours hear that their sums are held no more."""
+        for other, each in self.sides.items():
+            each.noted |= len(self._held(other)) < len(each.held)
 
     def _held(self, neighbour: int) -> frozenset[int]:
         """Numbers of a neighbour's sums that are in what others have been told, besides the newest."""

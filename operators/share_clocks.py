@@ -41,7 +41,7 @@ class ShareClocksState(ClocksState):
             rounds: bulk-synchronous rounds whose updates are all in the replica.
         """
         places = list(sharing.others)
-        self.oldest = int(sharing.counts[places].min(initial=FAR))
+        self.oldest = int((sharing.counts + sharing.ahead)[places].min(initial=FAR))
         self.foreign = int(sharing.counts.sum() - sharing.counts[sharing.node])
         if consistency == "bsp":
             self.bound = rounds

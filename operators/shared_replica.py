@@ -14,10 +14,12 @@ from operators.contribution import Total
 from operators.dnn import NetworkSpec
 from operators.layout import Layout
 from operators.messages import Vector
+from operators.newcomers import Newcomers
 from operators.schedule import Schedule
 from operators.share import Sharing, Waves
 from operators.share_clocks import Consistency
 from operators.shared_replica_state import Flow, SharedReplicaState
+from operators.survivors import Survivors
 from operators.topology import Edges, Topology, behind
 from operators.warm_start import WarmStart, initial_weights
 
@@ -63,6 +65,11 @@ class SharedReplica(StateElement):
         plain = self.codec is None and self.flow == "newest" and self.waves == "neighbours"
         return plain and self.consistency != "bsp" and self.then is None
 
+    @property
+    def grows(self) -> bool:
+        """Whether nodes join while the others go on; with a bound, these would wait for one that begins."""
+        return self.rebuilt and self.consistency == "eventual"
+
     def create(self, node: NodeContext) -> SharedReplicaState:
         """The initial weights, by the job's seed, and nothing shared yet."""
         return self.begin(initial_weights(self.model, self.warm_start, node.seed).copy(), node)
@@ -73,19 +80,27 @@ class SharedReplica(StateElement):
         Raises:
             ConfigError: the topology is no tree of so many nodes.
         """
-        members = node.members[self.role]
+        members, life = members_at_start(node, self.role), node.incarnation if self.grows else 0
         edges = edges_among(self.topology, members)
-        sides = behind(edges, node.index)
+        sides = {} if life else behind(edges, node.index)
         sharing = Sharing(
             node.index,
             sides,
-            Total(np.zeros_like(initial), np.zeros(max(members) + 1, np.int64)),
+            Total(np.zeros_like(initial), np.zeros(max(node.members[self.role]) + 1, np.int64)),
             above=next((neighbour for neighbour, nodes in sides.items() if members[0] in nodes), None),
             waves=self.waves,
             eager=self.consistency in ("ssp", "assp"),
             acknowledges=self.consistency != "bsp" and self.flow == "newest",
             keeps=self.rebuilt,
+            life=life,
         )
+        sharing.grows, sharing.quiet = self.grows, life > 0
+        survivors = newcomers = None
+        if self.rebuilt and (self.grows or len(members) > 1):
+            size = max(node.members[self.role]) + 1
+            survivors = Survivors(node.index, members, edges, size=size, life=life)
+        if self.grows and survivors is not None:
+            newcomers = Newcomers(sharing, survivors, node.members[self.role], life)
         if self.codec:
             Residual.compile(self.codec)
         return SharedReplicaState(
@@ -99,9 +114,15 @@ class SharedReplica(StateElement):
             layers=self.layers,
             rate=self.rate,
             edges=edges,
-            members=members if self.rebuilt and len(members) > 1 else (),
             then=None if self.then is None else edges_among(self.then, members),
+            survivors=survivors,
+            newcomers=newcomers,
         )
+
+
+def members_at_start(node: NodeContext, role: str) -> tuple[int, ...]:
+    """The nodes of a role that are there when the job begins."""
+    return tuple(member for member in node.members[role] if member not in node.vacant)
 
 
 def edges_among(topology: Topology, members: Sequence[int]) -> Edges:

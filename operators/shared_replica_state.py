@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
@@ -22,11 +22,13 @@ from operators.contribution import FAR, Contribution, Told, Total
 from operators.edge_codes import EdgeCodes
 from operators.layout import Layout
 from operators.messages import Code, Vector
+from operators.newcomers import WORDS as OF_NEWCOMERS
+from operators.newcomers import Arrival, Newcomers
 from operators.reconfigure import rewire
 from operators.schedule import Schedule
 from operators.share import Sharing
 from operators.share_clocks import Consistency, ShareClocksState
-from operators.survivors import CLAIM, OVER, THROUGH, Claim, Survivors
+from operators.survivors import CLAIM, NOBODY, OVER, THROUGH, Claim, Survivors
 from operators.topology import Edges, behind
 from operators.vector_state import VectorState
 
@@ -66,7 +68,7 @@ class Notice(Message):
 
 
 WORDS: Final = -1
-"""Instead of the number of a sum: words, of `operators.survivors`."""
+"""Instead of the number of a sum: words, of `operators.survivors` and `operators.newcomers`."""
 
 _NO_COUNTS: Final = np.zeros(0, np.int64)
 _NO_VALUES: Final = np.zeros(0, np.float32)
@@ -86,8 +88,9 @@ class SharedReplicaState(VectorState):
         layers: offset at which each layer begins.
         rate: learning rate of gradients, for codes.
         edges: of the tree.
-        members: nodes of the tree, if the others go on when one of them dies; empty if not.
         then: what they are changed to as planned; None if that is nothing.
+        survivors: who is left of the tree, if the others go on when a node dies; None if not.
+        newcomers: who comes, if nodes may join while the others go on; None if not.
     """
 
     def __init__(
@@ -103,8 +106,9 @@ class SharedReplicaState(VectorState):
         layers: tuple[int, ...] = (0,),
         rate: Schedule | None = None,
         edges: Edges = (),
-        members: Sequence[int] = (),
         then: Edges | None = None,
+        survivors: Survivors | None = None,
+        newcomers: Newcomers | None = None,
     ) -> None:
         super().__init__(initial + sharing.belief.values)
         self.sharing = sharing
@@ -126,7 +130,8 @@ class SharedReplicaState(VectorState):
         self._changed_at: int | None = None
         self._alone, self._touched = 0, False
         self._ends = False
-        self._survivors = Survivors(sharing.node, members, edges) if members else None
+        self._survivors, self._newcomers = survivors, newcomers
+        self._reached, self._entered = (0, 0), not sharing.quiet
         self._words: dict[int, list[Contribution]] = {}
         self._ahead: list[Contribution] = []
         self._said = {THROUGH: False, OVER: False}
@@ -157,7 +162,7 @@ class SharedReplicaState(VectorState):
 
     def pull(self) -> float:
         """Make the replica the belief, with the worker's own updates; the norm of the change."""
-        if not self.sharing.whole:
+        if not self.sharing.whole or self.sharing.quiet:
             return 0.0
         self.pulled = self.sharing.counts
         before, after = self.current, self._initial + self.sharing.belief.values
@@ -247,11 +252,13 @@ class SharedReplicaState(VectorState):
         later; otherwise it is made when it can be sent.
         """
         sharing, rounds = self.sharing, self._consistency == "bsp"
+        self._reached = (clocks.made, clocks.images)
         if rounds and sharing.rounds() > self._round:
             self._round = sharing.rounds()
             self.pull()
         if self._survivors is not None:
             self._say_how_far(self._survivors)
+            self._pass_on()
             yield from (Notice(node, WORDS) for node in self._words)
         if sharing.whole:
             clocks.follow(sharing, self._consistency, self._round)
@@ -292,6 +299,8 @@ class SharedReplicaState(VectorState):
     @property
     def over(self) -> bool:
         """Whether nobody has anything to tell this node, nor needs anything of it."""
+        if self._newcomers is not None and self._newcomers.late:
+            return True
         return self.sharing.through if self._survivors is None else self._survivors.over
 
     def lose(self, node: int) -> None:
@@ -300,35 +309,62 @@ class SharedReplicaState(VectorState):
         Raises:
             OperatorError: it has died, and what it held is nowhere else.
         """
-        survivors, side = self._survivors, self.sharing.sides.get(node)
+        survivors = self._survivors
+        if node == self.sharing.node:
+            return  # it says nothing more to itself
         if survivors is None:
             self.sharing.leave(node)
         if survivors is None or survivors.over:
             return
-        if self._rewiring is not None or self._changed_at is not None or (side is not None and not side.heard):
-            what = f"node {node} of the tree has died before it had told a new neighbour all that it has"
-            raise OperatorError(what, fix="ako resume goes on from a checkpoint")
         self._arriving.pop(node, None)
         self._words.pop(node, None)
         self._ahead = [each for each in self._ahead if each.origin != node]
+        if self._newcomers is not None:
+            self._newcomers.leave(node)
+        place, side = survivors.place_of(node), self.sharing.sides.get(node)
+        if place == NOBODY or not survivors.joined:
+            survivors.lose(node, None)
+            return
+        if self._rewiring is not None or self._changed_at is not None or (side is not None and not side.heard):
+            what = f"node {node} of the tree has died before it had told a new neighbour all that it has"
+            raise OperatorError(what, fix="ako resume goes on from a checkpoint")
         mine = None if side is None else Claim(side.stamp, side.basis)
         for other in survivors.lose(node, mine):
-            self._say(other, CLAIM, about=node, claim=mine)
+            self._say(other, CLAIM, about=place, claim=mine)
         self.sharing.forget(node, behind(survivors.tree, self.sharing.node))
         self._take_over(survivors)
+
+    def greet(self, node: int) -> None:
+        """Note that a node has come while the others go on."""
+        if self._newcomers is not None:
+            self._newcomers.greet(node, is_open=self._is_open)
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """Who has joined, or is too late for it, since this was last asked."""
+        if self._newcomers is not None:
+            arrivals, self._newcomers.arrivals = self._newcomers.arrivals, []
+            yield from arrivals
 
     def leave(self) -> Iterator[Notice]:
         """Make the last sums of a node without which the others go on; who is to be told.
 
         They follow on those under way, and hold all that this node has made: what it is, others then share.
         """
-        if self._survivors is None or self._survivors.over:
+        if self._survivors is None or self._survivors.over or self.sharing.quiet:
             return
         yield from self._queue_owed()
 
     def hear(self, said: Contribution) -> bool:
         """Take in what a node says; whether anything has come of it."""
-        survivors = self._survivors
+        survivors, newcomers = self._survivors, self._newcomers
+        if survivors is not None and newcomers is not None:
+            if said.word in OF_NEWCOMERS:
+                is_open, busy = self._is_open, self._is_changing
+                self._meet(newcomers.hear(said, is_open=is_open, busy=busy, reached=self._reached))
+                self._take_over(survivors)
+                return True
+            if not newcomers.knows(said.origin):
+                return False  # it is for another that had this node's number before
         if survivors is not None and said.word:
             basis = dict(zip(*said.basis.tolist(), strict=True))
             survivors.hear(said.word, said.origin, said.about, Claim(said.stamp, basis))
@@ -336,9 +372,12 @@ class SharedReplicaState(VectorState):
             return True
         told = self.arrive(said)
         if told is not None:
-            return self.sharing.absorb(said.origin, told)
+            news = self.sharing.absorb(said.origin, told)
+            if newcomers is not None:
+                newcomers.settle()
+            return news
         strange = said.origin not in self.sharing.sides and said.epoch == self._epoch
-        if survivors is not None and strange and said.origin not in survivors.dead:
+        if survivors is not None and survivors.joined and strange and survivors.place_of(said.origin) != NOBODY:
             self._ahead.append(said)  # it has come to be a neighbour, and this node will hear of it
         return False
 
@@ -384,8 +423,8 @@ class SharedReplicaState(VectorState):
             return "its tree cannot be changed with bsp or waves=root"
         if self._ends or self.sharing.ended:
             return "it has made all its updates"
-        if self._survivors is not None and self._survivors.dead:
-            return "a node of the tree is dead"
+        if self._survivors is not None and (self._survivors.dead or self._survivors.leaves):
+            return "nodes of the tree have died, or come"
         if self._rewiring is not None or not self.sharing.settled:
             return "it has not made another change of the tree yet"
         return ""
@@ -437,8 +476,40 @@ class SharedReplicaState(VectorState):
             if self._codec:
                 self._codes[neighbour] = EdgeCodes(self._codec, self._layout, self._layers)
 
+    @property
+    def _is_open(self) -> bool:
+        """Whether a node may join this one: nothing of what it has told, or has, is final."""
+        final = self._said[THROUGH] or self.over or self.sharing.through
+        return not final and not any(side.closed for side in self.sharing.sides.values())
+
+    @property
+    def _is_changing(self) -> bool:
+        """Whether the tree is being changed, or may be in a moment."""
+        return self._rewiring is not None or self._changed_at is not None
+
+    def _pass_on(self) -> None:
+        """Have newcomers that wait be noted, if they may be, and told what there is to tell them."""
+        survivors, newcomers = self._survivors, self._newcomers
+        if survivors is None or newcomers is None:
+            return
+        if survivors.over:
+            newcomers.be_late()
+        self._meet(newcomers.release(is_open=self._is_open, busy=self._is_changing, reached=self._reached))
+        if survivors.joined and not self._entered:
+            self._entered, self._epoch = True, newcomers.epoch
+            self._queued.update((host, deque()) for host in self.sharing.sides)
+        sayings, newcomers.sayings = newcomers.sayings, []
+        for each in sayings:
+            said = self._word(each.word, each.about, Claim(each.turn, {}))
+            said = dataclasses.replace(
+                said, basis=each.leaves, held=each.dead, known=each.edges, counts=each.counts, epoch=self._epoch
+            )
+            self._words.setdefault(each.to, []).append(said)
+
     def _say_how_far(self, survivors: Survivors) -> None:
         """Tell all others, once, that this node is through; and then that all are, if they are."""
+        if not survivors.joined:
+            return
         if self.sharing.through and not self._said[THROUGH]:
             self.pull()
             self._tell_all(survivors, THROUGH)
@@ -452,9 +523,12 @@ class SharedReplicaState(VectorState):
             self._say(other, word)
 
     def _say(self, node: int, word: str, *, about: int = 0, claim: Claim | None = None) -> None:
-        stamp, basis = claim or Claim(0, {})
+        self._words.setdefault(node, []).append(self._word(word, about, claim or Claim(0, {})))
+
+    def _word(self, word: str, about: int, claim: Claim) -> Contribution:
+        stamp, basis = claim
         said = Told(0, self._epoch, 0, final=False, known=_NO_COUNTS, total=None, stamp=stamp, basis=basis)
-        self._words.setdefault(node, []).append(self._without_sum(said, word, about))
+        return self._without_sum(said, word, about)
 
     def _take_over(self, survivors: Survivors) -> None:
         """Take over what is due of dead neighbours, and take in what the new ones have said already."""

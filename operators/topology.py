@@ -160,6 +160,8 @@ def left_of(edges: Edges, dead: frozenset[int]) -> Edges:
     others is joined to the nearest of those above it that are left, or else to the root. So it does not matter in which
     order they died, and a death changes no edges but those of the dead node.
     """
+    if not edges:
+        return ()
     above = _above(edges)
     left = [node for node in above if node not in dead]
     found = []

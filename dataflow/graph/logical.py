@@ -121,8 +121,8 @@ class OperatorSpec(_Data):
 class ElementSpec(_Data):
     """One state element: `factory` is the qualified name of its `StateElement`, `params` its fields as JSON text.
 
-    `rebuilt`: those that are left make good what a node that dies held of it. `form`: what its arrays mean, see
-    `StateElement`.
+    `rebuilt`: those that are left make good what a node that dies held of it; `grows`: a node may join them. `form`:
+    what its arrays mean, see `StateElement`.
     """
 
     name: str
@@ -132,6 +132,7 @@ class ElementSpec(_Data):
     params: str
     rebuilt: bool = False
     form: str = ""
+    grows: bool = False
     where: str = ""
 
 
@@ -197,6 +198,7 @@ class LogicalGraph(_Data):
             params=element.model_dump_json(),
             rebuilt=element.rebuilt,
             form=element.form,
+            grows=element.grows,
             where=_caller(),
         )
         return self._with(elements=(*self.elements, spec))

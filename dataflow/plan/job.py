@@ -155,6 +155,11 @@ def nodes_with_parts(spec: JobSpec) -> frozenset[int]:
     return _holders(spec, _parts(spec))
 
 
+def summed_nodes(spec: JobSpec) -> frozenset[int]:
+    """Nodes whose parts of a whole are taken over by others."""
+    return _holders(spec, [each for each in _parts(spec) if each.kind is StateKind.SUMMED])
+
+
 def vacant_nodes(spec: JobSpec) -> frozenset[int]:
     """Places that no node has at the start: the last ones whose nodes hold nothing that others lack.
 
@@ -166,7 +171,7 @@ def vacant_nodes(spec: JobSpec) -> frozenset[int]:
         return frozenset()
     fixed = {role.name for role in spec.graph.roles if isinstance(role.size, int)}
     members = compile_graph(spec.graph, spec.places).members()
-    bound = nodes_with_parts(spec).union(*(members[role] for role in fixed))
+    bound = _holders(spec, [each for each in _parts(spec) if not each.grows]).union(*(members[role] for role in fixed))
     free = [node for node in range(spec.places) if node not in bound]
     if not free:
         kinds = {element.kind for element in spec.graph.elements}
@@ -178,7 +183,7 @@ def vacant_nodes(spec: JobSpec) -> frozenset[int]:
 
 def irreplaceable_nodes(spec: JobSpec) -> frozenset[int]:
     """Nodes that are never started again: others have gone on with what they held."""
-    return _holders(spec, [each for each in _parts(spec) if each.kind is StateKind.SUMMED])
+    return _holders(spec, [each for each in _parts(spec) if each.kind is StateKind.SUMMED and not each.grows])
 
 
 def adjusted_nodes(spec: JobSpec) -> frozenset[int]:

@@ -45,7 +45,9 @@ class CheckpointStore:
         manifest: makes the manifest of a checkpoint from its number and its files.
         nodes: without whose files a checkpoint is not whole.
         needed: those of them without which none is whole even if they have left: they hold parts of a whole.
-        inherited: names of those of them that never come back, and whose parts others have then, in no file.
+        inherited: names of nodes whose parts others have, in no file, once these have died or left.
+        vacant: those of them that are not there at the start: what they make, should they come, is lost to a job that
+            goes on without them.
         warn: told of every failure, once until there is a whole checkpoint again.
     """
 
@@ -58,11 +60,12 @@ class CheckpointStore:
         nodes: frozenset[int],
         needed: frozenset[int] = frozenset(),
         inherited: Mapping[int, str] | None = None,
+        vacant: frozenset[int] = frozenset(),
         warn: Callable[[str], None],
     ) -> None:
         self._folder, self._keep, self._manifest, self._warn = folder, keep, manifest, warn
         self._since, self._needed = dict.fromkeys(nodes, -1), needed
-        self._inherited, self._gone = inherited or {}, set[int]()
+        self._inherited, self._vacant, self._gone = inherited or {}, vacant, set[int]()
         self._writing: dict[int, _Writing] = {}
         self._files: dict[int, dict[int, KeptFile]] = {}
         self._failed: set[int] = set()
@@ -100,13 +103,16 @@ class CheckpointStore:
                 self._finish(number)
             except OSError as error:
                 self._fail(number, error)
-        if node in self._inherited and node not in self._gone:
+        if node in self._inherited and node not in self._gone | self._vacant:
             self._gone.add(node)
-            self._give_up(self._inherited[node])
+            self._give_up(f"node {self._inherited[node]} is gone, and others have what it held, but no file")
 
     def join(self, node: int) -> None:
         """Expect files of a node from the first on that it sends: until it has caught up it makes none."""
         self._since.setdefault(node, sys.maxsize)
+        if node in self._vacant and node not in self._gone:
+            self._gone.add(node)
+            self._give_up(f"node {self._inherited[node]} has come, and a job that goes on from one begins without it")
 
     def expected(self, number: int) -> frozenset[int]:
         """The nodes without whose files a checkpoint is not whole."""
@@ -131,8 +137,8 @@ class CheckpointStore:
         """Whether a checkpoint lacks what a node held that never comes back."""
         return not self._gone <= self._files.get(number, {}).keys()
 
-    def _give_up(self, name: str) -> None:
-        """Keep no more checkpoints, but for those that need nothing more of the node of this name."""
+    def _give_up(self, why: str) -> None:
+        """Keep no more checkpoints, but for those that need nothing more of the nodes that are gone."""
         for node in [node for node, writing in self._writing.items() if self._is_hopeless(writing.number)]:
             self._failed.add(self._writing[node].number)
             self._drop(node)
@@ -140,11 +146,9 @@ class CheckpointStore:
         self._files = {number: files for number, files in self._files.items() if number not in self._failed}
         for number in self._failed:
             self._clear(number)
-        what = (
-            f"no more checkpoints are kept in {self._folder.place}: node {name} is gone, and others have what it held"
-        )
+        what = f"no more checkpoints are kept in {self._folder.place}: {why}"
         fix = f"cancel it, and ako resume goes on from checkpoint {self._newest}" if self._newest >= 0 else "begin anew"
-        self._warn(f"{what}, but no file; the job goes on. To have more, {fix}")
+        self._warn(f"{what}; the job goes on. To have more, {fix}")
 
     def _complete(self, node: int, writing: _Writing) -> None:
         """Give a file its name, and finish its checkpoint if that is whole now."""

@@ -9,7 +9,7 @@ from dataflow.clock import Clock
 from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Manifest, check_fits, resumption
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.errors import AkoError, ConfigError
-from dataflow.plan.job import JobSpec, Resume, irreplaceable_nodes, needed_nodes, nodes_with_parts
+from dataflow.plan.job import JobSpec, Resume, needed_nodes, nodes_with_parts, summed_nodes, vacant_nodes
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_store import CheckpointStore, contents, load_manifest, newest_whole
@@ -134,8 +134,15 @@ def keeping(
             files=files,
         )
 
-    nodes, needed = frozenset(node.index for node in plan.nodes), nodes_with_parts(spec)
-    inherited = {node: plan.nodes[node].name for node in irreplaceable_nodes(spec) - needed_nodes(spec)}
+    nodes, vacant = frozenset(node.index for node in plan.nodes), vacant_nodes(spec)
+    inherited = {node: plan.nodes[node].name for node in summed_nodes(spec) - needed_nodes(spec)}
     return lambda warn: CheckpointStore(
-        folder, keep=spec.keep.last, manifest=manifest, nodes=nodes, needed=needed, inherited=inherited, warn=warn
+        folder,
+        keep=spec.keep.last,
+        manifest=manifest,
+        nodes=nodes,
+        needed=nodes_with_parts(spec) - vacant,
+        inherited=inherited,
+        vacant=vacant & inherited.keys(),
+        warn=warn,
     )

@@ -1,23 +1,41 @@
-"""A node of a tree that runs on a real cluster is killed: the others share what it held, and go on to the end."""
+"""A node of a tree that runs on a real cluster is killed: the others go on, it comes back, and another one comes."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
 
 from test_runtime_cluster import processes
 
 from ako_jobs.jobs import load_job, prepare
 from dataflow.engine.job_life import JobState
+from dataflow.observe.events import JobEvent
 from dataflow.runtime.local_cluster import LocalCluster
 
 SETTINGS = {"epochs": "30", "model": "mlp", "warm_start": "0", "validate_every": "600", "target": "0.9"}
 
 
-def test_inner_node_of_a_chain_is_killed_and_the_others_reach_the_target() -> None:
+def validated(nodes: set[int]) -> Callable[[JobEvent], bool]:
+    """Whether each of these nodes has found its model to be a good one."""
+    left = set(nodes)
+
+    def holds(event: JobEvent) -> bool:
+        fields: dict[str, Any] = {} if event.report is None else {**event.report.fields}
+        if event.node is not None and fields.get("accuracy", 0.0) > 0.9:
+            left.discard(event.node)
+        return not left
+
+    return holds
+
+
+def test_inner_node_of_a_bounded_chain_is_killed_and_the_others_reach_the_target() -> None:
     with LocalCluster(nodes=3, tasks=1) as cluster:
         client = cluster.client
-        job = client.submit(prepare(load_job("tree"), SETTINGS, 3).spec)
+        job = client.submit(prepare(load_job("tree"), {**SETTINGS, "consistency": "ssp"}, 3).spec)
         next(event for event in client.watch(job) if event.report is not None)
         (process,) = processes(f"--parent {cluster.processes()['node-1']} ")
         os.kill(process, signal.SIGKILL)
@@ -26,3 +44,30 @@ def test_inner_node_of_a_chain_is_killed_and_the_others_reach_the_target() -> No
     assert status.state is JobState.FINISHED, status.reason
     assert status.stopped_by == "target", "nothing that had been learnt is lost"
     assert [(change.node, change.life) for change in changes] == [(1, "gone")]
+
+
+def test_inner_node_of_a_chain_comes_back_and_another_joins_and_both_have_what_was_learnt() -> None:
+    settings = {"epochs": "100000", "model": "mlp", "warm_start": "0", "validate_every": "600", "max_nodes": "4"}
+    with LocalCluster(nodes=3, tasks=1) as cluster:
+        client = cluster.client
+        job = client.submit(prepare(load_job("tree"), settings, 3).spec)
+        next(event for event in client.watch(job) if any(validated({node})(event) for node in range(3)))
+        (process,) = processes(f"--parent {cluster.processes()['node-1']} ")
+        os.kill(process, signal.SIGKILL)
+        agent = [sys.executable, "-m", "dataflow.runtime.agent", "--state-dir", str(cluster.state_dir), "--tasks", "1"]
+        fourth = subprocess.Popen([*agent, "--name", "fourth"])
+        try:
+            come: set[int] = set()
+            holds = validated({1, 3})
+            for event in client.watch(job):
+                if event.change is not None and event.change.life == "alive" and event.change.incarnation:
+                    come.add(event.change.node)
+                if event.report is not None and event.node in come and holds(event):
+                    break
+            client.cancel(job)
+            status = client.wait(job)
+        finally:
+            fourth.terminate()
+            fourth.wait()
+    assert come == {1, 3}
+    assert status.state is JobState.CANCELLED, status.reason

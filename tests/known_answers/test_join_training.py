@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ako_jobs import ako, all_to_all, parameter_server, sparse
+from ako_jobs import ako, all_to_all, parameter_server, sparse, tree
 from ako_jobs.jobs import load_job, prepare
 from dataflow.engine.memory_driver import MemoryRun
 from dataflow.errors import ConfigError
@@ -52,6 +52,18 @@ def test_worker_that_joins_shares_the_data_of_the_next_epoch(job: Any, settings:
             np.testing.assert_array_equal(values(node), values(run.nodes[0]))
 
 
+def test_worker_that_joins_a_tree_shares_the_data_of_the_next_epoch_and_ends_with_what_the_others_have() -> None:
+    config = tree.Config.parse({**SETTINGS, "lr": 0.01, "epochs": 4})
+    run = trained(tree.build(config), 2, 3, (60, 2))
+    assert all(settled(node) for node in run.nodes)
+    for node in run.nodes:
+        course: Any = node.states["course"]
+        assert course.sharing == (0, 1, 2)
+        np.testing.assert_allclose(values(node), values(run.nodes[0]), rtol=1e-4, atol=1e-6)
+    begun: Any = run.nodes[2].states["replica"]
+    assert 0 < begun.sharing.own.counts[2] < clocks_of(run.nodes[2]).made
+
+
 @pytest.mark.parametrize("consistency", ["bsp", "ssp", "async"])
 def test_worker_that_joins_parameter_servers_ends_with_what_the_others_have(consistency: str) -> None:
     config = parameter_server.Config.parse(
@@ -66,7 +78,8 @@ def test_worker_that_joins_parameter_servers_ends_with_what_the_others_have(cons
 @pytest.mark.parametrize(
     ("job", "nodes", "settings", "why"),
     [
-        ("tree", 3, {"max_nodes": 4}, "each of its nodes adds up what its neighbours tell it, from the start"),
+        ("tree", 3, {"max_nodes": 4, "consistency": "ssp"}, "nodes join a tree only with consistency=eventual"),
+        ("tree", 3, {"max_nodes": 4, "codec": "fp16"}, "nodes join a tree only with consistency=eventual"),
         ("parameter_server", 2, {"servers": "all", "max_nodes": 3}, "each of its nodes holds a part of the whole"),
         ("ako", 3, {"max_nodes": 2}, "max_nodes is less than the job's 3 nodes"),
         ("ako", 2, {"max_nodes": 3, "schedule": "cosine"}, "goes by how many workers there are, and more may come"),

@@ -73,7 +73,7 @@ class Role(_message.Message):
     def __init__(self, name: _Optional[str] = ..., nodes: _Optional[int] = ..., word: _Optional[str] = ...) -> None: ...
 
 class ElementSpec(_message.Message):
-    __slots__ = ("name", "role", "kind", "factory", "params", "where", "rebuilt", "form")
+    __slots__ = ("name", "role", "kind", "factory", "params", "where", "rebuilt", "form", "grows")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class ElementSpec(_message.Message):
     WHERE_FIELD_NUMBER: _ClassVar[int]
     REBUILT_FIELD_NUMBER: _ClassVar[int]
     FORM_FIELD_NUMBER: _ClassVar[int]
+    GROWS_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     kind: str
@@ -90,7 +91,8 @@ class ElementSpec(_message.Message):
     where: str
     rebuilt: bool
     form: str
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., kind: _Optional[str] = ..., factory: _Optional[str] = ..., params: _Optional[str] = ..., where: _Optional[str] = ..., rebuilt: _Optional[bool] = ..., form: _Optional[str] = ...) -> None: ...
+    grows: bool
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., kind: _Optional[str] = ..., factory: _Optional[str] = ..., params: _Optional[str] = ..., where: _Optional[str] = ..., rebuilt: _Optional[bool] = ..., form: _Optional[str] = ..., grows: _Optional[bool] = ...) -> None: ...
 
 class OperatorSpec(_message.Message):
     __slots__ = ("id", "role", "kind", "params", "pool", "source", "sends", "receives", "gather", "inputs", "outputs", "uses", "where", "adjusts")

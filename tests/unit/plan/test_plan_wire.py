@@ -38,6 +38,7 @@ GRAPHS = st.builds(
         params=WORD,
         rebuilt=st.booleans(),
         form=WORD,
+        grows=st.booleans(),
         where=WORD,
     ),
     operators=tuples(

@@ -123,6 +123,52 @@ def test_store_without_a_node_that_has_left_is_whole(tmp_path: Path) -> None:
     assert [file.member.node for file in verify(LocalFolder(tmp_path / "job"), 10).files] == [0]
 
 
+def test_store_keeps_no_more_once_a_node_has_come_of_whose_part_others_have_a_share(tmp_path: Path) -> None:
+    folder, warnings = LocalFolder(tmp_path), list[str]()
+    both = frozenset(range(NODES))
+    kept = CheckpointStore(
+        folder,
+        keep=9,
+        manifest=manifest,
+        nodes=both,
+        needed=both,
+        inherited={0: "a", 1: "b"},
+        warn=warnings.append,
+    )
+    write(kept, 10)
+    kept.leave(1)
+    kept.write(0, 20, content(0, 20), last=True)
+    kept.join(1)
+    write(kept, 20)
+    write(kept, 30)
+    assert newest_whole(folder)[0].number == 10
+    assert numbers(folder) == [10]
+    assert len(warnings) == 1
+
+
+def test_store_keeps_no_more_once_a_vacant_place_has_been_taken_whose_part_nobody_would_go_on_with(
+    tmp_path: Path,
+) -> None:
+    folder, warnings = LocalFolder(tmp_path), list[str]()
+    kept = CheckpointStore(
+        folder,
+        keep=9,
+        manifest=manifest,
+        nodes=frozenset({0, 1}),
+        needed=frozenset({0}),
+        inherited={0: "a", 1: "b"},
+        vacant=frozenset({1}),
+        warn=warnings.append,
+    )
+    kept.leave(1)
+    kept.write(0, 10, content(0, 10), last=True)
+    assert newest_whole(folder)[0].number == 10
+    kept.join(1)
+    write(kept, 20)
+    assert numbers(folder) == [10]
+    assert ["node b has come" in warning for warning in warnings] == [True]
+
+
 def test_store_expects_a_node_that_has_joined_from_its_first_file_on(tmp_path: Path) -> None:
     """While it catches up, checkpoints are whole without it, and nobody is warned of what it never makes."""
     warnings: list[str] = []

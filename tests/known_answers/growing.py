@@ -1,0 +1,190 @@
+"""Trees whose nodes die, come back and come anew at any event, while they make updates that tell who made them."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from ako_jobs.models import network
+from ako_jobs.tree import add_joining, add_sharing
+from dataflow.engine.events import Event
+from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.graph.logical import LogicalGraph
+from dataflow.message import Tick
+from dataflow.node_context import NodeContext
+from dataflow.operators_api import Emissions, EndOfData, Operator
+from dataflow.plan.job import JobSpec
+from dataflow.ports import Out
+from dataflow.state import Writes
+from operators.course import Course, CourseState
+from operators.layout import Layout
+from operators.messages import Gradient
+from operators.neighbours import Absorb, Push
+from operators.roll import Roll, RollState
+from operators.share_clocks import ShareClocks, ShareClocksState
+from operators.shared_replica_state import SharedReplicaState
+from operators.topology import Topology
+from tests.known_answers.shared import SharedZeros
+
+PLACES, LIVES, WEIGHTS = 8, 16, 500
+"""Nodes at most, and how often each is started at most: an element counts the updates of each life."""
+
+Made = dict[tuple[int, int], list[np.ndarray]]
+
+MADE: Made = defaultdict(list)
+"""By node and life, the updates that it has made; of the newest run."""
+
+
+class GrowingCompute(Operator):
+    """Makes integer updates up to number `rounds`, once the node has joined the others."""
+
+    source = True
+    rounds: int
+    gradients = Out(Gradient)
+    replica = Writes()
+    clocks = Writes()
+    roll = Writes()
+    course = Writes()
+
+    def ready(self, roll: RollState) -> bool:
+        return roll.settled or roll.idle
+
+    def process(
+        self,
+        _tick: Tick,
+        replica: SharedReplicaState,
+        clocks: ShareClocksState,
+        roll: RollState,
+        course: CourseState,
+        node: NodeContext,
+    ) -> Emissions:
+        course.number = clocks.made
+        if roll.idle or clocks.made >= self.rounds:
+            yield EndOfData()
+            return
+        clocks.made += 1
+        clocks.images += 1
+        update = np.random.default_rng([node.index, node.incarnation, clocks.made]).integers(-9, 9, WEIGHTS)
+        update[: PLACES * LIVES] = 0
+        update[node.index * LIVES + node.incarnation] = 1
+        made = update.astype(np.float32)
+        MADE[node.index, node.incarnation].append(made.copy())
+        replica.descend(made, 1.0, scale=True)
+        yield self.gradients(Gradient(clocks.made, made))
+
+
+def growing_job(topology: Topology, nodes: int, max_nodes: int, *, rounds: int, every: int = 1) -> JobSpec:
+    """A tree job that nodes join."""
+    replica = SharedZeros(
+        model=network("mlp", "digits", "uniform"),
+        topology=topology,
+        layout=Layout.of(WEIGHTS, cells=7),
+        every=every,
+    )
+    assert replica.grows
+    graph = (
+        LogicalGraph(name="growing")
+        .with_role("worker")
+        .with_state("replica", replica, role="worker")
+        .with_state("clocks", ShareClocks(), role="worker")
+        .with_state("roll", Roll(), role="worker")
+        .with_state("course", Course(), role="worker")
+        .with_operator("compute", GrowingCompute(rounds=rounds), role="worker")
+    )
+    graph = add_joining(add_sharing(graph, Push(every=every), Absorb()))
+    return JobSpec(name="growing", graph=graph, nodes=nodes, max_nodes=max_nodes)
+
+
+def random_tree(seed: int, nodes: int) -> Topology:
+    """A tree over so many nodes."""
+    rng = random.Random(seed)
+    names = rng.sample(range(nodes), nodes)
+    return Topology(kind="edges", edges=tuple((names[rng.randrange(at)], names[at]) for at in range(1, nodes)))
+
+
+class GrowingDriver(MemoryDriver):
+    """A memory driver in which nodes die, or come if they are dead, at certain events; the last one stays.
+
+    Args:
+        spec: of the job.
+        turns: (event, node) each.
+        drains: (event, node) each: the node is asked to leave.
+        seed: of the order of events; None: first in, first out.
+        stop: event at which all are asked to end; None: they end by themselves.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        turns: Sequence[tuple[int, int]],
+        drains: Sequence[tuple[int, int]] = (),
+        *,
+        seed: int | None = None,
+        stop: int | None = None,
+    ) -> None:
+        MADE.clear()
+        super().__init__(spec.plan(), order=None if seed is None else np.random.default_rng(seed))
+        stops = [] if stop is None else [(stop, 0, "stop")]
+        self._turns = sorted([*((*turn, "turn") for turn in turns), *((*drain, "drain") for drain in drains), *stops])
+        self.drained: set[tuple[int, int]] = set()
+        self.deaths = self.joins = 0
+
+    def _handle(self, node: int, event: Event) -> None:
+        super()._handle(node, event)
+        while self._turns and self.run.deliveries >= self._turns[0][0]:
+            self._turn(*self._turns.pop(0)[1:])
+
+    def _turn(self, node: int, what: str) -> None:
+        run = self.run
+        if what == "stop":
+            self._turns.clear()  # nobody joins a job that is ending
+            self.stop()
+            return
+        if node in run.ended | self._leaving or run.ended - self._leaving:
+            return
+        if node in run.buried:
+            if what == "turn" and self.incarnations[node] + 1 < LIVES:
+                self.joins += 1
+                self.join(node)
+        elif what == "drain" and not self._leaving and len(self._joined() - {node}) > 0:
+            self.drained.add((node, self.incarnations[node]))
+            self.leave(node)
+        elif what == "turn" and len(self._joined() - {node} - self._leaving) > 0:
+            self.deaths += 1
+            self.bury(node)
+
+    def _joined(self) -> set[int]:
+        replicas = {node: self.run.nodes[node].states["replica"] for node in self._alive()}
+        return {node for node, each in replicas.items() if not each.sharing.quiet}  # type: ignore[attr-defined]
+
+
+def assert_all_is_in(driver: GrowingDriver) -> int:
+    """All replicas are one: all updates of those that are there at the end, and the first ones of each other life.
+
+    Returns:
+        How many have joined late, and are there.
+    """
+    run = driver.run
+    left = [index for index in range(len(run.nodes)) if index not in run.buried]
+    replicas = {index: run.nodes[index].states["replica"] for index in left}
+    there = {index: each for index, each in replicas.items() if not each.sharing.quiet}  # type: ignore[attr-defined]
+    assert there
+    values = next(iter(there.values())).tensors()["values"]
+    want = np.zeros(WEIGHTS, np.float32)
+    for (node, life), made in MADE.items():
+        count = -round(float(values[node * LIVES + life]))
+        alive = node in there and driver.incarnations[node] == life
+        # Whoever was told the last of one that has left may have died before it had passed that on.
+        passed_on = not driver.deaths and driver.drained == {(node, life)}
+        assert 0 <= count <= len(made)
+        assert count == len(made) or not (alive or passed_on)
+        want -= np.sum([np.zeros(WEIGHTS, np.float32), *made[:count]], axis=0, dtype=np.float32)
+    for index, each in there.items():
+        np.testing.assert_array_equal(each.tensors()["values"], want, err_msg=f"node {index}")
+        assert each.over  # type: ignore[attr-defined]
+    for index in left:
+        assert index in there or not MADE[index, driver.incarnations[index]]
+    return sum(driver.incarnations[index] > 0 for index in there)

@@ -1,0 +1,106 @@
+"""Decision 0035: nodes come, die and come back while others share over a tree; all end with all updates, each once."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataflow.errors import OperatorError
+from operators.topology import Topology, parse_topology
+from tests.known_answers.growing import (
+    MADE,
+    GrowingDriver,
+    assert_all_is_in,
+    growing_job,
+    random_tree,
+)
+
+Moments = list[tuple[int, int]]
+"""(events, node) each."""
+
+
+@st.composite
+def turns_close_to_each_other(draw: st.DrawFn) -> Moments:
+    """When nodes die or come: some at any time, others within a few events of these."""
+    some = draw(st.lists(st.tuples(st.integers(0, 900), st.integers(0, 7)), min_size=1, max_size=5))
+    close = st.builds(lambda turn, after: max(0, turn[0] + after), st.sampled_from(some), st.integers(-60, 60))
+    return some + draw(st.lists(st.tuples(close, st.integers(0, 7)), max_size=4))
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    tree=st.integers(0, 9999),
+    nodes=st.integers(1, 6),
+    more=st.integers(0, 2),
+    turns=turns_close_to_each_other(),
+    drains=st.lists(st.tuples(st.integers(0, 900), st.integers(0, 7)), max_size=2),
+    seed=st.none() | st.integers(0, 2**32 - 1),
+    every=st.integers(1, 2),
+    stop=st.none() | st.integers(0, 900),
+)
+def test_nodes_that_come_and_go_at_any_moment_leave_exact_sums_or_the_job_fails(
+    tree: int, nodes: int, more: int, turns: Moments, drains: Moments, seed: int | None, every: int, stop: int | None
+) -> None:
+    """What fails it is that two neighbours are gone before others have agreed; nothing else does."""
+    places = nodes + more
+    spec = growing_job(random_tree(tree, nodes), nodes, places, rounds=20, every=every)
+    kept = [[(at, node % places) for at, node in moments] for moments in (turns, drains)]
+    driver = GrowingDriver(spec, *kept, seed=seed, stop=stop)
+    with contextlib.suppress(OperatorError):
+        driver.execute()
+        assert_all_is_in(driver)
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("topology", ["chain", "star", "twin_masters", "tree(2)"])
+@pytest.mark.parametrize("dying", [0, 1, 4])
+def test_node_that_dies_comes_back_and_makes_updates_that_all_have(topology: str, dying: int, seed: int | None) -> None:
+    spec = growing_job(parse_topology(topology), 5, 5, rounds=100)
+    driver = GrowingDriver(spec, [(250, dying), (400, dying)], seed=seed)
+    driver.execute()
+    assert assert_all_is_in(driver) == 1
+    assert 0 < len(MADE[dying, 1]) < 100, "it goes on where its host was"
+
+
+def test_free_nodes_join_one_that_is_alone_and_one_takes_the_place_of_one_that_was_drained() -> None:
+    spec = growing_job(Topology(), 1, 3, rounds=200)
+    driver = GrowingDriver(spec, [(100, 2), (200, 1), (900, 2)], [(600, 2)])
+    driver.execute()
+    assert assert_all_is_in(driver) == 2
+    assert driver.drained == {(2, 1)}
+    assert all(MADE[life] for life in [(1, 1), (2, 1), (2, 2)])
+
+
+def test_all_nodes_of_a_tree_are_replaced_one_after_the_other_and_again() -> None:
+    spec = growing_job(parse_topology("chain"), 3, 3, rounds=1000)
+    turns = [(at + 200 * number, number % 3) for number in range(12) for at in (300, 400)]
+    driver = GrowingDriver(spec, turns, seed=3)
+    driver.execute()
+    assert (driver.deaths, driver.joins, driver.incarnations) == (12, 12, [4, 4, 4])
+    assert assert_all_is_in(driver) == 3
+
+
+def test_node_that_comes_when_others_have_told_final_sums_makes_nothing_and_all_end() -> None:
+    spec = growing_job(parse_topology("chain"), 3, 4, rounds=5)
+    late = 0
+    for at in range(0, 400, 3):
+        driver = GrowingDriver(spec, [(at, 3)])
+        driver.execute()
+        assert_all_is_in(driver)
+        roll: Any = driver.run.nodes[3].states["roll"]
+        late += roll.idle
+    assert late, "some came in time, others too late"
+
+
+def test_nodes_that_join_know_how_many_updates_they_lack() -> None:
+    driver = GrowingDriver(growing_job(parse_topology("star"), 3, 4, rounds=60), [(150, 1), (200, 1), (250, 3)], seed=5)
+    driver.execute()
+    for node in driver.run.nodes:
+        replica: Any = node.states["replica"]
+        assert replica.sharing.missing() == 0
+        np.testing.assert_array_equal(replica.sharing.counts, driver.run.nodes[0].states["replica"].sharing.counts)  # type: ignore[attr-defined]
