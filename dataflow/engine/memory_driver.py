@@ -257,7 +257,8 @@ class MemoryDriver:
         self.run.deliveries += 1
         engine = self.engines[node]
         commands = engine.handle(event, 0.0)
-        if isinstance(event, NodeJoined) and event.node in self._unmet:  # else it has died again meanwhile
+        # Else it has died again meanwhile, and may have joined again.
+        if isinstance(event, NodeJoined) and event.node in self._unmet and self._is_newest(event):
             self._open.add((node, event.node))
             self._unmet[event.node].discard(node)
             self._start_joined()
@@ -265,6 +266,9 @@ class MemoryDriver:
             if node in self.run.buried or engine is not self.engines[node]:  # it died as it reported
                 return
             self._carry_out(node, command)
+
+    def _is_newest(self, event: NodeJoined) -> bool:
+        return event.incarnation == self.incarnations[event.node]
 
     def _carry_out(self, node: int, command: Command) -> None:
         match command:
