@@ -32,7 +32,7 @@ class Config(LookAheadConfig):
 
     Args:
         p: number of partitions; auto: chosen by the cost model, from what each node measures while it runs.
-        tau: gradients that a worker may be ahead, beyond those that the rotation takes.
+        tau: gradients that a worker may be ahead, beyond those that the rotation takes; 4 if left out.
         every: gradients in a round of exchange; auto: as few as let exchanging take a tenth of a node's processor time.
         bandwidth: what one node can send, for p=auto, such as 100mbit; auto: as measured.
         accumulate: false for the ablation of ako.txt 5.7: a round sends the newest gradient only.
@@ -44,7 +44,7 @@ class Config(LookAheadConfig):
     }
 
     p: PositiveInt | Literal["auto"] = "auto"
-    tau: int = Field(default=4, ge=0)
+    tau: int | None = Field(default=None, ge=0)
     every: PositiveInt | Literal["auto"] = "auto"
     bandwidth: str = "auto"
     accumulate: bool = True
@@ -89,7 +89,7 @@ def build(config: Config) -> LogicalGraph:
         clocks=Clocks(cells=setting.layout.cells, origins="worker", span=cost.first(0).span),
         local=True,
         emits="update",
-        slack=config.tau,
+        slack=config.staleness,
         optimizer=config.worker_optimizer,
     )
     rotation = Rotation(receivers="worker", cost=cost)

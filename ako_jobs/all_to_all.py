@@ -22,11 +22,11 @@ class Config(LookAheadConfig):
 
     Args:
         consistency: bsp (all wait for all; the mean is applied), ssp (bounded staleness) or async.
-        tau: with ssp, gradients that a worker may be ahead of the slowest.
+        tau: with ssp, gradients that a worker may be ahead of the slowest; 4 if left out.
     """
 
     consistency: Literal["bsp", "ssp", "async"] = "ssp"
-    tau: int = Field(default=4, ge=0)
+    tau: int | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _has_updates_under_way(self) -> Self:
@@ -46,7 +46,7 @@ def build(config: Config) -> LogicalGraph:
         clocks=Clocks(cells=layout.cells, origins="worker", own=bsp),
         local=not bsp,
         emits="gradient" if bsp else "update",
-        slack={"bsp": 0, "ssp": config.tau, "async": None}[config.consistency],
+        slack={"bsp": 0, "ssp": config.staleness, "async": None}[config.consistency],
         optimizer=config.worker_optimizer,
     )
     if bsp:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -21,6 +22,9 @@ from operators.window import Window
 
 NONE = "none"
 
+STALENESS = 4
+"""Setting `tau` of jobs that have it, if it is left out."""
+
 _KEPT_MODELS = 16
 """What a worker keeps for one that joins is so many models, at least."""
 
@@ -34,6 +38,11 @@ class CodecConfig(TrainingConfig):
         codec: what makes fewer bytes of gradients: none, threshold, topk, fp16, int8 or onebit, with its parameters
             behind it, if they are to differ from their defaults: codec=threshold:tau=0.1. See docs/compression.md.
     """
+
+    hints: ClassVar[Mapping[str, str]] = {
+        **TrainingConfig.hints,
+        "tau": "the threshold of a codec is a part of it: codec=threshold:tau=0.1",
+    }
 
     codec: str = NONE
 
@@ -50,6 +59,30 @@ class CodecConfig(TrainingConfig):
             message = "a phantom has no gradients to code; leave out codec or phantom"
             raise ValueError(message)
         return self
+
+    @model_validator(mode="after")
+    def _tau_is_a_bound(self) -> Self:
+        tau, consistency = getattr(self, "tau", None), getattr(self, "consistency", "ssp")
+        message = ""
+        if tau is not None and consistency != "ssp":
+            message = (
+                f"tau is for consistency=ssp, and consistency is {consistency}; add consistency=ssp, or leave out tau; "
+                f"the threshold of a codec is a part of it: codec=threshold:tau={tau}"
+            )
+        elif tau is not None and self.codec == "threshold" and "consistency" not in self.model_fields_set:
+            message = (
+                f"tau={tau} is the staleness bound; for a threshold write codec=threshold:tau={tau}, "
+                f"and for the bound with a threshold that is adapted codec=threshold:density=0.03 tau={tau}"
+            )
+        if message:
+            raise ValueError(message)
+        return self
+
+    @property
+    def staleness(self) -> int:
+        """With bounded staleness, gradients that a worker may be ahead: setting `tau`."""
+        tau: int | None = getattr(self, "tau", None)
+        return STALENESS if tau is None else tau
 
     @property
     def parsed_codec(self) -> Codec | None:

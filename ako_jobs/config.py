@@ -79,6 +79,9 @@ class TrainingConfig(BaseModel):
     }
     """Settings that a job does not have, but others have or it once had, and what to do instead."""
 
+    hints: ClassVar[Mapping[str, str]] = {}
+    """Of settings whose value is of no type that it takes, what may have been meant."""
+
     data: Literal["digits", "mnist", "fashion-mnist", "cifar10"] = "digits"
     data_dir: str | None = None
     model: str = "auto"
@@ -171,7 +174,7 @@ class TrainingConfig(BaseModel):
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
-            raise _explained(error.errors()[0], cls.model_fields, cls.gone) from None
+            raise _explained(error.errors()[0], cls.model_fields, cls.gone, cls.hints) from None
 
     def watchdog_s(self) -> float | None:
         """Seconds of `JobSpec.watchdog_s`."""
@@ -198,6 +201,10 @@ class TrainingConfig(BaseModel):
         )
 
 
+_NO_TYPE = ("int_parsing", "int_from_float", "int_type")
+"""What pydantic calls values that are no integer."""
+
+
 def numbers(text: str | None) -> tuple[float, ...]:
     """The numbers of a setting that is written like 4,8; none if it is left out.
 
@@ -207,7 +214,9 @@ def numbers(text: str | None) -> tuple[float, ...]:
     return () if text is None else tuple(float(part) for part in text.split(","))
 
 
-def _explained(error: ErrorDetails, fields: Mapping[str, FieldInfo], gone: Mapping[str, str]) -> ConfigError:
+def _explained(
+    error: ErrorDetails, fields: Mapping[str, FieldInfo], gone: Mapping[str, str], hints: Mapping[str, str]
+) -> ConfigError:
     """A wrong setting, in terms of its key: a value may have been refused by each part of a union in its own words."""
     key, kind, message = str(next(iter(error["loc"]), "")), error["type"], error["msg"]
     if kind == "extra_forbidden" and key not in fields:
@@ -220,5 +229,6 @@ def _explained(error: ErrorDetails, fields: Mapping[str, FieldInfo], gone: Mappi
     field = fields[key]
     words = required(field)
     near = difflib.get_close_matches(str(error["input"]).lower(), literals(field), n=1)
-    fix = f"did you mean {near[0]!r}?" if near else ""
+    hint = hints.get(key, "") if kind in _NO_TYPE else ""
+    fix = f"did you mean {near[0]!r}?" if near else hint
     return ConfigError(what=f"{key}: must be {words}" if words else f"{key}: {message}", got=error["input"], fix=fix)

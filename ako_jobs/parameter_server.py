@@ -43,14 +43,14 @@ class Config(RuleConfig):
     Args:
         servers: nodes that are servers; the others are workers. "all" puts a server and a worker on every node.
         shard: what a server owns: a range of the model, or whole layers.
-        tau: with ssp, gradients that a worker may be ahead of the slowest.
+        tau: with ssp, gradients that a worker may be ahead of the slowest; 4 if left out.
         pull_codec: what makes fewer bytes of servers' answers, written as codec is; or same, the codec with room for
             what all workers push between two pulls. See docs/compression.md.
     """
 
     servers: PositiveInt | Literal["all"] = 1
     shard: Literal["range", "layer"] = "range"
-    tau: int = Field(default=4, ge=0)
+    tau: int | None = Field(default=None, ge=0)
     pull_codec: str = SAME
 
     @field_validator("pull_codec")
@@ -115,7 +115,7 @@ def build(config: Config) -> LogicalGraph:
         own = None if rated else schedule
         serve = ServeMean(layout=layout, schedule=own, codec=codec, checkpoints=setting.checkpoints)
     else:
-        tau = config.tau if config.consistency == "ssp" else None
+        tau = config.staleness if config.consistency == "ssp" else None
         serve = Serve(
             layout=layout,
             schedule=None if rated else schedule,

@@ -26,7 +26,7 @@ class Config(CodecConfig):
         codec: what makes messages of gradients: threshold, topk, fp16, int8 or onebit, with its parameters behind it,
             if they are to differ from their defaults: codec=threshold:tau=0.1. See docs/compression.md.
         consistency: ssp (bounded staleness; synchronous if tau is 0) or async.
-        tau: with ssp, gradients of any other worker that a worker's weights may lack.
+        tau: with ssp, gradients of any other worker that a worker's weights may lack; 4 if left out.
         warm_up_epochs: epochs, or a part of one, of each stage at the beginning, such as 0.2 or 0.17,0.83.
         warm_up_nodes: workers that have images in the warm-up, or in each of its stages, such as 10 or 5,10; all if
             left out. The other workers' data of these epochs is not seen.
@@ -36,7 +36,7 @@ class Config(CodecConfig):
 
     codec: str = "threshold"
     consistency: Literal["ssp", "async"] = "async"
-    tau: int = Field(default=4, ge=0)
+    tau: int | None = Field(default=None, ge=0)
     warm_up_epochs: str | None = None
     warm_up_nodes: str | None = None
     warm_up_batch: str | None = None
@@ -116,7 +116,7 @@ def _each(text: str | None, stages: int) -> tuple[int | None, ...]:
 def build(config: Config) -> LogicalGraph:
     """The graph: all-to-all's, but a worker's own replica changes by its own message only, before it computes again."""
     setting = Setting.of(config)
-    layout, span = setting.layout, config.tau if config.consistency == "ssp" else FAR
+    layout, span = setting.layout, config.staleness if config.consistency == "ssp" else FAR
     graph = add_worker(
         LogicalGraph(name="sparse").with_role("worker"),
         setting,

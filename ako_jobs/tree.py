@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
 
 from pydantic import PositiveInt, field_validator, model_validator
 
@@ -38,6 +39,11 @@ class Config(CodecConfig):
         waves: neighbours: everybody is told of every change at once; root: changes go up to the first node and back
             (in-network aggregation, for comparison).
     """
+
+    gone: ClassVar[Mapping[str, str]] = {
+        **CodecConfig.gone,
+        "tau": "the threshold of a codec is a part of it, codec=threshold:tau=0.1; updates to be ahead by are `bound`",
+    }
 
     topology: str = "chain"
     then: str | None = None

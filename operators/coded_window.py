@@ -18,6 +18,7 @@ from dataflow.operators_api import Sample
 from dataflow.state import StateElement, StateKind
 from operators.clocks import FAR
 from operators.compression import Codec, Residual, Update, join, total
+from operators.compression.forms import MAX_PASSES
 from operators.layout import Layout, Sharding
 from operators.messages import Code, Vector
 from operators.schedule import Schedule
@@ -25,6 +26,9 @@ from operators.window import WindowState, wanted
 
 OWED = "residual."
 """What the residual's tensors are named behind, among those of a window."""
+
+_MOST_ROUNDS = MAX_PASSES // 8
+"""An update with `most=fit` has up to 8 passes."""
 
 _DENSE_NBYTES = 8
 """What a sum of rounds holds for a weight at most."""
@@ -133,13 +137,15 @@ class CodedWindowState(WindowState):
     def _sum(self, start: int, stop: int, low: int) -> Code:
         """Gradients (low, closed] over cells, round by round; receivers with the same interval share one.
 
-        Several rounds that take more bytes than float32 are added up.
+        Several rounds that take more bytes than float32, or more passes than a code may have, are added up.
         """
         key = (start, stop, low)
         where = self._layout.weights(start, stop)
         known = self._codes.get(key)
         if known is None:
             updates = [each.update for each in self._rounds if each.high > low]
+            if len(updates) > _MOST_ROUNDS:
+                updates = [total(updates)]
             known = _coded(updates, where)
             if len(updates) > 1 and known.code.nbytes > 4 * (where.stop - where.start):
                 known = _coded([total(updates)], where)

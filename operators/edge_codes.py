@@ -7,12 +7,13 @@ first sum of an edge is sent as it is: the neighbour's mirror may be that of ano
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
 from dataflow.operators_api import Sample
 from operators.compression import Codec, Residual, add
+from operators.compression.residual import all_samples
 from operators.layout import Layout
 from operators.messages import Code, Vector
 
@@ -65,6 +66,12 @@ class EdgeCodes:
         self._residual.account.note(update.n_weights, update.count(0, update.n_weights), nbytes)
         return codes
 
-    def samples(self) -> Iterator[Sample]:
-        """What codes have cost, and what is owed."""
-        yield from self._residual.samples()
+    @property
+    def residual(self) -> Residual:
+        """What is owed on the edge since the last code."""
+        return self._residual
+
+
+def samples(edges: Collection[EdgeCodes]) -> Iterator[Sample]:
+    """What codes of all edges of a node have cost, their mean tau, and at times the norm of all that is owed."""
+    yield from all_samples([edge.residual for edge in edges])

@@ -19,7 +19,7 @@ from dataflow.message import Message
 from dataflow.operators_api import Adjusted, Sample
 from operators.compression import Codec, add
 from operators.contribution import FAR, Contribution, Told, Total
-from operators.edge_codes import EdgeCodes
+from operators.edge_codes import EdgeCodes, samples
 from operators.layout import Layout
 from operators.messages import Code, Vector
 from operators.newcomers import WORDS as OF_NEWCOMERS
@@ -430,10 +430,8 @@ class SharedReplicaState(VectorState):
         return ""
 
     def samples(self) -> Iterator[Sample]:
-        """What is told of the codes, if there are any."""
-        for codes in self._codes.values():
-            yield from codes.samples()
-            return
+        """What is told of the codes of all edges, if there are any."""
+        yield from samples(self._codes.values())
 
     def tensors(self) -> dict[str, np.ndarray]:
         """``values``; ``x`` (weights,), what is pushed of this node's own updates, and ``counts`` of them.

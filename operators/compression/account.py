@@ -29,6 +29,13 @@ class Account:
         self.nbytes += nbytes
         self.dense_nbytes += 4 * n_weights
 
+    def include(self, other: Account) -> None:
+        """Add all messages of another account."""
+        self.messages += other.messages
+        self.updates += other.updates
+        self.nbytes += other.nbytes
+        self.dense_nbytes += other.dense_nbytes
+
     def figures(self) -> Iterator[tuple[str, float]]:
         """Names and values of what is known: compression ratio, updates per message, bits per update."""
         if self.messages:

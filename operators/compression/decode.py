@@ -6,12 +6,25 @@ allocated, whatever a code declares.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from operators.compression.forms import BITMAP, BYTES, EMPTY, FIRST, HALVES, MAX_RICE, RICE, SIGNS, VALUED, WORDS
+from operators.compression.forms import (
+    BITMAP,
+    BYTES,
+    EMPTY,
+    FIRST,
+    HALVES,
+    MAX_PASSES,
+    RICE,
+    SIGNS,
+    THIRDS,
+    VALUED,
+    WORDS,
+)
 from operators.compression.jit import compiled, trailing_zeros
 from operators.messages import Vector
 
@@ -26,6 +39,8 @@ _NUMBER: Final = 6
 _POSITION: Final = 7
 _PADDING: Final = 8
 _SHORT: Final = 9
+_LARGE: Final = 10
+_PASSES: Final = 11
 
 PROBLEMS: Final = {
     _TRUNCATED: "a code ends in the middle of a section",
@@ -37,9 +52,13 @@ PROBLEMS: Final = {
     _POSITION: "positions in a section of a code do not ascend, or leave its range",
     _PADDING: "a section of a code has bits where none belong",
     _SHORT: "a code ends before its range does",
+    _LARGE: "a code adds more than any sum bears",
+    _PASSES: f"a code has more than {MAX_PASSES} passes over its range",
 }
 
 _ONE = np.uint64(1)
+_MOST_SQUARES: Final = float(np.finfo(np.float32).max)
+"""Squares of what a code adds sum up to this at most, as those of a fragment of float32: see `quarantine.sound`."""
 
 
 @compiled
@@ -78,6 +97,12 @@ def _word(code: Code, at: int) -> Any:
 @compiled
 def _float(code: Code, at: int) -> Any:
     return np.uint32(_word(code, at)).view(np.float32)
+
+
+@compiled
+def _factor(code: Code, at: int) -> Any:
+    """A float that must have no sign, not even of zero; -1 if it has one."""
+    return np.float32(-1) if code[at + 3] >> np.uint8(7) else _float(code, at)
 
 
 @compiled
@@ -153,15 +178,26 @@ def _filled(code: Code, at: int, buffer: Any, have: int) -> Any:
 
 
 @compiled
+def _rest(buffer: Any, low: int, low_mask: Any) -> Any:
+    """How many of the next bits say what a gap is above its quotient's share, and what that is."""
+    if low == THIRDS:  # a zero takes one bit
+        second = _signed(buffer & _ONE)
+        return 1 + second, second + (_signed(buffer >> _ONE) & second)
+    return low, _signed(buffer & low_mask)
+
+
+@compiled
 def _rice(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any, values_at: int, write: bool) -> int:
     signed = values_at < 0
     if at == code.size:
         return -_TRUNCATED
     low = _signed(code[at])
-    if low > MAX_RICE:
+    if low > THIRDS:
         return -_NUMBER
     at += 1
-    low_mask, most = (_ONE << np.uint64(low)) - _ONE, part.size >> low
+    low_mask = (_ONE << np.uint64(low)) - _ONE
+    divisor, reserve = (3, 2) if low == THIRDS else (1 << low, low)
+    most = part.size // divisor
     buffer, have, place = np.uint64(0), 0, -1
     for number in range(count):
         at, buffer, have = _filled(code, at, buffer, have)
@@ -175,17 +211,18 @@ def _rice(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any,
         quotient += zeros
         buffer = (buffer >> np.uint64(zeros)) >> _ONE
         have -= zeros + 1
-        if have < low + signed:
+        if have < reserve + signed:
             at, buffer, have = _filled(code, at, buffer, have)
-            if have < low + signed:
-                return -_TRUNCATED
+        width, rest = _rest(buffer, low, low_mask)
+        if have < width + signed:
+            return -_TRUNCATED
         if quotient > most:
             return -_POSITION
-        place += 1 + ((quotient << low) | _signed(buffer & low_mask))
+        place += 1 + quotient * divisor + rest
         if place >= part.size:
             return -_POSITION
-        buffer >>= np.uint64(low)
-        have -= low
+        buffer >>= np.uint64(width)
+        have -= width
         if signed:
             if write:
                 part[place] += -delta if buffer & _ONE else delta
@@ -214,7 +251,7 @@ def _sparse(code: Code, at: int, form: int, part: Vector, scale: Any, write: boo
                 return -_NUMBER
         at += 4 * count
     else:
-        quantum = _float(code, at)
+        quantum = _factor(code, at)
         delta = scale * quantum
         if not (np.isfinite(delta) and np.isfinite(quantum) and quantum >= 0):
             return -_NUMBER
@@ -232,7 +269,7 @@ def _halves(code: Code, at: int, part: Vector, scale: Any, write: bool) -> int:
     """A float16 for each weight, times one rate."""
     if 4 + 2 * part.size > code.size - at:
         return -_TRUNCATED
-    rate = _float(code, at)
+    rate = _factor(code, at)
     factor = scale * rate
     if not (np.isfinite(factor * np.float32(65504)) and np.isfinite(rate) and rate >= 0):
         return -_NUMBER
@@ -259,7 +296,7 @@ def _bytes(code: Code, at: int, part: Vector, scale: Any, write: bool) -> int:
     """An integer from -127 to 127 for each weight, times one step."""
     if 4 + part.size > code.size - at:
         return -_TRUNCATED
-    step = _float(code, at)
+    step = _factor(code, at)
     delta = scale * step
     if not (np.isfinite(delta * np.float32(127)) and np.isfinite(step) and step >= 0):
         return -_NUMBER
@@ -296,6 +333,43 @@ def _signs(code: Code, at: int, part: Vector, scale: Any, write: bool) -> int:
 
 
 @compiled
+def _squares(code: Code, at: int, form: int, length: int) -> Any:
+    """What the squares of a section's updates sum up to, at most; the section has been checked."""
+    if form == EMPTY:
+        return 0.0
+    if form >= HALVES:
+        largest = np.float64(_float(code, at))
+        if form == SIGNS:
+            largest = max(abs(largest), abs(np.float64(_float(code, at + 4))))
+        else:
+            largest *= 65504.0 if form == HALVES else 127.0
+        return length * largest * largest
+    count, at = _number(code, at)
+    if form < VALUED:
+        quantum = np.float64(_float(code, at))
+        return count * quantum * quantum
+    total = 0.0
+    for number in range(count):
+        value = np.float64(_float(code, at + 4 * number))
+        total += value * value
+    return total
+
+
+@compiled
+def _section(code: Code, at: int, form: int, part: Vector, scale: Any, write: bool) -> int:
+    """The place behind a section, or minus what is wrong with it."""
+    if WORDS <= form <= BITMAP or WORDS <= form - VALUED <= BITMAP:
+        return _sparse(code, at, form, part, scale, write)
+    if form == HALVES:
+        return _halves(code, at, part, scale, write)
+    if form == BYTES:
+        return _bytes(code, at, part, scale, write)
+    if form == SIGNS:
+        return _signs(code, at, part, scale, write)
+    return at if form == EMPTY else -_FORM
+
+
+@compiled
 def walk(code: Code, target: Vector, scale: np.float32, write: bool) -> Any:
     """Go through a code, and add what it says to `target` if told to write.
 
@@ -305,6 +379,7 @@ def walk(code: Code, target: Vector, scale: np.float32, write: bool) -> Any:
     if code.size == 0:
         return _TRUNCATED, 0
     at, begin = 0, 0
+    passes, squares, norm = 0, 0.0, 0.0
     while at < code.size:
         first, form = code[at] >= FIRST, _signed(code[at]) & 127
         if first != (begin == 0):
@@ -312,19 +387,19 @@ def walk(code: Code, target: Vector, scale: np.float32, write: bool) -> Any:
         length, ended = _number(code, at + 1)
         if length < 1 or length > target.size - begin:
             return _LENGTH, at
-        part = target[begin : begin + length]
-        if WORDS <= form <= BITMAP or WORDS <= form - VALUED <= BITMAP:
-            ended = _sparse(code, ended, form, part, scale, write)
-        elif form == HALVES:
-            ended = _halves(code, ended, part, scale, write)
-        elif form == BYTES:
-            ended = _bytes(code, ended, part, scale, write)
-        elif form == SIGNS:
-            ended = _signs(code, ended, part, scale, write)
-        elif form != EMPTY:
-            return _FORM, at
+        part, content = target[begin : begin + length], ended
+        ended = _section(code, content, form, part, scale, write)
         if ended < 0:
             return -ended, at
+        if not write:
+            squares += _squares(code, content, form, length)
+        begin += length
+        if begin == target.size:
+            norm += math.sqrt(squares)
+            begin, passes, squares = 0, passes + 1, 0.0
+            if passes > MAX_PASSES:
+                return _PASSES, at
+            if norm * norm > _MOST_SQUARES:
+                return _LARGE, at
         at = ended
-        begin = 0 if begin + length == target.size else begin + length
     return (_SHORT if begin else 0), at

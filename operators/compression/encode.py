@@ -10,7 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from operators.compression.forms import BITMAP, BYTES, EMPTY, FIRST, HALVES, MAX_RICE, RICE, SIGNS, VALUED, WORDS
+from operators.compression.forms import (
+    BITMAP,
+    BYTES,
+    EMPTY,
+    FIRST,
+    HALVES,
+    MAX_RICE,
+    RICE,
+    SIGNS,
+    THIRDS,
+    VALUED,
+    WORDS,
+)
 from operators.compression.jit import compiled
 
 Code = npt.NDArray[np.uint8]
@@ -103,8 +115,21 @@ def _expected_nbits(length: int, count: int) -> int:
 
 
 @compiled
+def _thirds(words: Words, low: int, high: int, start: int) -> int:
+    """The bits that the gaps of words `low` to `high` take if they are divided by three."""
+    n_bits, following = 0, start
+    for at in range(low, high):
+        place: Any = np.int64(words[at] >> _ONE)
+        gap = place - following
+        following = place + 1
+        quotient = gap // 3
+        n_bits += quotient + (2 if gap == 3 * quotient else 3)
+    return n_bits
+
+
+@compiled
 def _best_rice(words: Words, low: int, high: int, start: int, length: int) -> Any:
-    """The low bits with which the gaps of words `low` to `high` take least, and the bits that these take."""
+    """The low bits, or `THIRDS`, with which the gaps of words `low` to `high` take least, and the bits these take."""
     middle = max(1, min(MAX_RICE - 1, _rice_for(length, high - low)))
     less, same, more = 0, 0, 0
     following = start
@@ -117,6 +142,10 @@ def _best_rice(words: Words, low: int, high: int, start: int, length: int) -> An
         more += gap >> (middle + 1)
     count = high - low
     less, same, more = less + count * middle, same + count * (middle + 1), more + count * (middle + 2)
+    if middle <= 2:
+        thirds = _thirds(words, low, high, start)
+        if thirds + 8 <= min(less, same, more):  # a byte at least, or what is read faster
+            return THIRDS, thirds
     if less <= same and less <= more:
         return middle - 1, less
     return (middle, same) if same <= more else (middle + 1, more)
@@ -124,7 +153,10 @@ def _best_rice(words: Words, low: int, high: int, start: int, length: int) -> An
 
 @compiled
 def _put_gaps(code: Code, at: int, words: Words, start: int, bits: int, signed: bool) -> int:
-    """Write each gap in unary above its low `bits`, a one, the low bits, and the sign; returns the place behind."""
+    """Write each gap in unary above its low `bits`, a one, the low bits, and the sign; returns the place behind.
+
+    Divided by three, a gap's low bits are a zero, or a one and whether its remainder is 2.
+    """
     buffer, have = np.uint64(0), 0
     following = start
     low_mask = np.int64((1 << bits) - 1)
@@ -132,7 +164,12 @@ def _put_gaps(code: Code, at: int, words: Words, start: int, bits: int, signed: 
         place: Any = np.int64(word >> _ONE)
         gap = place - following
         following = place + 1
-        zeros = gap >> bits
+        if bits == THIRDS:
+            zeros = gap // 3
+            rest = gap - 3 * zeros
+            rest, n_rest = (3 if rest == 2 else rest), (2 if rest else 1)
+        else:
+            zeros, rest, n_rest = gap >> bits, gap & low_mask, bits
         while zeros > 24:
             have += 24
             zeros -= 24
@@ -142,8 +179,8 @@ def _put_gaps(code: Code, at: int, words: Words, start: int, bits: int, signed: 
                 have -= 8
                 at += 1
         # at most 25 bits, 30 and the sign, behind 7
-        field = (np.uint64(gap & low_mask) << np.uint64(1)) | np.uint64(1)
-        width = zeros + 1 + bits
+        field = (np.uint64(rest) << np.uint64(1)) | np.uint64(1)
+        width = zeros + 1 + n_rest
         field <<= np.uint64(zeros)
         if signed:
             field |= np.uint64(word & _ONE) << np.uint64(width)

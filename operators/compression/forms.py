@@ -19,5 +19,11 @@ FIRST: Final = 0x80
 MAX_RICE: Final = 30
 """Low bits of a gap at most: gaps are less than 2**31."""
 
+THIRDS: Final = MAX_RICE + 1
+"""In the place of the number of low bits: gaps are divided by three, which lies between one bit and two."""
+
+MAX_PASSES: Final = 1024
+"""Passes of a code over its range at most."""
+
 MAX_WEIGHTS: Final = 1 << 31
 """Weights of a vector at most: an index has 31 bits."""

@@ -37,6 +37,7 @@ _GLANCE = 256
 _MAX_HALF = 65504.0
 _MOST = 255
 _MAX_FLOAT = float(np.finfo(np.float32).max)
+_MAX_NORM = math.sqrt(_MAX_FLOAT)
 _NO_VALUES = np.empty(0, np.float32)
 _FIX = "lower the learning rate, clip gradients, or look for the input that made it"
 
@@ -130,7 +131,7 @@ class Residual(State):
         if not 0 <= rate <= _MAX_FLOAT:
             what = f"the rate must be finite as float32 and not negative, got {rate}"
             raise ValueError(what)
-        update = self._taken(np.float32(rate), np.float32(unit))
+        update = self._taken(np.float32(abs(rate)), np.float32(unit))  # a minus before 0 is not sent
         if self.sent is not None:
             add(self.sent, update.encode(0, update.n_weights))
         return update
@@ -156,13 +157,12 @@ class Residual(State):
 
     def samples(self) -> Iterator[Sample]:
         """What the sender of a message tells: the account's figures, the mean tau, and at times the residual's norm."""
+        yield from all_samples([self])
+
+    def told(self) -> bool:
+        """Count a message that is told of; whether the norm of what is owed is told with it."""
         self._told += 1
-        for name, value in self.account.figures():
-            yield Sample(name, value)
-        if isinstance(self.codec, Threshold):
-            yield Sample("tau", float(self._taus.mean()))
-        if self._told % _NORM_EVERY == 1:
-            yield Sample("residual_norm", float(np.linalg.norm(self.values)))
+        return self._told % _NORM_EVERY == 1
 
     def go_on(self, taus: Vector) -> None:
         """Go on with thresholds that were adapted before, if they are adapted, and those are of as many layers.
@@ -343,6 +343,25 @@ class Residual(State):
             raise OperatorError(what, got=float(self.values[place]), fix=_FIX)
 
     def _require(self, largest: float) -> None:
-        if largest > _MAX_FLOAT:
-            what = "the rate times the gradient is larger than a float32"
+        """Refuse what receivers would: see `operators.compression.decode`."""
+        if not largest * math.sqrt(self.values.size) <= _MAX_NORM:
+            what = "the rate times the gradient is larger than any sum bears"
             raise OperatorError(what, got=largest, fix=_FIX)
+
+
+def all_samples(residuals: Sequence[Residual]) -> Iterator[Sample]:
+    """What the sender of a message tells of all its residuals of one codec, each for a receiver of its own.
+
+    The figures of all messages to all of them, the mean tau, and at times the norm of all that is owed.
+    """
+    if not residuals:
+        return
+    account = Account()
+    for residual in residuals:
+        account.include(residual.account)
+    for name, value in account.figures():
+        yield Sample(name, value)
+    if isinstance(residuals[0].codec, Threshold):
+        yield Sample("tau", float(np.mean([residual.taus.mean() for residual in residuals])))
+    if residuals[0].told():
+        yield Sample("residual_norm", math.hypot(*(float(np.linalg.norm(residual.values)) for residual in residuals)))

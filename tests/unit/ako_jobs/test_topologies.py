@@ -4,7 +4,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ako_jobs import ako, all_to_all, parameter_server, sparse
+from ako_jobs import ako, all_to_all, parameter_server, sparse, tree
 from ako_jobs.jobs import load_job, prepare
 from ako_jobs.models import network
 from ako_jobs.worker import Setting
@@ -138,7 +138,7 @@ def test_sparse_graph_sends_codes_to_all_and_to_the_worker_itself(settings, span
     assert crossing(built) == WORKER_CROSSING | JOINING_CROSSING | {
         "send.fragments -> receive.arriving": ("by-destination", True)
     }
-    assert state(built) == WORKER_STATE | {"residual", "window", "loan"}
+    assert state(built) == WORKER_STATE | {"residual", "window", "loan", "ledger"}
     compute = built.operator("compute").params
     assert all(part in compute for part in ('"local":false', '"emits":"gradient"', '"slack":0'))
     assert f'"span":{span}' in built.operator("send").params
@@ -165,7 +165,7 @@ def test_checkpoints_are_kept_where_and_as_many_as_settings_say():
     [("bsp", "ServeMean", "barrier"), ("ssp", "Serve", "pulls"), ("async", "Serve", "pulls")],
 )
 def test_parameter_server_graph_pushes_and_pulls(consistency, operator, element):
-    built = graph(parameter_server, consistency=consistency, tau=3)
+    built = graph(parameter_server, consistency=consistency, **({"tau": 3} if consistency == "ssp" else {}))
     assert edges(built) == WORKER_EDGES | PULLING_EDGES | {
         "compute.gradients -> accumulate.gradients",
         "accumulate.accumulated -> partition.accumulated",
@@ -344,6 +344,14 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
         ),
         (sparse, {"consistency": "bsp"}, r"^consistency: must be ssp or async \(got bsp\)"),
         (sparse, {"tau": -1}, r"^tau: must be an integer >= 0 \(got -1\)$"),
+        (ako, {"tau": "0.1", "codec": "threshold"}, r"^tau: must be an integer .*got 0.1.*codec=threshold:tau=0.1$"),
+        (ako, {"tau": 4, "codec": "threshold"}, r"^tau=4 is the staleness bound; .* write codec=threshold:tau=4, and"),
+        (sparse, {"tau": 0}, r"^tau is for consistency=ssp, and consistency is async; .*codec=threshold:tau=0$"),
+        (sparse, {"tau": 4}, r"^tau is for consistency=ssp, and consistency is async; .*codec=threshold:tau=4$"),
+        (parameter_server, {"tau": 0}, r"^tau is for consistency=ssp, and consistency is async; add consistency=ssp"),
+        (all_to_all, {"tau": 0, "consistency": "async"}, r"^tau is for consistency=ssp, and consistency is async"),
+        (parameter_server, {"tau": 0, "rule": "ssgd"}, r"^tau is for consistency=ssp, and consistency is bsp"),
+        (tree, {"tau": 0.1}, r"^unknown key \(got tau\); the threshold of a codec is a part of it"),
         (ako, {"codec": "topk", "accumulate": False}, r"sent later, so it needs accumulate=true$"),
         (ako, {"codec": "int8", "phantom": True}, r"^a phantom has no gradients to code; leave out codec or phantom$"),
         (
@@ -444,7 +452,8 @@ def test_run_one_epoch_on_two_nodes_ends_everywhere(job, settings):
 @pytest.mark.parametrize("consistency", ["ssp", "async"])
 def test_run_with_a_warm_up_of_one_worker_is_counted_as_that(consistency):
     """Of 21 steps of an epoch, 11 are of 16 images of one worker, and 10 of what is left of both."""
-    settings = {"warm_up_epochs": 0.5, "warm_up_nodes": 1, "warm_up_batch": 16, "consistency": consistency, "tau": 1}
+    settings = {"warm_up_epochs": 0.5, "warm_up_nodes": 1, "warm_up_batch": 16, "consistency": consistency}
+    settings |= {"tau": 1} if consistency == "ssp" else {}
     run = driver(sparse, 2, weight_decay=0.01, **settings).execute()
     assert made(run) == [STEPS] * 2
     _, last = run.reports[-1]

@@ -126,6 +126,25 @@ def test_coded_sums_leave_mirror_and_shadow_alike_and_the_rest_is_sent_later() -
     np.testing.assert_array_equal(other.sharing.sides[0].total.values, one.sharing.own.values)
 
 
+def test_samples_are_of_the_codes_to_all_neighbours() -> None:
+    ends, middle = [0, 2], states(weights=512, codec=parse_codec("topk:density=0.25"))[1]
+    rng = np.random.default_rng(3)
+    for _ in range(2):  # the first sums are whole
+        middle.descend(rng.normal(size=512).astype(np.float32), 1.0, scale=True)
+        for end in ends:
+            messages(middle, end)
+            middle.sharing.sides[end].acknowledged = middle.sharing.sides[end].sent
+    middle.descend(rng.normal(size=512).astype(np.float32), 1.0, scale=True)
+    nbytes = sum(each.values.nbytes for each in messages(middle, 0))
+    before = [codes.residual.account.nbytes for codes in middle._codes.values()]
+    assert sum(before) > nbytes > 0
+    found = {sample.name: sample.value for sample in middle.samples()}
+    assert found["compression_ratio"] == 3 * 4 * 512 / sum(before)
+    assert found["updates_per_message"] == 128
+    owed = [np.linalg.norm(codes.residual.values) for codes in middle._codes.values()]
+    assert found["residual_norm"] == pytest.approx(np.hypot(*owed))
+
+
 def test_new_neighbour_with_a_codec_makes_the_mirror_its_own_with_its_first_sum() -> None:
     """The node at the end has come to the middle; that has the mirror of the one whose place it has taken."""
     one, middle, new = states(weights=512, codec=parse_codec("topk:density=0.25"))
