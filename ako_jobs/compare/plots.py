@@ -112,14 +112,17 @@ def _pictures(pictured: Pictured) -> Iterator[tuple[str, Any]]:
     yield "bandwidth_over_time", _over_time(pictured, rates, _sending, "time, s", "a node sends, Mbit/s")
     yield "utilisation_over_time", _over_time(pictured, rates, _utilisation, "time, s", "busy compute tasks, %")
     yield "staleness_over_time", _over_time(pictured, rates, _staleness, "time, s", "staleness, gradients")
-    yield "gap_over_time", _over_time(pictured, rates, _gap, "time, s", "gap of the replicas, rms of weights")
-    for name, counted, curve, label in (
-        ("lag_over_time", "lagged_gradients", _lag, "lag of gradients, updates"),
-        ("gradient_gap_over_time", "gapped_gradients", _gradient_gap, "gap of gradients"),
-        ("normalised_gap_over_time", "normalised_gradients", _normalised_gap, "gap of gradients / norm"),
+    yield (
+        "gap_over_time",
+        _over_time(pictured, rates, _where_known("gap"), "time, s", "gap of the replicas, rms of weights"),
+    )
+    for name, counted, label in (
+        ("lag", "lagged_gradients", "lag of gradients, updates"),
+        ("gradient_gap", "gapped_gradients", "gap of gradients"),
+        ("normalised_gap", "normalised_gradients", "gap of gradients / norm"),
     ):
         if _any_told(pictured, counted):
-            yield name, _over_time(pictured, rates, curve, "time, s", label)
+            yield f"{name}_over_time", _over_time(pictured, rates, _where_known(name), "time, s", label)
     for key in pictured.comparison.sweep:
         yield f"sweep_{key}", _sweep(pictured, key)
 
@@ -150,25 +153,15 @@ def _staleness(found: Rates) -> tuple[Any, Any]:
     return found.time_s, found.staleness
 
 
-def _gap(found: Rates) -> tuple[Any, Any]:
-    """A line from measurement to measurement: there is one now and then only."""
-    known = ~np.isnan(found.gap)
-    return found.time_s[known], found.gap[known]
+def _where_known(name: str) -> Callable[[Rates], tuple[Any, Any]]:
+    """A line from measurement to measurement of what is measured now and then only."""
 
+    def curve(found: Rates) -> tuple[Any, Any]:
+        values = getattr(found, name)
+        known = ~np.isnan(values)
+        return found.time_s[known], values[known]
 
-def _gradient_gap(found: Rates) -> tuple[Any, Any]:
-    known = ~np.isnan(found.gradient_gap)
-    return found.time_s[known], found.gradient_gap[known]
-
-
-def _normalised_gap(found: Rates) -> tuple[Any, Any]:
-    known = ~np.isnan(found.normalised_gap)
-    return found.time_s[known], found.normalised_gap[known]
-
-
-def _lag(found: Rates) -> tuple[Any, Any]:
-    known = ~np.isnan(found.lag)
-    return found.time_s[known], found.lag[known]
+    return curve
 
 
 def _panels(count: int, *, width: float = 4.2, height: float = 3.0, **shared: Any) -> tuple[Any, list[Any]]:
