@@ -423,7 +423,8 @@ class SharedReplicaState(VectorState):
             return "its tree cannot be changed with bsp or waves=root"
         if self._ends or self.sharing.ended:
             return "it has made all its updates"
-        if self._survivors is not None and (self._survivors.dead or self._survivors.leaves):
+        left = self._survivors
+        if left is not None and (left.dead or left.leaves or not left.joined):
             return "nodes of the tree have died, or come"
         if self._rewiring is not None or not self.sharing.settled:
             return "it has not made another change of the tree yet"

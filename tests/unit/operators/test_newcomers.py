@@ -9,6 +9,7 @@ import pytest
 
 from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
+from dataflow.operators_api import Adjusted
 from operators.contribution import FAR, Contribution, Total
 from operators.course import CourseState
 from operators.enrol import Arrived, Enrol
@@ -134,6 +135,13 @@ def test_newcomer_that_can_join_nobody_is_late_and_an_error_only_if_all_that_had
         else:
             assert not list(second)
             assert roll.idle
+
+
+def test_newcomer_that_has_not_joined_is_not_ready_for_a_change_of_the_tree() -> None:
+    newcomer = _newcomer(states(4)[0])
+    newcomer.prepare(7, ((0, 1), (0, 2), (0, 3)))
+    (told,) = [each for each in newcomer.reports() if isinstance(each, Adjusted)]
+    assert (told.adjustment, told.stage, told.why) == (7, "refused", "nodes of the tree have died, or come")
 
 
 def _newcomer(like: SharedReplicaState) -> SharedReplicaState:
