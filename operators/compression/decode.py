@@ -1,7 +1,7 @@
 """Reading codes: checked whole, and only then added to a vector.
 
-Both are the same walk, once without and once with writing, so what is written is what was checked. Nothing is
-allocated, whatever a code declares.
+Both are the same walk, once without and once with writing, so what is written is what was checked. What is allocated is
+a block of places, whatever a code declares.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ PROBLEMS: Final = {
 }
 
 _ONE = np.uint64(1)
+_BLOCK: Final = 256
 _MOST_SQUARES: Final = float(np.finfo(np.float32).max)
 """Squares of what a code adds sum up to this at most, as those of a fragment of float32: see `quarantine.sound`."""
 
@@ -187,6 +188,19 @@ def _rest(buffer: Any, low: int, low_mask: Any) -> Any:
 
 
 @compiled
+def _add_block(
+    words: Any, filled: int, first: int, code: Code, part: Vector, delta: Any, scale: Any, values_at: int
+) -> None:
+    """Add updates from number `first` on, given the places of `filled` of them, times two, plus one if negative."""
+    for number in range(filled):
+        place = words[number] >> 1
+        if values_at < 0:
+            part[place] += -delta if words[number] & 1 else delta
+        else:
+            part[place] += scale * _float(code, values_at + 4 * (first + number))
+
+
+@compiled
 def _rice(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any, values_at: int, write: bool) -> int:
     signed = values_at < 0
     if at == code.size:
@@ -198,6 +212,7 @@ def _rice(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any,
     low_mask = (_ONE << np.uint64(low)) - _ONE
     divisor, reserve = (3, 2) if low == THIRDS else (1 << low, low)
     most = part.size // divisor
+    words, filled = np.empty(_BLOCK if write else 0, np.int64), 0
     buffer, have, place = np.uint64(0), 0, -1
     for number in range(count):
         at, buffer, have = _filled(code, at, buffer, have)
@@ -223,13 +238,16 @@ def _rice(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any,
             return -_POSITION
         buffer >>= np.uint64(width)
         have -= width
+        negative = _signed(buffer & _ONE) if signed else 0
         if signed:
-            if write:
-                part[place] += -delta if buffer & _ONE else delta
             buffer >>= _ONE
             have -= 1
-        elif write:
-            part[place] += scale * _float(code, values_at + 4 * number)
+        if write:  # a block at a time: what is guessed wrong in decoding would wait for the memory that is added to
+            words[filled] = 2 * place + negative
+            filled += 1
+            if filled == _BLOCK or number + 1 == count:
+                _add_block(words, filled, number + 1 - filled, code, part, delta, scale, values_at)
+                filled = 0
     at -= have >> 3
     return at if _padded(code, at - 1, -have & 7) else -_PADDING
 
@@ -327,7 +345,11 @@ def _signs(code: Code, at: int, part: Vector, scale: Any, write: bool) -> int:
     if not _padded(code, at + n_bytes - 1, part.size & 7):
         return -_PADDING
     if write:
-        for place in range(part.size):
+        for byte in range(part.size >> 3):
+            bits = np.uint32(code[at + byte])
+            for lane in range(8):
+                part[8 * byte + lane] += high if (bits >> np.uint32(lane)) & np.uint32(1) else low
+        for place in range(part.size & ~7, part.size):
             part[place] += high if (code[at + (place >> 3)] >> np.uint8(place & 7)) & np.uint8(1) else low
     return at + n_bytes
 

@@ -215,6 +215,53 @@ def to_bytes(values: Vector, bounds: Numbers, codes: npt.NDArray[np.int8], steps
 
 
 @compiled
+def _sums(part: Vector) -> Any:
+    """The sums of values and of magnitudes, four each, since an addition waits for the one before."""
+    sum_0, sum_1, sum_2, sum_3 = 0.0, 0.0, 0.0, 0.0
+    all_0, all_1, all_2, all_3 = 0.0, 0.0, 0.0, 0.0
+    for four in range(part.size >> 2):
+        a, b = np.float64(part[4 * four]), np.float64(part[4 * four + 1])
+        c, d = np.float64(part[4 * four + 2]), np.float64(part[4 * four + 3])
+        sum_0, sum_1, sum_2, sum_3 = sum_0 + a, sum_1 + b, sum_2 + c, sum_3 + d
+        all_0, all_1, all_2, all_3 = all_0 + abs(a), all_1 + abs(b), all_2 + abs(c), all_3 + abs(d)
+    for place in range(part.size & ~3, part.size):
+        sum_0, all_0 = sum_0 + part[place], all_0 + abs(part[place])
+    return (sum_0 + sum_1) + (sum_2 + sum_3), (all_0 + all_1) + (all_2 + all_3)
+
+
+@compiled
+def _n_negative(part: Vector) -> int:
+    found = 0
+    for each in part:
+        found += each < 0
+    return found
+
+
+@compiled
+def _subtract(part: Vector, below: Any, above: Any) -> None:
+    """Subtract one of two means of each value."""
+    for place in range(part.size):
+        part[place] -= below if part[place] < 0 else above
+
+
+@compiled
+def _set_bytes(part: Vector, bits: npt.NDArray[np.uint8]) -> None:
+    """A byte for each eight values, with a bit for each that is not negative."""
+    for byte in range(part.size >> 3):
+        packed = np.uint32(0)
+        for lane in range(8):  # of a slice the compiler would not make vectors
+            packed |= np.uint32(not (part[8 * byte + lane] < 0)) << np.uint32(lane)
+        bits[byte] = np.uint8(packed)
+
+
+@compiled
+def _set_bits(values: Vector, begin: int, end: int, bits: npt.NDArray[np.uint8]) -> None:
+    """Set a bit for each value that is not negative, where a byte has others' bits, too."""
+    for place in range(begin, end):
+        bits[place >> 3] |= np.uint8(not (values[place] < 0)) << np.uint8(place & 7)
+
+
+@compiled
 def to_signs(values: Vector, bounds: Numbers, bits: npt.NDArray[np.uint8], means: npt.NDArray[np.float32]) -> None:
     """Replace values by the mean of those of their sign in the chunk; what is more or less stays in `values`.
 
@@ -226,17 +273,15 @@ def to_signs(values: Vector, bounds: Numbers, bits: npt.NDArray[np.uint8], means
     """
     for chunk in range(bounds.size - 1):
         begin, end = bounds[chunk], bounds[chunk + 1]
-        low: Any = 0.0
-        high: Any = 0.0
-        n_low = 0
-        for each in values[begin:end]:
-            negative = each < 0
-            low += each if negative else np.float32(0)
-            high += np.float32(0) if negative else each
-            n_low += negative
-        means[chunk, 0] = np.float32(low / max(n_low, 1))
-        means[chunk, 1] = np.float32(high / max(end - begin - n_low, 1))
-        for place in range(begin, end):
-            positive = not (values[place] < 0)
-            bits[place >> 3] |= np.uint8(np.uint8(positive) << np.uint8(place & 7))
-            values[place] -= means[chunk, 1] if positive else means[chunk, 0]
+        part = values[begin:end]
+        total, magnitudes = _sums(part)
+        n_low = _n_negative(part)
+        below = np.float32((total - magnitudes) / (2 * max(n_low, 1)))
+        above = np.float32((total + magnitudes) / (2 * max(end - begin - n_low, 1)))
+        means[chunk, 0], means[chunk, 1] = below, above
+        whole = min(end, (begin + 7) & ~7)
+        behind = max(whole, end & ~7)
+        _set_bits(values, begin, whole, bits)
+        _set_bytes(values[whole:behind], bits[whole >> 3 :])
+        _set_bits(values, behind, end, bits)
+        _subtract(part, below, above)
