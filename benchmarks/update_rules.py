@@ -8,7 +8,7 @@ writes w) and the rule's, one after the other. Told are the least times over the
 of rule / plain. GB/s count what must be moved: 4 bytes for each weight of each vector that is read or written.
 
 With `--served` it times all that a server does for a gradient, by the number of workers, which push in turns: the
-update, the gap of every eighth gradient of a worker, and the answer, in microseconds, the mean of as many rounds.
+update, the gaps that it measures, and the answer, in microseconds, the mean of as many rounds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ STREAMS: tuple[tuple[str, AnyRule, int], ...] = (
     ("nag-asgd", NagAsgd(momentum=0.9), 5),
     ("multi-asgd", MultiAsgd(momentum=0.9), 5),
     ("lwp", Lwp(momentum=0.9), 5),
-    ("dana-zero", DanaZero(momentum=0.9), 7),
+    ("dana-zero", DanaZero(momentum=0.9), 5),
+    ("dana-zero with decay", DanaZero(momentum=0.9, weight_decay=1e-4), 7),
     ("easgd", Easgd(), 5),
     ("gap-aware", GapAware(), 6),
     ("dc-asgd", DcAsgd(momentum=0.9), 6),

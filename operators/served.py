@@ -12,7 +12,7 @@ from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
 from operators.fragments import decoded, subtract
 from operators.messages import Fragment, Vector
-from operators.staleness import GAP_EVERY, Staleness, measured
+from operators.staleness import Staleness, measured
 from operators.update_rules import AnyRule, Asgd, Memory, Push, Rule
 
 Cells = tuple[int, int]
@@ -71,9 +71,7 @@ class Served:
         self.staleness[worker] = Staleness(lag)
         known = sent.weights
         if sent.looked_at and known is not None:
-            with np.errstate(over="ignore"):  # of a training that diverges
-                master = self.rule.master(weights, self.memory)
-            self.staleness[worker] = measured(_gradient(fragment, weights), known, master, lag)
+            self.staleness[worker] = measured(_gradient(fragment, weights), known, self.master(weights), lag)
         if fragment.values.dtype == np.uint8 and isinstance(self.rule, Asgd) and not self.rule.weight_decay:
             subtract(fragment, weights, rate)  # a code's few elements, without making a gradient of it
             return
@@ -92,9 +90,14 @@ class Served:
         if shared is None or self.rule.each_its_own:
             shared = self.rule.view(weights, self.memory, worker)
         count = self.answers[worker] = self.answers.get(worker, 0) + 1
-        looked_at = count % GAP_EVERY == 0
+        looked_at = count % self.rule.gap_every(self.memory.workers) == 0
         self.sent[worker] = _Sent(self.updates, shared if looked_at or self.rule.uses_sent else None, looked_at)
         return shared
+
+    def master(self, weights: Vector) -> Vector:
+        """Theta of the papers, (weights of the cells,) float32, where the server keeps something else; only read."""
+        with np.errstate(over="ignore"):  # of a training that diverges
+            return self.rule.master(weights, self.memory)
 
 
 def _gradient(fragment: Fragment, weights: Vector) -> Vector:

@@ -16,7 +16,7 @@ from pydantic import Field
 from operators.dnn.arrays import read_only
 from operators.messages import Vector
 from operators.optimizer import travel, travel_ahead
-from operators.update_rules.momentum import of_worker, total_of, with_momentum
+from operators.update_rules.momentum import behind, of_worker, total_of, with_momentum
 from operators.update_rules.rule import Memory, Push, Rule
 
 _EPSILON = np.float32(1e-7)
@@ -80,15 +80,15 @@ class DanaDc(CompensatedRule):
 
     def update(self, weights: Vector, memory: Memory, push: Push) -> None:
         """Move along the worker's velocity and ahead, with the corrected gradient."""
+        velocity, total = memory.vector(of_worker(push.worker), weights.size), total_of(memory, weights.size)
         master, sent = self.master(weights, memory), read_only(cast("Vector", push.sent))
         gradient = _corrected(master, sent, push.gradient, self.strength)
-        velocity, total = memory.vector(of_worker(push.worker), weights.size), total_of(memory, weights.size)
         decay = self.weight_decay
         travel_ahead(weights, velocity, total, gradient, momentum=self.momentum, rate=push.rate, weight_decay=decay)
 
     def master(self, weights: Vector, memory: Memory) -> Vector:
         """Theta of algorithm 7, which no worker sees."""
-        return weights + np.float32(self.momentum) * total_of(memory, weights.size)
+        return behind(weights, memory, self.momentum)
 
 
 def _corrected(weights: Vector, sent: Vector, gradient: Vector, strength: float) -> Vector:

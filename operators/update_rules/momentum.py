@@ -14,20 +14,41 @@ from pydantic import Field
 
 from operators.messages import Vector
 from operators.optimizer import travel, travel_ahead
+from operators.staleness import GAP_EVERY
 from operators.update_rules.rule import Memory, Push, Rule
 
 SHARED = "velocity"
-_TOTAL = "velocities"
+_OWN, _TOTAL = f"{SHARED}.", "velocities"
 
 
 def of_worker(worker: int) -> str:
     """Name of a worker's velocity in a memory."""
-    return f"{SHARED}.{worker}"
+    return f"{_OWN}{worker}"
 
 
 def total_of(memory: Memory, n_weights: int) -> Vector:
-    """The sum of all velocities in a memory, (weights,) float32, which whoever changes one has to bring up to date."""
-    return memory.vector(_TOTAL, n_weights)
+    """The sum of all velocities in a memory, (weights,) float32, kept there from now on.
+
+    Whoever changes a velocity has to bring it up to date, or to forget it.
+    """
+    if _TOTAL not in memory.vectors:
+        memory.vectors[_TOTAL] = _sum(memory, n_weights)
+    return memory.vectors[_TOTAL]
+
+
+def behind(weights: Vector, memory: Memory, momentum: float) -> Vector:
+    """Theta of weights that are ahead of it along all velocities: theta = w + momentum sum(v), (weights,) float32."""
+    total = memory.vectors.get(_TOTAL)
+    total = _sum(memory, weights.size) if total is None else total
+    return weights + np.float32(momentum) * total
+
+
+def _sum(memory: Memory, n_weights: int) -> Vector:
+    total = np.zeros(n_weights, np.float32)
+    for name, velocity in memory.vectors.items():
+        if name.startswith(_OWN):
+            total += velocity
+    return total
 
 
 def with_momentum(form: str, momentum: float) -> str:
@@ -116,26 +137,28 @@ class Lwp(HeavyBall):
 class DanaZero(MomentumRule):
     """A velocity for each worker, and answers that look ahead along all (dana.txt, algorithm 4, in the form of eq. 16).
 
-    Kept is what is sent, Theta = theta - momentum sum(v), so an update is Theta <- Theta - (momentum v_i + eta g). The
-    sum of the velocities is kept, too (appendix A.2): an update, with the decay of theta, and theta itself, where a gap
-    is measured, take as long with many workers as with one.
+    Kept is what is sent, Theta = theta - momentum sum(v), so an update is Theta <- Theta - (momentum v_i + eta g).
+    Theta itself is looked at where a gap is measured, and formed from all velocities then: no sum of them is kept. One
+    in so many gradients has its gap measured that this costs each of them the same, however many workers there are.
+    With `weight_decay` theta is part of every update, and the sum is kept (appendix A.2).
     """
 
     kind: Literal["dana-zero"] = "dana-zero"
 
     def update(self, weights: Vector, memory: Memory, push: Push) -> None:
         """Move along the worker's velocity, brought up to date, and ahead."""
-        velocity, total = memory.vector(of_worker(push.worker), weights.size), total_of(memory, weights.size)
-        travel_ahead(
-            weights,
-            velocity,
-            total,
-            push.gradient,
-            momentum=self.momentum,
-            rate=push.rate,
-            weight_decay=self.weight_decay,
-        )
+        velocity, kept = memory.vector(of_worker(push.worker), weights.size), self.momentum
+        if self.weight_decay:
+            total, decay = total_of(memory, weights.size), self.weight_decay
+            travel_ahead(weights, velocity, total, push.gradient, momentum=kept, rate=push.rate, weight_decay=decay)
+        else:
+            memory.vectors.pop(_TOTAL, None)  # of a training with decay, that this goes on from
+            travel(weights, velocity, push.gradient, momentum=kept, rate=push.rate, look_ahead=1)
 
     def master(self, weights: Vector, memory: Memory) -> Vector:
         """Theta of algorithm 4, which no worker sees: theta = Theta + momentum sum(v)."""
-        return weights + np.float32(self.momentum) * total_of(memory, weights.size)
+        return behind(weights, memory, self.momentum)
+
+    def gap_every(self, workers: int) -> int:
+        """One in as many as there are velocities to add up, where their sum is not kept."""
+        return GAP_EVERY if self.weight_decay else max(GAP_EVERY, workers)

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from operators.messages import Vector
+from operators.staleness import GAP_EVERY
 
 
 class Push(NamedTuple):
@@ -101,6 +102,10 @@ class Rule(BaseModel, ABC):
     def master(self, weights: Vector, memory: Memory) -> Vector:
         """Theta of the papers, (weights,) float32, where the server keeps something else; only to be read."""
         return weights
+
+    def gap_every(self, workers: int) -> int:
+        """Of a worker's gradients, one in so many has its gap measured: `master` may take long where there are many."""
+        return GAP_EVERY
 
     def compile(self) -> None:
         """Compile what `update` needs, or load it from disk, so that no gradient waits for it."""

@@ -73,6 +73,15 @@ def test_served_gap_of_dana_is_to_the_papers_theta():
     assert answer(harness, 0, GAP_EVERY + 1).gap == pytest.approx(0.5 * velocity)
 
 
+def test_served_gap_of_dana_zero_is_measured_less_often_of_many_workers():
+    node = NodeContext(index=50, role="server", members={"worker": tuple(range(20)), "server": (50,)})
+    found = {}
+    for rule in (DanaZero(momentum=0.5), DanaZero(momentum=0.5, weight_decay=0.5)):
+        harness = server(rule, node=node)
+        found[rule.weight_decay] = [answer(harness, 0, number).gap is not None for number in range(1, 43)].count(True)
+    assert found == {0.0: 2, 0.5: 5}
+
+
 def test_served_gap_of_a_gradient_of_zeros_has_no_normalised_one():
     harness = server(Asgd())
     for number in range(1, GAP_EVERY + 1):

@@ -124,19 +124,45 @@ def test_dana_decays_theta_and_not_what_is_ahead_of_it(strength):
     np.testing.assert_allclose(turns.master(), theta, atol=2e-5)
 
 
-@pytest.mark.parametrize("rule", [DanaZero(momentum=0.9), DanaDc(momentum=0.9, strength=0)])
-def test_dana_looks_at_no_velocity_but_the_workers_own_and_the_sum_of_all(rule):
+DECAYING = DanaZero(momentum=0.9, weight_decay=0.01)
+
+
+@pytest.mark.parametrize("rule", [DanaZero(momentum=0.9), DECAYING, DanaDc(momentum=0.9, strength=0)])
+def test_dana_update_looks_at_no_velocity_but_the_workers_own_and_a_sum_only_where_theta_is_part_of_it(rule):
     turns = Turns(rule, 64, np.ones(3))
     for worker in range(64):
         turns.push(worker, [1, 2, 3], 0.001)
-    before = turns.master()
-    np.testing.assert_allclose(before, 1 - 0.001 * 64 * np.array([1, 2, 3]), atol=1e-5)
+    np.testing.assert_allclose(turns.master(), 1 - 0.001 * 64 * np.array([1, 2, 3]), atol=1e-3)
+    assert ("velocities" in turns.memory.vectors) == (rule != DanaZero(momentum=0.9))
+    before = turns.weights.copy()
     for name, vector in turns.memory.vectors.items():
         if name.startswith("velocity.") and name != "velocity.7":
             vector.fill(np.nan)
     turns.push(7, [1, 2, 3], 0.001)
-    assert np.isfinite(turns.master()).all()
-    assert (turns.master() < before).all()
+    assert np.isfinite(turns.weights).all()
+    assert (turns.weights < before).all()
+
+
+@pytest.mark.parametrize(("first", "then"), [(0.0, 0.5), (0.5, 0.0)])
+def test_dana_zero_goes_on_with_another_weight_decay(first, then):
+    """Algorithm 4 in float64: what is kept of a sum of velocities, or not, is that of the velocities."""
+    rules = [DanaZero(momentum=0.5, weight_decay=decay) for decay in (first, then, first)]
+    turns = Turns(rules[0], 2, np.ones(1))
+    theta, velocities, sent = 1.0, [0.0, 0.0], [1.0, 1.0]
+    for number in range(12):
+        worker, decay = number % 2, rules[number // 4].weight_decay
+        turns.rule = rules[number // 4]
+        turns.push(worker, [0.3 * number], 0.1)
+        velocities[worker] = 0.5 * velocities[worker] + 0.1 * (0.3 * number + decay * theta)
+        theta -= velocities[worker]
+        sent[worker] = theta - 0.5 * sum(velocities)
+        assert turns.replica(worker)[0] == pytest.approx(sent[worker], abs=1e-6)
+        assert turns.master()[0] == pytest.approx(theta, abs=1e-6)
+
+
+def test_dana_zero_measures_one_gap_in_as_many_gradients_as_it_adds_up_velocities():
+    assert [DanaZero(momentum=0.9).gap_every(workers) for workers in (1, 8, 9, 64)] == [8, 8, 9, 64]
+    assert [rule.gap_every(64) for rule in (DECAYING, DanaDc(momentum=0.9), MultiAsgd(momentum=0.9))] == [8, 8, 8]
 
 
 @pytest.mark.parametrize("rule", [NagAsgd(momentum=0.5, weight_decay=0.5), MultiAsgd(momentum=0.5, weight_decay=0.5)])
