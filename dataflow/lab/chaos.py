@@ -6,7 +6,7 @@ struck more often than a job starts its node again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 from typing import Final
@@ -70,16 +70,28 @@ _BETWEEN_HOSTS: Final = frozenset({Kind.CUT, Kind.ONE_WAY})
 _NOWHERE: Final = frozenset({Kind.DISK, Kind.MASTER})
 
 
+class Since(StrEnum):
+    """The moment that the seconds of a fault are counted from."""
+
+    RUN = "run"
+    """The job runs."""
+    PROCESS = "process"
+    """Its host has a job process that no fault has struck yet, be the job deployed, or its node be coming back."""
+    CHECKPOINT = "checkpoint"
+    """The first checkpoint that is begun, at the master, so many seconds after the job runs; it comes at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Something that befalls a lab.
 
     Args:
-        at_s: seconds from the moment that the job runs until it begins.
+        at_s: seconds from a moment until it begins.
         kind: what it is.
         for_s: seconds that it lasts; 0 for a kill.
         host: number of the host; None where it befalls none.
         other: that of the other host of a link, in the direction of a cut.
+        since: which moment that is.
     """
 
     at_s: float
@@ -87,6 +99,7 @@ class Fault:
     for_s: float = 0.0
     host: int | None = None
     other: int | None = None
+    since: Since = field(default=Since.RUN, kw_only=True)
 
     @property
     def hosts(self) -> tuple[int, ...]:

@@ -16,13 +16,15 @@ from typing import Final, Self
 
 from dataflow.clock import Clock, SystemClock
 from dataflow.lab import lab
-from dataflow.lab.chaos import LOSS, SLOWER, Fault, Kind
+from dataflow.lab.chaos import LOSS, SLOWER, Fault, Kind, Since
 from dataflow.lab.chaos_disk import SmallDisk
 from dataflow.lab.plan import LabPlan, Station
 from dataflow.lab.processes import processes, send_signal, words_of
 from dataflow.runtime.local_cluster import LocalCluster
 
 _JOB_PROCESS: Final = "dataflow.runtime.job_process"
+_POLL_S: Final = 0.1
+_QUICK_POLL_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,10 @@ class Injector:
     ) -> None:
         self._plan, self._cluster, self._faults, self._disk = plan, cluster, faults, disk
         self._clock = clock or SystemClock()
-        self._begin, self._leave = threading.Event(), threading.Event()
+        self._begin, self._leave, self._began_s = threading.Event(), threading.Event(), 0.0
         self._thread = threading.Thread(target=self._run, name="ako-chaos")
         self._done: list[Injected] = []
+        self._struck, self._looked_up = set[int](), list[int]()
         self._error: BaseException | None = None
 
     def __enter__(self) -> Self:
@@ -82,7 +85,8 @@ class Injector:
             raise self._error
 
     def begin(self) -> None:
-        """Count the seconds of the faults from now on."""
+        """The job runs: count the seconds of the faults from now on."""
+        self._began_s = self._clock.now()
         self._begin.set()
 
     @property
@@ -91,11 +95,9 @@ class Injector:
         return tuple(self._done)
 
     def _run(self) -> None:
-        self._begin.wait()
-        start_s = self._clock.now()
         try:
             for fault in self._faults:
-                if self._leave.wait(max(0.0, start_s + fault.at_s - self._clock.now())):
+                if not self._comes(fault):
                     return
                 began_s = self._clock.wall()
                 with self._doing(fault) as hit:
@@ -103,7 +105,32 @@ class Injector:
                 self._done.append(Injected(fault, began_s, self._clock.wall(), hit))
         except BaseException as error:  # it is raised again where the injector is left
             self._error = error
-        self._leave.wait()
+        finally:
+            self._leave.wait()
+
+    def _comes(self, fault: Fault) -> bool:
+        """Wait for the moment of a fault; whether it came before the injector is left."""
+        if fault.since is Since.PROCESS:
+            station = self._host(fault.host)
+            while self._struck.issuperset(job_processes(station)):
+                if self._leave.wait(_POLL_S):
+                    return False
+            return not self._leave.wait(fault.at_s)
+        self._begin.wait()
+        if self._leave.wait(max(0.0, self._began_s + fault.at_s - self._clock.now())):
+            return False
+        return fault.since is Since.RUN or self._checkpoint_begins(self._host(fault.host))
+
+    def _checkpoint_begins(self, station: Station) -> bool:
+        """Wait for a checkpoint to be begun; whether one was before the injector is left."""
+        # It does not take long: whom to strike is known before.
+        self._looked_up = job_processes(station)
+        folder = self._cluster.state_dir / "checkpoints"
+        before = {*folder.glob("*/*")}
+        while before.issuperset(folder.glob("*/*")):
+            if self._leave.wait(_QUICK_POLL_S):
+                return False
+        return True
 
     @contextmanager
     def _doing(self, fault: Fault) -> Iterator[bool]:
@@ -152,7 +179,8 @@ class Injector:
 
     def _signal(self, fault: Fault, number: signal.Signals) -> bool:
         """Send a signal to the job process of the fault's host; whether there is one."""
-        found = job_processes(self._plan.host(fault.host or 0))
+        found, self._looked_up = self._looked_up or job_processes(self._host(fault.host)), []
+        self._struck |= set(found)
         for process in found:
             with suppress(ProcessLookupError):
                 os.kill(process, number)

@@ -2,7 +2,8 @@
 
 An agent reads no further while it has as much as it may keep for a master that is away. Invariant: memory does not grow
 with how long that takes: of statistics only the newest wait, and of reports no more than `WAITING_NBYTES`, the oldest
-of which are left out and counted. All else must arrive, and is little: files are what a job makes of itself.
+of which are left out and counted. The record of a run ends where more than `RECORD_NBYTES` of it would wait: what comes
+behind a gap could not be replayed. All else must arrive, and is little: files are what a job makes of itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from typing import Final, Literal
 WAITING_NBYTES: Final = 16 << 20
 """Bytes of reports that wait at most."""
 
-Kind = Literal["must", "report", "statistics"]
+RECORD_NBYTES: Final = 64 << 20
+"""Bytes of the run's record that wait at most."""
+
+Kind = Literal["must", "report", "statistics", "record"]
 
 
 class Backlog:
@@ -29,7 +33,8 @@ class Backlog:
         self._writer = writer
         self._waiting: deque[tuple[Kind, bytes]] = deque()
         self._statistics = b""
-        self._reports_nbytes = self._left_out = 0
+        self._nbytes: dict[Kind, int] = {"must": 0, "report": 0, "record": 0}
+        self._left_out, self._record_ended = 0, False
         self._changed, self._emptied = asyncio.Event(), asyncio.Event()
         self._emptied.set()
         self._saying = asyncio.create_task(self._say())
@@ -38,10 +43,10 @@ class Backlog:
         """Say something, after all that was added before."""
         if kind == "statistics":
             self._statistics = frame
-        else:
+        elif kind != "record" or self._is_recorded(len(frame)):
             self._waiting.append((kind, frame))
             self._count(kind, len(frame))
-        while self._reports_nbytes > WAITING_NBYTES:
+        while self._nbytes["report"] > WAITING_NBYTES:
             self._leave_out()
         self._emptied.clear()
         self._changed.set()
@@ -80,6 +85,13 @@ class Backlog:
         self._count(kind, -len(frame))
         return frame
 
+    def _is_recorded(self, nbytes: int) -> bool:
+        """Whether there is room for more of the record, and always was."""
+        if not self._record_ended and self._nbytes["record"] + nbytes > RECORD_NBYTES:
+            self._record_ended = True
+            print(f"the record of this node ends here: {RECORD_NBYTES} bytes of it wait for the master", flush=True)
+        return not self._record_ended
+
     def _leave_out(self) -> None:
         """Leave out the oldest report."""
         index = next(index for index, (kind, _) in enumerate(self._waiting) if kind == "report")
@@ -89,4 +101,4 @@ class Backlog:
         self._left_out += 1
 
     def _count(self, kind: Kind, nbytes: int) -> None:
-        self._reports_nbytes += nbytes * (kind == "report")
+        self._nbytes[kind] += nbytes

@@ -28,7 +28,7 @@ from dataflow.runtime.job_run import JobRun
 from dataflow.runtime.process import CANNOT_START, how_it_ended
 from dataflow.runtime.resuming import checkpoints_of, choose
 from dataflow.runtime.store import Store, StoredJob
-from dataflow.runtime.wire import report_from_wire, statistics_from_wire
+from dataflow.runtime.wire import may_tell_of_change, report_from_wire, statistics_from_wire
 from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -150,10 +150,11 @@ class Dispatcher:
             self._runs[job].feed(co.CancelAsked())
             self._settle()
 
-    def drain(self, name: str) -> None:
+    def drain(self, name: str, operation_id: str) -> None:
         """Have a node leave its jobs, which go on, and give it no more until its agent is started anew.
 
-        The agent may be away: it may have to come back to a master that was restarted, or its machine be dead.
+        The agent may be away: it may have to come back to a master that was restarted, or its machine be dead. It may
+        have been started anew, too, before an operation is asked for again that was carried out: that is over.
 
         Raises:
             MasterError: no node of this name was ever attached, or a job cannot do without it; or the disk is full.
@@ -162,12 +163,14 @@ class Dispatcher:
         if life is None:
             known = ", ".join(sorted(self._sessions, key=_in_order)) or "none is attached"
             raise MasterError(what="there is no such node", got=name, fix=f"one of: {known}")
+        if self._store.has_drained(name, operation_id):
+            return
         runs = list(self._runs.values())
         for run in runs:
             if reason := run.objection(name):
                 raise MasterError(what=f"node {name} cannot leave job {run.id} ({run.spec.name}): {reason}")
         with self._store.transaction(durable=True):
-            self._store.set_drained(name, life)
+            self._store.set_drained(name, life, operation_id)
             self._store.check_disk("the request")
             if name in self._sessions:
                 self._sessions[name].drained = True
@@ -259,8 +262,7 @@ class Dispatcher:
         elif not message.number:
             self._take(session, message)
         elif message.number > session.kept:
-            passing = body == "log_lines" or message.from_process.message.WhichOneof("body") in _PASSING
-            with self._store.transaction(durable=not passing):
+            with self._store.transaction(durable=not _passes(message)):
                 self._take(session, message)
                 self._store.set_kept(session.name, session.life, message.number)
             session.kept = message.number
@@ -434,6 +436,14 @@ class Dispatcher:
             reason = message.reason or f"its job process ended {how_it_ended(message.status)}"
             run.feed(co.NodeExited(node, reason, refused=message.status == CANNOT_START))
         self._settle()
+
+
+def _passes(message: pb.AgentMessage) -> bool:
+    """Whether the job comes to the same without a message, should the machine lose what was not synchronised."""
+    said = message.from_process.message
+    if said.HasField("report") and may_tell_of_change(said.report):
+        return False
+    return message.WhichOneof("body") == "log_lines" or said.WhichOneof("body") in _PASSING
 
 
 def _parsed(spec_json: bytes) -> JobSpec:

@@ -16,7 +16,7 @@ from dataflow.engine.checkpoints import Resumption, encode
 from dataflow.engine.events import Snapshot
 from dataflow.engine.membership import Members
 from dataflow.errors import BeginAnewError, CheckpointError
-from dataflow.operators_api import Adjustment, Artifact
+from dataflow.operators_api import RECORD_FOLDER, Adjustment, Artifact
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.backlog import Backlog, Kind
 from dataflow.runtime.frames import pack_frame, read_frame
@@ -249,12 +249,13 @@ class JobRelay:
                 self._send_artifact(report)
 
     def _send_artifact(self, report: Artifact) -> None:
+        kind: Kind = "record" if report.name.startswith(f"{RECORD_FOLDER}/") else "must"
         # An empty file is one empty chunk.
         for start in range(0, max(1, len(report.data)), CHUNK_NBYTES):
             end = start + CHUNK_NBYTES
             last = end >= len(report.data)
             chunk = pb.ArtifactChunk(name=report.name, data=report.data[start:end], last=last, start=start)
-            self._send(pb.ProcessMessage(artifact=chunk))
+            self._send(pb.ProcessMessage(artifact=chunk), kind)
 
     def _keep(self, snapshot: Snapshot) -> None:
         """Send a snapshot beside everything else, unless the one before is still being sent."""

@@ -143,7 +143,7 @@ class MasterService(MasterServicer):
         """See control.proto."""
         try:
             _check_operation_id(request.operation_id)
-            self._dispatcher.drain(request.name)
+            self._dispatcher.drain(request.name, request.operation_id)
         except AkoError as error:
             await _refuse(context, error)
         return pb.DrainNodeReply()

@@ -13,6 +13,7 @@ import asyncio
 import secrets
 from collections import Counter, deque
 
+from dataflow.runtime.wire import may_tell_of_change
 from dataflow.transport.generated import control_pb2 as pb
 
 AT_ONCE = 64
@@ -173,6 +174,6 @@ def _kind(message: pb.AgentMessage) -> str:
     if message.WhichOneof("body") == "log_lines":
         return "light"
     body = message.from_process.message.WhichOneof("body")
-    if body == "report" and b'"adjustment"' in message.from_process.message.report.fields_json:
-        return "must"  # others wait for what it tells of a change (`tells_of_change`)
+    if body == "report" and may_tell_of_change(message.from_process.message.report):
+        return "must"
     return {"report": "light", "artifact": "file", "checkpoint": "file"}.get(str(body), "must")

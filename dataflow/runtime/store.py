@@ -30,7 +30,7 @@ MAX_ARTIFACT_NBYTES = 1 << 30
 """Largest artifact, in bytes."""
 
 _SEARCHED_LINES = 5000
-_SCHEMA_VERSION = 3
+_SCHEMA_VERSION = 4
 
 _SCHEMA = """
 CREATE TABLE jobs (
@@ -55,7 +55,7 @@ CREATE TABLE decisions (
 CREATE INDEX decisions_of_job ON decisions (job, number);
 CREATE TABLE placements (job TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE agents (name TEXT PRIMARY KEY, life TEXT NOT NULL, kept INTEGER NOT NULL);
-CREATE TABLE drained (name TEXT PRIMARY KEY, life TEXT NOT NULL);
+CREATE TABLE drained (name TEXT PRIMARY KEY, life TEXT NOT NULL, operation_id TEXT NOT NULL);
 CREATE TABLE master (only INTEGER PRIMARY KEY CHECK (only = 0), alive_s REAL NOT NULL);
 """
 
@@ -217,9 +217,14 @@ class Store:
         """Whether this life of an agent was asked to leave its jobs."""
         return bool(self._database.read("SELECT name FROM drained WHERE name = ? AND life = ?", agent, life))
 
-    def set_drained(self, agent: str, life: str) -> None:
-        """Note that this life of an agent was asked to leave its jobs; its next one was not."""
-        self._database.write("INSERT OR REPLACE INTO drained VALUES (?, ?)", (agent, life))
+    def has_drained(self, agent: str, operation_id: str) -> bool:
+        """Whether this was the operation that asked an agent to leave its jobs last."""
+        query = "SELECT name FROM drained WHERE name = ? AND operation_id = ?"
+        return bool(self._database.read(query, agent, operation_id))
+
+    def set_drained(self, agent: str, life: str, operation_id: str) -> None:
+        """Note that an operation asked this life of an agent to leave its jobs; its next one was not."""
+        self._database.write("INSERT OR REPLACE INTO drained VALUES (?, ?, ?)", (agent, life, operation_id))
 
     def alive_s(self) -> float | None:
         """When a master was last known to run here, in seconds since 1970-01-01 UTC; None if none has."""

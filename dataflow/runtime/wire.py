@@ -53,6 +53,14 @@ def report_from_wire(message: pb.OperatorReport) -> OperatorReport:
     return OperatorReport(message.port, fields)
 
 
+def may_tell_of_change(message: pb.OperatorReport) -> bool:
+    """Whether a report may be one of a change of the running job, for whose word others wait: it must not be lost.
+
+    That is found out without reading it; see `dataflow.engine.adjusting.tells_of_change`.
+    """
+    return b'"adjustment"' in message.fields_json
+
+
 def statistics_to_wire(statistics: NodeStatistics) -> pb.NodeStatistics:
     """The control message of a node's statistics."""
     cpu = statistics.processor

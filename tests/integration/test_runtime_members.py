@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 import runtime_job
@@ -144,6 +147,26 @@ def test_lost_agent_that_comes_back_gets_its_node_again() -> None:
         joined = change(client, job, "alive", 1)
         print("away", lost.change.reason, "joined", joined.wall_s - continued_s)
         assert client.wait(job).state is JobState.FINISHED
+
+
+def test_folder_of_a_killed_agent_goes_with_the_next_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tempfile.gettempdir()  # this process stays with the one that it has
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with LocalCluster(nodes=1, tasks=1, state_dir=tmp_path / "state") as cluster:
+        client = cluster.client
+        spec = JobSpec(name="numbers", graph=runtime_job.build(count=ENDLESS, pause_s=0.01), nodes=1)
+        job = client.submit(spec, make_bundle(HERE))
+        until(client, job, lambda event: event.state == JobState.RUNNING)
+        (left,) = tmp_path.glob("ako-agent-*")
+        assert list(left.glob("job-*"))
+        os.kill(cluster.processes()["node-0"], signal.SIGKILL)
+        where = ["--name", "next", "--state-dir", str(tmp_path / "state"), "--die-with", str(os.getpid())]
+        with Popen([sys.executable, "-m", "dataflow.runtime.agent", *where], stdout=PIPE) as agent:
+            assert agent.stdout is not None
+            assert b"node next is attached" in agent.stdout.readline()
+            assert not left.exists()
+            agent.terminate()
+        assert not list(tmp_path.glob("ako-agent-*"))
 
 
 def test_killed_worker_of_ako_with_integer_gradients_leaves_the_others_to_finish(cluster: LocalCluster) -> None:

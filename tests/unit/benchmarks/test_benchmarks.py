@@ -12,6 +12,7 @@ import pytest
 from ako_jobs import ako
 from ako_jobs.parameter_server import Config
 from dataflow.errors import JobFailedError
+from dataflow.lab.chaos import Kind
 from dataflow.observe.events import JobEvent
 from dataflow.reports import OperatorReport
 
@@ -208,6 +209,22 @@ def test_staleness_of_a_run_is_the_mean_over_all_workers_samples(dana_runs: Modu
     lag = [{"mean": 3.0, "count": 1}, {"mean": 6.0, "count": 2}]
     record = {"nodes": [{"samples": {"load.lag": lag[0]}}, {"samples": {"load.lag": lag[1]}}, {"samples": {}}]}
     assert dana_runs.staleness(record) == {"lag": 5.0}
+
+
+def test_kills_are_in_each_phase_once_in_six_seeds_and_the_same_with_the_same_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    faults = importlib.import_module("faults")
+    runs = [faults.kill_of(seed) for seed in range(50)]
+    assert runs == [faults.kill_of(seed) for seed in range(50)]
+    assert {run.phase for run in runs[12:18]} == set(faults.Phase)
+    for run in runs:
+        assert {fault.kind for fault in run.faults} == {Kind.KILL}
+        assert len({fault.host for fault in run.faults}) == 1
+        assert max(fault.at_s for fault in run.faults) <= run.time_s <= 25
+    # Host and moment do not go by the phase.
+    assert len({run.faults[0].host for run in runs if run.phase is faults.Phase.ENDS}) > 1
 
 
 def test_tree_has_converged_when_the_last_node_has_all_updates(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,38 @@ def test_newest_statistics_and_reports_wait_for_an_agent_that_reads_nothing_and_
     assert capsys.readouterr().out == "[7 reports left out: the agent could not pass them on]\n"
 
 
+def test_record_ends_where_more_of_it_would_wait_than_may_and_does_not_go_on_behind_the_gap(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(backlog, "RECORD_NBYTES", 2 * len(pack_frame(b"chunk 0")))
+
+    async def scene(waiting: Backlog, reader: asyncio.StreamReader, agent: asyncio.StreamWriter) -> None:
+        for number in range(4):
+            waiting.add(pack_frame(b"chunk %d" % number), "record")
+            waiting.add(pack_frame(b"file %d" % number))
+        assert await heard(reader, 6) == [b"chunk 0", b"file 0", b"chunk 1", b"file 1", b"file 2", b"file 3"]
+        await waiting.emptied()
+        waiting.add(pack_frame(b"chunk 4"), "record")
+        waiting.add(pack_frame(b"ended"))
+        assert await heard(reader, 1) == [b"ended"]
+        await waiting.close()
+
+    play(scene)
+    assert capsys.readouterr().out == f"the record of this node ends here: {2 * 11} bytes of it wait for the master\n"
+
+
+def test_record_that_the_agent_reads_goes_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog, "RECORD_NBYTES", len(pack_frame(b"chunk 0")))
+
+    async def scene(waiting: Backlog, reader: asyncio.StreamReader, agent: asyncio.StreamWriter) -> None:
+        for number in range(4):
+            waiting.add(pack_frame(b"chunk %d" % number), "record")
+            assert await heard(reader, 1) == [b"chunk %d" % number]
+        await waiting.close()
+
+    play(scene)
+
+
 def test_all_is_said_before_it_is_closed_and_in_order() -> None:
     async def scene(waiting: Backlog, reader: asyncio.StreamReader, agent: asyncio.StreamWriter) -> None:
         frames = [bytes([number]) * (1 << 20) for number in range(8)]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import secrets
 import threading
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -125,15 +127,15 @@ def test_drained_node_leaves_its_job_and_gets_no_more_before_its_agent_is_starte
             for session in sessions:
                 world.say(session, job, **step)
         assert [(await heard(sessions[1]))[1] for _ in range(3)] == ["deploy", "connect", "start"]
-        world.dispatcher.drain("node-1")
-        world.dispatcher.drain("node-1")
+        world.dispatcher.drain("node-1", "drain")
+        world.dispatcher.drain("node-1", "again")
         assert await heard(sessions[1]) == (job, "leave")
         with pytest.raises(
             MasterError, match=r"node node-0 cannot leave job \w+ \(job\): it would be left without any"
         ):
-            world.dispatcher.drain("node-0")
+            world.dispatcher.drain("node-0", "drain")
         with pytest.raises(MasterError, match=r"no such node \(got node-2\); one of: node-0, node-1"):
-            world.dispatcher.drain("node-2")
+            world.dispatcher.drain("node-2", "drain")
 
         world.restart()
         held = [pb.Held(job=job, operation_id=f"{job}/{number}/0", node=number) for number in range(2)]
@@ -153,6 +155,8 @@ def test_drained_node_leaves_its_job_and_gets_no_more_before_its_agent_is_starte
         world.dispatcher.detach(again, "it was ended")
         world.attach("node-1", "another life", connection=3)
         assert world.state(waiting)[0] == "DEPLOYING"
+        world.dispatcher.drain("node-1", "again")  # by somebody who has not heard that this was done
+        assert [(node.job, node.drained) for node in world.dispatcher.nodes()] == [(job, False), (waiting, False)]
 
     play(tmp_path, scene)
 
@@ -163,10 +167,10 @@ def test_node_can_be_drained_while_its_agent_is_away_and_gets_no_job_when_that_i
         free = world.attach("c", "z")
         job = world.submit("op", nodes=2)
         start(world, [left, right], job)
-        world.dispatcher.drain("b")
+        world.dispatcher.drain("b", "drain")
         world.restart()
-        world.dispatcher.drain("b")  # asked again by somebody whom the first master could not answer
-        world.dispatcher.drain("c")
+        world.dispatcher.drain("b", "drain")  # asked again by somebody whom the first master could not answer
+        world.dispatcher.drain("c", "drain")
         left = world.attach("a", "x", [held(job)])
         right = world.attach("b", "y", [held(job, 1)])
         assert [each for each in await told(right) if each[1] == "leave"] == [(job, "leave")]
@@ -192,7 +196,7 @@ def test_node_whose_machine_is_dead_is_waited_for_no_longer_once_it_is_drained(t
         job, right = two_running(world)
         world.dispatcher.detach(right, "its connection broke")
         assert world.change(job, 1)[0] == "away"
-        world.dispatcher.drain("b")
+        world.dispatcher.drain("b", "drain")
         assert world.change(job, 1) == ("left", 0, "it was drained")
         right = world.attach("b", "y", [held(job, 1)], connection=2)
         assert await told(right) == [(job, "kill")]
@@ -232,7 +236,7 @@ def test_node_that_attaches_while_a_job_runs_joins_it_if_that_has_room(tmp_path:
         assert world.change(job, 1) == ("alive", 1, "")
         assert list(world.store.job(job).status.node_names) == ["node-0", "newcomer"]
 
-        world.dispatcher.drain("newcomer")
+        world.dispatcher.drain("newcomer", "drain")
         late = world.attach("late", "life 2", connection=2)
         world.say(newcomer, job, ended=pb.Ended(epoch=2))
         assert on(world)["late"] == ""  # the process of the one that leaves is still there
@@ -773,7 +777,7 @@ def test_job_is_over_though_the_agent_of_a_node_that_has_left_it_was_not_told_th
 ) -> None:
     async def scene(world: World) -> None:
         job, right = two_running(world)
-        world.dispatcher.drain("b")
+        world.dispatcher.drain("b", "drain")
         world.say(right, job, ended=pb.Ended(epoch=1))
         world.dispatcher.heard(right, exited(job, 5))
         world.restart()
@@ -929,6 +933,32 @@ def test_agent_that_notices_first_that_its_connection_broke_keeps_its_job_and_he
         world.say(first, job, failed=pb.Failed(text="too late"))
         assert world.state(job)[0] == "DEPLOYING"
         assert await told(second) == [(job, CONNECTED)]
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("fields", "durable"), [({"adjustment": 2, "stage": "ready"}, True), ({"accuracy": 0.9}, False)]
+)
+def test_report_that_others_wait_for_outlives_a_power_failure_and_no_other_costs_so_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object], durable: bool
+) -> None:
+    async def scene(world: World) -> None:
+        session = world.attach("a")
+        job = world.submit("op")
+        start(world, [session], job)
+        asked: list[bool] = []
+        transaction = world.store.transaction
+
+        def noted(*, durable: bool) -> AbstractContextManager[None]:
+            asked.append(durable)
+            return transaction(durable=durable)
+
+        monkeypatch.setattr(world.store, "transaction", noted)
+        report = pb.OperatorReport(port="a.b", fields_json=json.dumps(fields).encode())
+        said = pb.FromProcess(job=job, message=pb.ProcessMessage(report=report))
+        world.dispatcher.heard(session, pb.AgentMessage(number=1, from_process=said))
+        assert asked[0] is durable  # those inside of it are part of it
 
     play(tmp_path, scene)
 

@@ -129,7 +129,7 @@ def test_jobs_are_not_placed_and_drains_refused_until_there_is_room(tmp_path: Pa
         start(world, [session], job)
         fill(world)
         with pytest.raises(MasterError, match=r"cannot keep the request: its disk is full .*make room"):
-            world.dispatcher.drain("b")
+            world.dispatcher.drain("b", "drain")
         assert [node.drained for node in world.dispatcher.nodes()] == [False, False]
         assert not world.store.is_drained("b", "y")
         with pytest.raises(MasterError, match="cannot keep the job: its disk is full"):

@@ -116,6 +116,24 @@ def test_no_more_than_a_window_is_sent_without_an_acknowledgement(monkeypatch: p
     play(scene)
 
 
+def test_what_others_wait_for_is_kept_however_much_else_is_said_while_the_master_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outboxes, "AWAY_MESSAGES", 1)
+
+    async def scene(outbox: Outbox) -> None:
+        for number in range(3):
+            for fields in (b'{"adjustment": %d, "stage": "settled"}', b'{"accuracy": %d}'):
+                await outbox.put(said(pb.ProcessMessage(report=pb.OperatorReport(fields_json=fields % number))))
+        outbox.attached(0, 0, 0.0)
+        sent = [await outbox.next(outbox.connection) for _ in range(5)]
+        told = [each.from_process.message.report.fields_json.split(b",")[0] for each in sent[:4]]
+        assert told == [b'{"adjustment": 0', b'{"adjustment": 1', b'{"adjustment": 2', b'{"accuracy": 2}']
+        assert what(sent[4]) == "[2 reports and batches of log lines left out while the master was away]"
+
+    play(scene)
+
+
 def test_of_what_a_master_has_heard_and_not_kept_the_next_is_told_what_must_arrive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
