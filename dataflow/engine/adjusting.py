@@ -83,14 +83,16 @@ class Adjusting:
         return ""
 
     def objection_to_drain(self, nodes: Membership, node: int, names: Sequence[str]) -> str:
-        """Why one of the nodes that make changes cannot leave now, and when to ask again; empty if it can."""
-        if node not in self.nodes or nodes[node].leaves_since is not None:
+        """Why a node cannot leave a job whose nodes make changes, and when to ask again; empty if it can.
+
+        Nodes that have come while the job ran make none, and are parts of the tree as others are.
+        """
+        if not self.nodes or nodes[node].leaves_since is not None:
             return ""
         if self.under_way:
             return "a change of the running job is under way; ask again once it is settled"
-        for other in self.nodes:
-            each = nodes[other]
-            if each.leaves_since is not None and each.life in (Life.JOINING, Life.ALIVE):
+        for other in nodes.those(Life.JOINING, Life.ALIVE):
+            if nodes[other].leaves_since is not None:
                 return f"{names[other]} leaves the tree; ask again once it has left"
         return ""
 

@@ -177,3 +177,14 @@ def test_needed_places_are_never_open() -> None:
     wait = "wait until the job is over, or cancel it"
     objected = objection(job.nodes, 0, names, {"worker": (0, 1), "server": (2,)}, ())
     assert objected == f"it would be left without any worker; {wait}"
+
+
+def test_node_that_has_come_to_a_tree_leaves_it_alone_as_the_first_ones_do() -> None:
+    job = running(adjusted=(0, 1))
+    joined(job, 2, "c", 1.0)
+    job.handle(co.DrainAsked(1), 2.0)
+    assert job.why_not_drained(2).startswith("b leaves")
+    job.handle(ended(1), 3.0)
+    assert job.why_not_drained(2) == ""
+    job.handle(co.DrainAsked(2), 4.0)
+    assert job.why_not_drained(0).startswith("c leaves")
