@@ -15,6 +15,7 @@ from dataflow.graph.routes import Route
 from dataflow.state import StateElement
 from operators.accumulate import Accumulate
 from operators.apply import Load
+from operators.attend import Attend
 from operators.barrier import Barrier
 from operators.clocks import Clocks
 from operators.coded_window import CodedWindow
@@ -22,7 +23,7 @@ from operators.compression import Codec, parse_codec
 from operators.layout import Layout
 from operators.ledger import PushesLedger
 from operators.partition import PartitionByOwner
-from operators.pulling import Attend, Pull
+from operators.pulling import Pull
 from operators.receive import ReceiveFragments, ReceiveWeights
 from operators.schedule import Schedule
 from operators.send import SendChanges, SendIntervals, SendWeights

@@ -13,9 +13,9 @@ from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.quantities import duration
+from operators.attend import Attend
 from operators.enrol import Enrol, Stay
 from operators.neighbours import Absorb, Push, PushMean, ReceiveContributions, SendContributions
-from operators.pulling import Attend
 from operators.share_clocks import ShareClocks
 from operators.shared_replica import SharedReplica
 from operators.topology import parse_topology

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataflow.errors import OperatorError
 from dataflow.message import Message, Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator
 from dataflow.ports import In, Out
 from dataflow.state import Writes
+from operators.attend import RollKeeper
 from operators.clocks import ClocksState
 from operators.contribution import Contribution
 from operators.course import CourseState
 from operators.roll import RollState
 from operators.shared_replica_state import SharedReplicaState
+from operators.survivors import LostUpdatesError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,13 @@ class Arrived(Message):
     late: bool
 
 
-class Enrol(Operator):
+class Enrol(RollKeeper):
     """Keeps the roll of the workers of a tree, and has this one go on where the node is that it has joined.
 
     One that is too late makes no gradients.
     """
 
-    pool = "network"
     arrived = In(Arrived)
-    roll = Writes()
     course = Writes()
     clocks = Writes()
 
@@ -52,29 +51,19 @@ class Enrol(Operator):
         """Note who has joined.
 
         Raises:
-            OperatorError: this node is too late, as all that had joined have died, and not ended.
+            LostUpdatesError: this node is too late, as all that had joined have died, and not ended.
         """
         if arrived.member != node.index:
             (roll.late.add if arrived.late else roll.late.discard)(arrived.member)
         elif arrived.late and roll.late.issuperset(roll.peers):
             what = "all nodes that had joined the tree have died before this one had: what they held is nowhere else"
-            raise OperatorError(what, fix="ako resume goes on from a checkpoint")
+            raise LostUpdatesError(what)
         elif arrived.late:
             roll.idle = True
         elif not roll.settled:
             clocks.made, clocks.images = arrived.number, arrived.images
             course.start(arrived.number)
             roll.settle()
-        yield from ()
-
-    def on_left(self, member: int, roll: RollState) -> Emissions:
-        """Note that a member has died."""
-        roll.leave(member)
-        yield from ()
-
-    def on_joined(self, member: int, roll: RollState) -> Emissions:
-        """Note that a member has come, and has not joined the tree yet."""
-        roll.join(member)
         yield from ()
 
 

@@ -15,7 +15,7 @@ from operators.messages import Gradient, Progress
 from operators.schedule import Schedule
 from operators.share_clocks import ShareClocksState
 from operators.shared_replica import edges_among, members_at_start
-from operators.shared_replica_state import Notice, SharedReplicaState
+from operators.shared_replica_state import PLANNED, Notice, SharedReplicaState
 from operators.topology import Topology
 
 
@@ -44,7 +44,7 @@ class Push(Operator):
         """Push and pull, if it is time, and say who is to be told."""
         changes, pushes = gradient.number == self.change_after, gradient.number % self.every == 0
         if changes:
-            replica.rewire()
+            replica.rewire(PLANNED)
             yield from _tell(self.adjusted, replica)
         if pushes:
             replica.push()

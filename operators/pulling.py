@@ -7,12 +7,12 @@ import numpy as np
 from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator
-from dataflow.ports import In, Out
+from dataflow.ports import Out
 from dataflow.state import Writes
 from operators.clocks import ClocksState
 from operators.course import CourseState
 from operators.layout import Sharding, runs
-from operators.messages import Fragment, Progress
+from operators.messages import Fragment
 from operators.roll import RollState
 from operators.window import WindowState
 
@@ -79,26 +79,3 @@ class Pull(Operator):
             for start, stop in layout.frames(first, last) if members[rank] == server else ():
                 nothing = np.zeros(0, np.float32)
                 yield self.asks(Fragment(node.index, start, stop, 0, 0, 0, skips=True, values=nothing), to=server)
-
-
-class Attend(Operator):
-    """Keeps the roll of workers that say nothing to each other: one that comes back has its turns at once."""
-
-    pool = "network"
-    finished = In(Progress)
-    roll = Writes()
-
-    def process(self, _progress: Progress) -> Emissions:
-        """Nothing ever comes: the port keeps this operator there for as long as what it is joined to."""
-        yield from ()
-
-    def on_left(self, member: int, roll: RollState) -> Emissions:
-        """Note that a member has died."""
-        roll.leave(member)
-        yield from ()
-
-    def on_joined(self, member: int, roll: RollState) -> Emissions:
-        """Note that a member has come back."""
-        roll.join(member)
-        roll.late.discard(member)
-        yield from ()

@@ -14,7 +14,6 @@ from typing import Final, Literal, cast
 
 import numpy as np
 
-from dataflow.errors import OperatorError
 from dataflow.message import Message
 from dataflow.operators_api import Adjusted, Sample
 from operators.compression import Codec, add
@@ -28,7 +27,7 @@ from operators.reconfigure import rewire
 from operators.schedule import Schedule
 from operators.share import Sharing
 from operators.share_clocks import Consistency, ShareClocksState
-from operators.survivors import CLAIM, NOBODY, OVER, THROUGH, Claim, Survivors
+from operators.survivors import CLAIM, NOBODY, OVER, THROUGH, Claim, LostUpdatesError, Survivors
 from operators.topology import Edges, behind
 from operators.vector_state import VectorState
 
@@ -43,14 +42,13 @@ class Rewiring:
     """A change of the tree that this node is to make.
 
     Args:
-        number: of the change, and of the edges that it makes.
+        number: of the change, and of the edges that it makes. `PLANNED`: it is made in any case; if not, somebody else
+            says whether, once all nodes are ready.
         edges: the tree as it is to be.
-        sure: it is made in any case; if not, somebody else says whether, once all nodes are ready.
     """
 
     number: int
     edges: Edges
-    sure: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ class SharedReplicaState(VectorState):
         self._round = 0
         self._arriving: dict[int, Vector] = {}
         self._edges, self._epoch = edges, 0
-        self._rewiring = None if then is None else Rewiring(PLANNED, then, sure=True)
+        self._rewiring = None if then is None else Rewiring(PLANNED, then)
         self._reports: list[Adjusted] = []
         self._changed_at: int | None = None
         self._alone, self._touched = 0, False
@@ -187,7 +185,7 @@ class SharedReplicaState(VectorState):
         if why:
             self.refuse(number, why)
             return
-        self._rewiring = Rewiring(number, edges, sure=False)
+        self._rewiring = Rewiring(number, edges)
         self._reports.append(Adjusted(number, "ready"))
 
     def refuse(self, number: int, why: str) -> None:
@@ -199,19 +197,19 @@ class SharedReplicaState(VectorState):
         if self._rewiring is None or self._rewiring.number != number:
             return
         if make:
-            self.rewire()
+            self.rewire(number)
         else:
             self._rewiring = None
         if self._ends:
             self.end()
 
-    def rewire(self) -> None:
-        """Make the change of the tree that this node knows of; who hears of it from a new neighbour does so, too.
+    def rewire(self, number: int) -> None:
+        """Make a change of the tree, if this node knows of it; who hears of it from a new neighbour does so, too.
 
         Until all new neighbours have spoken the replica goes on with own updates, and is not pulled; workers with a
         bound (ssp, assp) may stop at it, as no counts of others come.
         """
-        if self._rewiring is None:
+        if self._rewiring is None or self._rewiring.number != number:
             return
         rewiring, self._rewiring = self._rewiring, None
         before, known = self._edges, {neighbour: side.epoch for neighbour, side in self.sharing.sides.items()}
@@ -227,9 +225,9 @@ class SharedReplicaState(VectorState):
 
     def end(self) -> None:
         """Make no more updates; what was planned is changed before, and what may yet be is waited for."""
-        self._ends = self._rewiring is not None and not self._rewiring.sure
+        self._ends = self._rewiring is not None and self._rewiring.number != PLANNED
         if not self._ends:
-            self.rewire()
+            self.rewire(PLANNED)
             self.sharing.end()
 
     def reports(self) -> Iterator[Adjusted | Sample]:
@@ -307,7 +305,7 @@ class SharedReplicaState(VectorState):
         """Note that a node has left: it has ended, or died.
 
         Raises:
-            OperatorError: it has died, and what it held is nowhere else.
+            LostUpdatesError: it has died, and what it held is nowhere else.
         """
         survivors = self._survivors
         if node == self.sharing.node:
@@ -327,7 +325,7 @@ class SharedReplicaState(VectorState):
             return
         if self._rewiring is not None or self._changed_at is not None or (side is not None and not side.heard):
             what = f"node {node} of the tree has died before it had told a new neighbour all that it has"
-            raise OperatorError(what, fix="ako resume goes on from a checkpoint")
+            raise LostUpdatesError(what)
         mine = None if side is None else Claim(side.stamp, side.basis)
         for other in survivors.lose(node, mine):
             self._say(other, CLAIM, about=place, claim=mine)
@@ -384,10 +382,9 @@ class SharedReplicaState(VectorState):
     def arrive(self, said: Contribution) -> Told | None:
         """What a neighbour says, once all of it has come; None before, and of who is none any more.
 
-        What comes from a tree that has been changed already makes this node change, too.
+        What comes from a tree that has been changed as this node is to change it makes it do so, too.
         """
-        if said.epoch > self._epoch:
-            self.rewire()
+        self.rewire(said.epoch)
         side = self.sharing.sides.get(said.origin)
         if side is None or said.epoch != side.epoch:
             return None

@@ -32,6 +32,13 @@ NOBODY: Final = -1
 """Instead of a place: there is none."""
 
 
+class LostUpdatesError(OperatorError):
+    """Nodes of a tree have died so close to each other that nobody has what one of them held: the job fails."""
+
+    def __init__(self, what: str, *, got: object = None, where: str = "", fix: str = "") -> None:
+        super().__init__(what, got=got, where=where, fix=fix or "ako resume goes on from a checkpoint")
+
+
 class Claim(NamedTuple):
     """What the newest sum is that a dead node has told one of its neighbours.
 
@@ -193,7 +200,7 @@ class Survivors:
         """Note that a node has died; whom to tell `mine`, the claim of this node if it was its neighbour.
 
         Raises:
-            OperatorError: another has died before what this one was to share was shared.
+            LostUpdatesError: another has died before what this one was to share was shared.
         """
         place = self.place_of(node)
         if place == NOBODY:
@@ -226,7 +233,7 @@ class Survivors:
             claim: the claim.
 
         Raises:
-            OperatorError: a claim that this node cannot answer, as it has seen deaths in another order.
+            LostUpdatesError: a claim that this node cannot answer, as it has seen deaths in another order.
         """
         if self.place_of(origin) == NOBODY and self.joined:
             return
@@ -245,7 +252,7 @@ class Survivors:
         """What this node is to take over now: of those of whose neighbours it has all claims.
 
         Raises:
-            OperatorError: the newest sum has what lies behind one of them as another node told it, before a change.
+            LostUpdatesError: the newest sum has what lies behind one of them as another node told it, before a change.
         """
         for place, (heirs, claims) in [(place, (each.heirs, each.claims)) for place, each in self._estates.items()]:
             if claims.keys() < {heirs.heir, *heirs.others}:
@@ -279,9 +286,7 @@ def refuse(dead: int, other: int) -> NoReturn:
     """Raise that what a dead node held cannot be made good.
 
     Raises:
-        OperatorError: always.
+        LostUpdatesError: always.
     """
-    raise OperatorError(
-        what=f"nodes {dead} and {other} of the tree have died or changed together: what they held is nowhere else",
-        fix="ako resume goes on from a checkpoint",
-    )
+    what = f"nodes {dead} and {other} of the tree have died or changed together: what they held is nowhere else"
+    raise LostUpdatesError(what)
