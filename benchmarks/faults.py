@@ -1,7 +1,7 @@
 """Figures of faults: how soon they are noticed, how soon nodes are back, and what the others lose meanwhile.
 
-    sudo python benchmarks/faults.py kills stops cuts calm sleepers disks accuracy resumed [--seeds 3] [--first 0]
-        [--quick] [--json FILE] [--cores 0.4] [--data mnist]
+    sudo python benchmarks/faults.py kills stops cuts calm sleepers disks chaos accuracy resumed [--seeds 3]
+        [--first 0] [--quick] [--json FILE] [--cores 0.4] [--data mnist] [--data-dir DIR]
 
 Each row makes a lab of four hosts of its own at 1 Gbit/s, which share the machine's cores, or have --cores each, and
 runs jobs in it. All but one run `ako_jobs.integers`, whose replicas show which gradients they hold: each run is checked
@@ -15,6 +15,7 @@ cuts: a link passes nothing for 6 s, or nothing in one direction; two of each in
 calm: job processes are stopped for 1 s, one after the other, while a busy process runs on each host.
 sleepers: all processes of a host are stopped for 30 s, and go on; one in each run.
 disks: the disk of 8 MB with the checkpoints is full for 4 s, or read-only; one run of each with each seed.
+chaos: `ako chaos` with each seed, for 60 s, all kinds of faults among them.
 accuracy: `ako` learns --data while a worker is killed; compared with the same without.
 resumed: everything is killed, and the job goes on from its checkpoint; see faults_checkpoints.py.
 """
@@ -23,8 +24,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -32,43 +34,26 @@ from enum import StrEnum
 from pathlib import Path
 from random import Random
 from statistics import median
-from subprocess import DEVNULL, Popen
 from typing import Any
 
 import faults_checkpoints
+from faults_runs import CLOCK, HOSTS, INTEGERS, Place, Row, at_least, disturbed, exact, made, told, within, wrong
 
-from ako_jobs.jobs import load_job, prepare
-from dataflow import Keep
 from dataflow.cli.common import print_table
-from dataflow.cli.disturbed import Disturbed, run_disturbed
-from dataflow.clock import SystemClock
+from dataflow.cli.disturbed import Disturbed
 from dataflow.errors import LabError
 from dataflow.lab import lab
 from dataflow.lab.chaos import Fault, Kind, Since
 from dataflow.lab.chaos_disk import SmallDisk, small_disk
-from dataflow.lab.chaos_report import Outcome, middle, outcomes, unexplained
+from dataflow.lab.chaos_report import middle
 from dataflow.lab.commands import run as run_command
-from dataflow.lab.plan import Host, LabPlan, lab_name
 from dataflow.runtime.checkpoint_store import newest_whole
 from dataflow.runtime.folders import LocalFolder
 from dataflow.runtime.signals import ended_in_order
 
-HOSTS, RATE = 4, 1e9 / 8
-FIRST_S, APART_S, STOPPED_S, LAST_S = 5.0, 12.0, 6.0, 12.0
+FIRST_S, APART_S, STOPPED_S = 5.0, 12.0, 6.0
 HEALED_S = 10.0
 """Seconds that a run of row kills goes on after its last fault."""
-CLOCK = SystemClock()
-
-
-@dataclass(frozen=True)
-class Row:
-    """What was asked for, and what came out."""
-
-    what: str
-    asked: str
-    got: str
-    holds: bool
-    of: str
 
 
 class Phase(StrEnum):
@@ -89,44 +74,7 @@ class Kill:
     phase: Phase
     faults: tuple[Fault, ...]
     time_s: float
-    settings: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Place:
-    """A lab, the state directory that it is noted in, and the images that jobs in it learn."""
-
-    plan: LabPlan
-    state_dir: Path
-    data: str
-
-
-@contextmanager
-def made(cores: float | None, data: str) -> Iterator[Place]:
-    """A lab, gone when the ``with`` block ends."""
-    with tempfile.TemporaryDirectory() as path:
-        state_dir = Path(path)
-        plan = LabPlan(name=lab_name(state_dir), hosts=(Host(rate=RATE, cores=cores),) * HOSTS)
-        lab.up(plan, state_dir, CLOCK)
-        try:
-            yield Place(plan, state_dir, data)
-        finally:
-            lab.down(state_dir, CLOCK, force=True)
-
-
-def disturbed(
-    place: Place,
-    faults: Sequence[Fault],
-    job: str = "ako_jobs.integers:build",
-    disk: SmallDisk | None = None,
-    **settings: Any,
-) -> Disturbed:
-    """A run that ends `LAST_S` after the last fault, unless its settings say otherwise; `disk`: for its checkpoints."""
-    end_s = max((fault.at_s + fault.for_s for fault in faults), default=0.0) + LAST_S
-    prepared = prepare(load_job(job), {"time": end_s} | settings, HOSTS)
-    if disk is not None:
-        prepared = replace(prepared, spec=prepared.spec.model_copy(update={"keep": Keep(place=str(disk.path))}))
-    return run_disturbed(prepared, place.plan, place.state_dir, faults, disk=disk)
+    settings: dict[str, Any]
 
 
 def spread(kinds: Sequence[Kind], seed: int, for_s: float = 0.0, apart_s: float = APART_S) -> list[Fault]:
@@ -138,13 +86,6 @@ def spread(kinds: Sequence[Kind], seed: int, for_s: float = 0.0, apart_s: float 
         found.append(Fault(round(at_s + random.uniform(0, 2), 2), kind, for_s, host, other if between else None))
         at_s = FIRST_S + (number + 1) * (apart_s + for_s)
     return found
-
-
-def wrong(run: Disturbed) -> list[str]:
-    """What does not hold of any run of integers."""
-    config: Any = load_job("ako_jobs.integers:build").config
-    found = list(config.violations(run.result.record)) + unexplained(run.injected, run.events)
-    return found if run.result.state == "FINISHED" else [*found, f"{run.result.state}: {run.result.reason}"]
 
 
 def kill_of(seed: int) -> Kill:
@@ -301,19 +242,35 @@ def warned_s(run: Disturbed) -> float | None:
 
 
 def accuracy(place: Place, seeds: Sequence[int], quick: bool) -> list[Row]:
-    settings = {"job": "ako", "data": place.data, "epochs": 4 if quick else 12, "time": None, "batch": 8}
-    calm_runs = [last_accuracy(disturbed(place, [], **settings, seed=seed)) for seed in seeds]
-    killed = [
-        last_accuracy(
-            disturbed(place, [Fault(Random(seed).uniform(1, 6), Kind.KILL, 0.0, seed % HOSTS)], **settings, seed=seed)
-        )
-        for seed in seeds
+    epochs = 4 if quick else 12
+    settings: dict[str, Any] = {"job": "ako", "epochs": epochs, "time": None, "batch": 8} | place.data
+    calm_runs = [disturbed(place, [], **settings, seed=seed) for seed in seeds]
+    faults = [Fault(Random(seed).uniform(1, 6), Kind.KILL, 0.0, seed % HOSTS) for seed in seeds]
+    struck = [disturbed(place, [fault], **settings, seed=seed) for fault, seed in zip(faults, seeds, strict=True)]
+    worse = [
+        100 * (last_accuracy(before) - last_accuracy(after)) for before, after in zip(calm_runs, struck, strict=True)
     ]
-    worse = [100 * (before - after) for before, after in zip(calm_runs, killed, strict=True)]
+    hit = sum(run.injected[0].hit for run in struck if run.injected)  # a short job may be over by then
     got = f"{sum(worse) / len(worse):.2f} on average, {max(worse):.2f} at most"
-    return [
-        Row("kill -9: points of accuracy lost", "<= 0.5", got, sum(worse) / len(worse) <= 0.5, f"{len(seeds)} pairs")
-    ]
+    holds = sum(worse) / len(worse) <= 0.5 and hit == len(struck)
+    return [Row("kill -9: points of accuracy lost", "<= 0.5", got, holds, f"{len(seeds)} pairs, {hit} killed")]
+
+
+def chaos(place: Place, seeds: Sequence[int], quick: bool) -> list[Row]:
+    fine, kept = 0, list[float | None]()
+    for seed in seeds:
+        command = [sys.executable, "-m", "dataflow.cli.main", "chaos", INTEGERS, "checkpoint_every=400", "--json"]
+        command += ["--seed", str(seed), "--seconds", "20" if quick else "60"]
+        environment = os.environ | {"AKO_STATE_DIR": str(place.state_dir)}
+        ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        silent = {"broken": [f"it ended with {ended.returncode}"], "throughput_kept": None}
+        report: dict[str, Any] = json.loads(ended.stdout) if ended.stdout else silent
+        fine += ended.returncode == 0
+        kept.append(report["throughput_kept"])
+        print(f"seed {seed}: {'; '.join(report['broken']) or 'every invariant holds'}", file=sys.stderr, flush=True)
+    known = sorted(each for each in kept if each is not None)
+    of = f"{len(seeds)} seeds" + (f", {median(known):.0%} of the throughput kept" if known else "")
+    return [Row("ako chaos: every invariant holds", str(len(seeds)), str(fine), fine == len(seeds), of)]
 
 
 def resumed(_place: Place, seeds: Sequence[int], _quick: bool) -> list[Row]:
@@ -327,47 +284,20 @@ def resumed(_place: Place, seeds: Sequence[int], _quick: bool) -> list[Row]:
 
 
 ROWS: dict[str, Callable[[Place, Sequence[int], bool], list[Row]]] = {
-    each.__name__: each for each in (kills, stops, cuts, calm, sleepers, disks, accuracy, resumed)
+    each.__name__: each for each in (kills, stops, cuts, calm, sleepers, disks, chaos, accuracy, resumed)
 }
-
-
-def told(runs: Sequence[Disturbed]) -> list[Outcome]:
-    return [each for run in runs for each in outcomes(run.injected, run.events) if each.injected.hit]
 
 
 def last_accuracy(run: Disturbed) -> float:
     return float([each["accuracy"] for each in run.result.reports if each.get("accuracy") is not None][-1])
 
 
-def within(what: str, asked_s: float, values: Sequence[float | None], part: float = 1.0) -> Row:
-    """A row of seconds, of which a part must not be more than so many; one that never happened counts as too many."""
-    known = sorted(float("inf") if value is None else value for value in values)
-    got = f"{median(known):.2f} s (median), {known[-1]:.2f} s (largest)" if known else "nothing"
-    holds = bool(known) and sum(value <= asked_s for value in known) >= part * len(known)
-    return Row(what, f"<= {asked_s:g} s", got, holds, f"{len(known)} faults")
-
-
-def at_least(what: str, asked: float, values: Sequence[float | None]) -> Row:
-    known = sorted(value for value in values if value is not None)
-    got = f"{median(known):.0%} (median), {known[0]:.0%} (least)" if known else "nothing"
-    return Row(what, f">= {asked:.0%}", got, bool(known) and median(known) >= asked, f"{len(known)} faults")
-
-
-def exact(what: str, runs: Sequence[Disturbed]) -> Row:
-    bad = [text for run in runs for text in wrong(run)]
-    fine = sum(not wrong(run) for run in runs)
-    for text in bad:
-        print(text, file=sys.stderr)
-    return Row(
-        f"{what}: jobs that finish, every replica exact", str(len(runs)), str(fine), not bad, f"{len(runs)} runs"
-    )
-
-
 @contextmanager
 def busy(place: Place) -> Iterator[None]:
     """A process on each host that computes without end, inside the ``with`` block."""
     endless = (sys.executable, "-c", "while True: pass")
-    started = [Popen(lab.enter(place.plan, place.plan.host(host), endless), stdout=DEVNULL) for host in range(HOSTS)]
+    commands = [lab.enter(place.plan, place.plan.host(host), endless) for host in range(HOSTS)]
+    started = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for command in commands]
     try:
         yield
     finally:
@@ -384,11 +314,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer faults in a run")
     parser.add_argument("--cores", type=float, help="of each host; all share those of the machine if not given")
     parser.add_argument("--data", default="digits", help="images of row accuracy")
+    parser.add_argument("--data-dir", help="folder with them, if not the cache")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    data = {"data": options.data} | ({"data_dir": options.data_dir} if options.data_dir else {})
     found: list[Row] = []
     for name in options.rows or ROWS:
-        with ended_in_order(), made(options.cores, options.data) as place:
+        with ended_in_order(), made(options.cores, data) as place:
             rows = ROWS[name](place, range(options.first, options.first + options.seeds), options.quick)
         for row in rows:
             print(f"{row.what}: {row.got}", file=sys.stderr, flush=True)

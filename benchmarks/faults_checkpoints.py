@@ -39,7 +39,7 @@ from dataflow.runtime.folders import LocalFolder
 
 NODES = 2
 PIECE = 1 << 16
-RESUMED_IMAGES, BATCH = 1 << 16, 8
+RESUMED_IMAGES, BATCH = 1 << 15, 8
 TOLD_EVERY_S = 0.5
 """Seconds between what a node tells of itself."""
 

@@ -74,7 +74,7 @@ def running(kills: int, away_s: float) -> dict[str, Any]:
         graph = job_of_benchmark.build(ENDLESS, 10)
         job = client.submit(JobSpec(name="long", graph=graph, nodes=NODES), make_bundle(HERE))
         next(event for event in client.watch(job) if event.report)
-        before = job_processes(cluster)
+        before, begun_s = job_processes(cluster), CLOCK.now()
         for _ in range(kills):
             CLOCK.sleep(away_s)
             gone_s = CLOCK.now()
@@ -95,7 +95,7 @@ def running(kills: int, away_s: float) -> dict[str, Any]:
     received = [[fields["received"] for each, fields in reports if each == node] for node in range(NODES)]
     whole = [numbers[:-1] == list(range(10, numbers[-2] + 1, 10)) for numbers in received]
     ends = {(fields["received"], fields["total"]) for fields in dict(reports).values()}
-    there = [(end, start) for (_, end), (start, _) in pairwise(gaps)]
+    there = [(begun_s, gaps[0][0]), *((end, start) for (_, end), (start, _) in pairwise(gaps))]
     with_master, without = rate(reports, there), rate(reports, gaps)
     return {
         "kills": kills,
