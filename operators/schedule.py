@@ -75,8 +75,10 @@ class Schedule(BaseModel):
     def at(self, number: int, workers: int) -> float:
         """The rate of a node's gradient `number`, counted from 1; in the warm-up it rises from a 1/workers of it.
 
-        Until then, every worker is taken to have made as many gradients as this node.
+        Until then, every worker is taken to have made as many gradients as this node. A node that has made none yet, as
+        one that is answered first of all, has the rate of its first.
         """
+        number = max(number, 1)
         rate = self.decay.rate(self.lr, (number - 1) * workers)
         steps = self.warmup_steps / workers
         if number > steps:

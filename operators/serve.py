@@ -209,9 +209,10 @@ class Serve(Operator):
             yield from self._answer(cells, shard, pulls, served, node)
 
     def on_end(self, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
-        """Send every worker the final weights."""
+        """Send every worker the final weights; not to a place that nobody has ever had."""
         for cells, pushed in pulls.pushed.items():
-            everybody = {worker: pushed.get(worker, 0) for worker in node.members[self.workers]}
+            there = (each for each in node.members[self.workers] if each in pushed or each not in node.vacant)
+            everybody = {worker: pushed.get(worker, 0) for worker in there}
             yield from map(self.weights, answers(self.layout, cells, everybody, shard, node))
 
     def _answer(

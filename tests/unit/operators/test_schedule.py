@@ -1,6 +1,6 @@
 import pytest
 
-from operators.schedule import Cosine, Schedule, Step
+from operators.schedule import Constant, Cosine, Schedule, Step
 
 
 def rates(schedule, numbers, workers=1):
@@ -64,3 +64,10 @@ def test_at_step_within_the_warm_up_scales_both():
 def test_schedule_survives_json(decay):
     schedule = Schedule(lr=0.5, decay=decay)
     assert Schedule.model_validate_json(schedule.model_dump_json()) == schedule
+
+
+@pytest.mark.parametrize("decay", [Constant(), Step(milestones=(1,), gamma=0.5), Cosine(steps=10)])
+@pytest.mark.parametrize("warmup_steps", [0, 40])
+def test_at_before_the_first_gradient_is_as_at_it(decay, warmup_steps):
+    schedule = Schedule(lr=0.5, warmup_steps=warmup_steps, decay=decay)
+    assert schedule.at(0, 4) == schedule.at(1, 4) > 0
