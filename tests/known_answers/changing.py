@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -23,18 +23,24 @@ class ChangingDriver(MemoryDriver):
         plan: the physical plan.
         changes: number of an event, and the tree that is asked for then; left out if another change is under way.
         order: see `MemoryDriver`.
+        nodes: those that make changes; None: all.
 
     Attributes:
         told: what became of the changes.
     """
 
     def __init__(
-        self, plan: PhysicalPlan, changes: Sequence[tuple[int, Topology]], *, order: np.random.Generator | None = None
+        self,
+        plan: PhysicalPlan,
+        changes: Sequence[tuple[int, Topology]],
+        *,
+        order: np.random.Generator | None = None,
+        nodes: Collection[int] | None = None,
     ) -> None:
         super().__init__(plan, order=order, on_report=ChangingDriver._hear)
         self.told: list[co.TellAdjustment] = []
         self._asked = sorted(((at, tree.model_dump_json()) for at, tree in changes), key=lambda change: change[0])
-        self._adjusting = Adjusting(range(len(plan.nodes)))
+        self._adjusting = Adjusting(range(len(plan.nodes)) if nodes is None else nodes)
 
     def begin_asking(self, at: int, text: str) -> None:
         """Have a change asked for at a certain event, in whatever words."""
@@ -44,10 +50,13 @@ class ChangingDriver(MemoryDriver):
         super()._handle(node, event)
         if self._asked and self.run.deliveries >= self._asked[0][0]:
             _, text = self._asked.pop(0)
-            if not self._adjusting.under_way and not self.run.ended:
+            if self._may_be_changed():
                 self._obey(self._adjusting.ask(f"{self.run.deliveries}", text))
         if self.run.ended:
             self._obey(self._adjusting.drop("a node is through"))
+
+    def _may_be_changed(self) -> bool:
+        return not self._adjusting.under_way and not self.run.ended
 
     def _hear(self, node: int, report: OperatorReport) -> None:
         if tells_of_change(report):
