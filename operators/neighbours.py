@@ -93,7 +93,7 @@ class SendContributions(Operator):
         """The sum, or a note, in messages of at most a frame."""
         for contribution in replica.take(notice, node.size):
             yield self.contributions(contribution, to=notice.to)
-        yield from replica.samples()
+        yield from replica.messages.samples()
 
 
 class ReceiveContributions(Operator):

@@ -1,4 +1,4 @@
-"""A worker's replica that is shared over a tree: the protocol's state, and how sums become messages and replicas.
+"""A worker's replica that is shared over a tree: the protocol's state, and how sums become replicas.
 
 The replica is the model at the start, the belief when it was last pulled, and the worker's own updates since: those
 that it has not pushed are in no sum yet.
@@ -10,23 +10,23 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 import numpy as np
 
 from dataflow.message import Message
 from dataflow.operators_api import Adjusted, Sample
-from operators.compression import Codec, add
-from operators.contribution import FAR, Contribution, Told, Total
-from operators.edge_codes import EdgeCodes, samples
+from operators.compression import Codec
+from operators.contribution import FAR, Contribution, Told
 from operators.layout import Layout
-from operators.messages import Code, Vector
+from operators.messages import Vector
 from operators.newcomers import WORDS as OF_NEWCOMERS
 from operators.newcomers import Arrival, Newcomers
 from operators.reconfigure import rewire
 from operators.schedule import Schedule
 from operators.share import Sharing
 from operators.share_clocks import Consistency, ShareClocksState
+from operators.sum_messages import SumMessages
 from operators.survivors import CLAIM, NOBODY, OVER, THROUGH, Claim, LostUpdatesError, Survivors
 from operators.topology import Edges, behind
 from operators.vector_state import VectorState
@@ -112,16 +112,14 @@ class SharedReplicaState(VectorState):
         self.sharing = sharing
         self.pulled = sharing.counts
         """(nodes,) updates by the node that made them, in what was pulled last."""
-        self._initial, self._layout, self._codec, self._layers = initial, layout, codec, layers
-        self._consistency, self._flow, self._rate, self._every = consistency, flow, rate, every
+        self._initial, self._consistency, self._flow, self._every = initial, consistency, flow, every
+        self.messages = SumMessages(sharing.node, layout, codec=codec, layers=layers, rate=rate)
         self._unpushed = np.zeros_like(initial) if every > 1 else _NO_VALUES
         self._made = self._pushed = 0
         self._early = consistency == "bsp" or flow == "period"
-        self._codes: dict[int, EdgeCodes] = {}
         self._queued: dict[int, deque[Told]] = {}
         self._rounds: dict[int, int] = {}
         self._round = 0
-        self._arriving: dict[int, Vector] = {}
         self._edges, self._epoch = edges, 0
         self._rewiring = None if then is None else Rewiring(PLANNED, then)
         self._reports: list[Adjusted] = []
@@ -292,7 +290,7 @@ class SharedReplicaState(VectorState):
         else:
             told = self.sharing.note_for(neighbour) if self._early else self.sharing.tell(neighbour)
         if told is not None:
-            yield from self._cut(neighbour, told, workers)
+            yield from self.messages.cut(neighbour, told, self._made, workers)
 
     @property
     def over(self) -> bool:
@@ -314,7 +312,7 @@ class SharedReplicaState(VectorState):
             self.sharing.leave(node)
         if survivors is None or survivors.over:
             return
-        self._arriving.pop(node, None)
+        self.messages.forget(node)
         self._words.pop(node, None)
         self._ahead = [each for each in self._ahead if each.origin != node]
         if self._newcomers is not None:
@@ -390,17 +388,9 @@ class SharedReplicaState(VectorState):
             return None
         total = None
         if said.number:
-            if not said.start:
-                coded = said.values.dtype == np.uint8
-                self._arriving[said.origin] = side.total.values.copy() if coded else np.empty_like(side.total.values)
-            values, where = self._arriving[said.origin], self._layout.weights(said.start, said.stop)
-            if said.values.dtype == np.uint8:
-                add(values[where], cast("Code", said.values))
-            else:
-                values[where] = said.values
-            if not said.last:
+            total = self.messages.gather(said, side.total.values)
+            if total is None:
                 return None
-            total = Total(self._arriving.pop(said.origin), said.counts)
         basis = dict(zip(*said.basis.tolist(), strict=True))
         held = frozenset(said.held.tolist())
         return Told(said.number, said.epoch, said.heard, said.final, said.known, total, said.stamp, basis, held)
@@ -427,18 +417,17 @@ class SharedReplicaState(VectorState):
             return "it has not made another change of the tree yet"
         return ""
 
-    def samples(self) -> Iterator[Sample]:
-        """What is told of the codes of all edges, if there are any."""
-        yield from samples(self._codes.values())
-
     def tensors(self) -> dict[str, np.ndarray]:
         """``values``; ``x`` (weights,), what is pushed of this node's own updates, and ``counts`` of them.
 
         And ``taus/n``, those that are adapted for what neighbour n is sent, once there are any.
         """
         own = self.sharing.own
-        taus = {f"taus/{neighbour}": codes.taus for neighbour, codes in self._codes.items() if codes.adapted}
-        return super().tensors() | {"x": own.values, "counts": own.counts, "unpushed": self._unpushed} | taus
+        return (
+            super().tensors()
+            | {"x": own.values, "counts": own.counts, "unpushed": self._unpushed}
+            | self.messages.taus()
+        )
 
     def kept(self) -> dict[str, np.ndarray]:
         """What `tensors` gives; the replica is copied only when somebody writes."""
@@ -453,9 +442,7 @@ class SharedReplicaState(VectorState):
         self._pushed = self._round = int(sharing.own.counts[sharing.node])
         sharing.begin_again({neighbour: side.behind for neighbour, side in sharing.sides.items()}, epoch=self._epoch)
         self._meet(sharing.sides)
-        for neighbour, codes in self._codes.items():
-            if (name := f"taus/{neighbour}") in tensors:
-                codes.go_on(tensors[name])
+        self.messages.go_on(tensors)
 
     def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
         """Go on behind the last gradient that was made."""
@@ -468,9 +455,7 @@ class SharedReplicaState(VectorState):
         """Begin with neighbours that have been told nothing yet."""
         for neighbour in neighbours:
             self._queued[neighbour], self._rounds[neighbour] = deque(), 0
-            self._arriving.pop(neighbour, None)
-            if self._codec:
-                self._codes[neighbour] = EdgeCodes(self._codec, self._layout, self._layers)
+            self.messages.meet(neighbour)
 
     @property
     def _is_open(self) -> bool:
@@ -524,7 +509,7 @@ class SharedReplicaState(VectorState):
     def _word(self, word: str, about: int, claim: Claim) -> Contribution:
         stamp, basis = claim
         said = Told(0, self._epoch, 0, final=False, known=_NO_COUNTS, total=None, stamp=stamp, basis=basis)
-        return self._without_sum(said, word, about)
+        return self.messages.word(said, word, about)
 
     def _take_over(self, survivors: Survivors) -> None:
         """Take over what is due of dead neighbours, and take in what the new ones have said already."""
@@ -549,49 +534,3 @@ class SharedReplicaState(VectorState):
         told = self.sharing.sum_for(neighbour)
         self._queued[neighbour].append(told)
         return Notice(neighbour, told.number)
-
-    def _cut(self, neighbour: int, told: Told, workers: int) -> Iterator[Contribution]:
-        total = told.total
-        if total is None:
-            yield self._without_sum(told)
-            return
-        whole = self._layout.frames(0, self._layout.cells)
-        frames: Iterable[tuple[int, int, Vector | Code]]
-        frames = ((start, stop, total.values[self._layout.weights(start, stop)]) for start, stop in whole)
-        codes = self._codes.get(neighbour)
-        if codes and told.number == 1:  # whole: a code lacks most of it, and the neighbour may have a mirror already
-            codes.shadow[:] = total.values
-        elif codes and not told.final:  # the last one is whole, too, so that all end with the same
-            unit = self._rate.at(max(1, self._made), workers) if self._rate else 1.0
-            frames = codes.codes(total.values, unit)
-        for start, stop, values in frames:
-            last = stop == self._layout.cells
-            yield dataclasses.replace(
-                self._without_sum(told),
-                start=start,
-                stop=stop,
-                last=last,
-                counts=total.counts if last else _NO_COUNTS,
-                values=values,
-            )
-
-    def _without_sum(self, told: Told, word: str = "", about: int = 0) -> Contribution:
-        """A contribution with all that is told but the sum itself."""
-        return Contribution(
-            self.sharing.node,
-            told.epoch,
-            told.number,
-            told.heard,
-            told.final,
-            word,
-            about,
-            told.stamp,
-            basis=np.array([list(told.basis), list(told.basis.values())], np.int64).reshape(2, -1),
-            held=np.array(sorted(told.held), np.int64),
-            start=0,
-            stop=0,
-            last=True,
-            counts=_NO_COUNTS,
-            known=told.known,
-            values=_NO_VALUES,
-        )

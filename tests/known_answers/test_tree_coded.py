@@ -52,7 +52,7 @@ def test_mirror_and_what_is_owed_are_the_sum_at_each_message(
     for node, loaded in enumerate(run.nodes):
         replica = loaded.states["replica"]
         assert isinstance(replica, SharedReplicaState)
-        for neighbour, edge in replica._codes.items():
+        for neighbour, edge in replica.messages.codes.items():
             mirrors = heard[node * NODES + neighbour]
             assert len(mirrors) == len(told[id(edge)])
             for shadow, mirror in zip(told[id(edge)], mirrors, strict=True):

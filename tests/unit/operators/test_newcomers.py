@@ -13,6 +13,7 @@ from dataflow.operators_api import Adjusted
 from operators.contribution import FAR, Contribution, Total
 from operators.course import CourseState
 from operators.enrol import Arrived, Enrol
+from operators.layout import Layout
 from operators.newcomers import ASKS, SHUT, WELCOME, Arrival
 from operators.roll import RollState
 from operators.share import Sharing
@@ -146,7 +147,7 @@ def test_newcomer_that_has_not_joined_is_not_ready_for_a_change_of_the_tree() ->
 
 def _newcomer(like: SharedReplicaState) -> SharedReplicaState:
     weights = like.current.size
-    element = SharedReplica.model_construct(topology=Topology(), layout=like._layout)
+    element = SharedReplica.model_construct(topology=Topology(), layout=Layout.of(weights))
     context = NodeContext(index=1, members={"worker": (0, 1)}, incarnation=1)
     return element.begin(np.ones(weights, np.float32), context)
 

@@ -119,8 +119,8 @@ def test_coded_sums_leave_mirror_and_shadow_alike_and_the_rest_is_sent_later() -
             assert told is not None
             other.sharing.absorb(0, told)
         hand_over(other, one)  # that it has come
-        np.testing.assert_array_equal(other.sharing.sides[0].total.values, one._codes[1].shadow)
-    assert np.abs(one.sharing.own.values - one._codes[1].shadow).max() > 0.1
+        np.testing.assert_array_equal(other.sharing.sides[0].total.values, one.messages.codes[1].shadow)
+    assert np.abs(one.sharing.own.values - one.messages.codes[1].shadow).max() > 0.1
     one.sharing.end()
     hand_over(one, other)
     np.testing.assert_array_equal(other.sharing.sides[0].total.values, one.sharing.own.values)
@@ -136,12 +136,12 @@ def test_samples_are_of_the_codes_to_all_neighbours() -> None:
             middle.sharing.sides[end].acknowledged = middle.sharing.sides[end].sent
     middle.descend(rng.normal(size=512).astype(np.float32), 1.0, scale=True)
     nbytes = sum(each.values.nbytes for each in messages(middle, 0))
-    before = [codes.residual.account.nbytes for codes in middle._codes.values()]
+    before = [codes.residual.account.nbytes for codes in middle.messages.codes.values()]
     assert sum(before) > nbytes > 0
-    found = {sample.name: sample.value for sample in middle.samples()}
+    found = {sample.name: sample.value for sample in middle.messages.samples()}
     assert found["compression_ratio"] == 3 * 4 * 512 / sum(before)
     assert found["updates_per_message"] == 128
-    owed = [np.linalg.norm(codes.residual.values) for codes in middle._codes.values()]
+    owed = [np.linalg.norm(codes.residual.values) for codes in middle.messages.codes.values()]
     assert found["residual_norm"] == pytest.approx(np.hypot(*owed))
 
 
@@ -157,7 +157,7 @@ def test_new_neighbour_with_a_codec_makes_the_mirror_its_own_with_its_first_sum(
         update(new, value)
         hand_over(new, middle)
         new.sharing.sides[1].acknowledged = middle.sharing.sides[2].received
-        np.testing.assert_array_equal(middle.sharing.sides[2].total.values, new._codes[1].shadow)
+        np.testing.assert_array_equal(middle.sharing.sides[2].total.values, new.messages.codes[1].shadow)
 
 
 def test_sums_of_a_period_wait_as_they_were_made() -> None:
@@ -245,7 +245,7 @@ def test_taus_of_edges_go_on_after_a_checkpoint() -> None:
     for state, to in ((one, 1), (middle, 2)):
         for _ in range(2):  # the first sum is sent whole
             state.descend(rng.normal(size=512).astype(np.float32), 1.0, scale=True)
-            list(state._cut(to, state.sharing.sum_for(to), 3))
+            list(state.messages.cut(to, state.sharing.sum_for(to), 1, 3))
     kept = middle.kept()
     assert [name for name in kept if name.startswith("taus")] == ["taus/2"]
     _, again, _ = states(weights=512, codec=codec)
