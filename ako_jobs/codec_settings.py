@@ -15,7 +15,7 @@ from operators.coded_window import CodedWindow
 from operators.compression import Codec, parse_codec
 from operators.kept import CAP_NBYTES, Kept
 from operators.layout import Sharding
-from operators.ledger import Ledger
+from operators.ledger import BarrierLedger, Ledger
 from operators.owed import Owed
 from operators.send import SendCoded, SendGradients
 from operators.window import Window
@@ -134,7 +134,9 @@ def send_whole(
     # with a barrier nothing is under way when a checkpoint is taken
     counted = not alike and setting.checkpoints is not None
     residual = Owed(codec=codec, n_weights=layout.n_weights, layers=setting.layers, counted=counted)
-    if not alike:
+    if alike:
+        graph = graph.with_state("ledger", BarrierLedger(owed="residual"), role="worker")
+    else:
         graph = with_ledger(graph, setting, "residual", local=emits == "update")
     return graph.with_state("residual", residual, role="worker").with_operator(
         "send",

@@ -21,7 +21,7 @@ from operators.clocks import Clocks
 from operators.coded_window import CodedWindow
 from operators.compression import Codec, parse_codec
 from operators.layout import Layout
-from operators.ledger import PushesLedger
+from operators.ledger import BarrierLedger, PushesLedger
 from operators.partition import PartitionByOwner
 from operators.pulling import Pull
 from operators.receive import ReceiveFragments, ReceiveWeights
@@ -142,8 +142,10 @@ def build(config: Config) -> LogicalGraph:
         colocated=colocated,
         counted=codec is not None and setting.checkpoints is not None,
     )
-    if codec and config.consistency != "bsp":
-        graph = graph.with_state("ledger", PushesLedger(layout=layout), role="worker")
+    if codec:
+        bsp = config.consistency == "bsp"
+        ledger = BarrierLedger(owed="window") if bsp else PushesLedger(layout=layout)
+        graph = graph.with_state("ledger", ledger, role="worker")
     graph = (
         graph.with_operator("pulling", Pull(sharding=sharding), role="worker")
         .with_operator("attend", Attend(), role="worker")

@@ -92,14 +92,14 @@ class State(ABC):
             self.restore(tensors)
 
     def balance(  # noqa: B027 - most elements have nothing to do
-        self, states: Mapping[str, State], kept: Sequence[Kept], *, own: bool, whole: bool
+        self, states: Mapping[str, State], kept: Sequence[Kept], *, divided: bool, whole: bool
     ) -> None:
         """Make up for what was under way, once all elements of a node go on; only for ``LEDGER``.
 
         Args:
             states: those of the node.
             kept: what every node of the job had kept, first that which this node goes on with.
-            own: whether that is its own.
+            divided: whether no node goes on with its own, so that what all had is to be divided among those there are.
             whole: whether no node is missing.
 
         Raises:

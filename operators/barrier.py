@@ -92,6 +92,9 @@ class BarrierState(State):
         self.expected = {int(node) for node in tensors["expected"]}
         self._waiting.clear()
 
+    def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
+        """Begin with everybody: whoever had left is there again, unless this node is told otherwise."""
+
     def _complete(self, key: tuple[int, int, int], since: Mapping[int, int], last: Mapping[int, int]) -> Mean | None:
         parts = self._waiting[key]
         start, stop, number = key

@@ -30,7 +30,7 @@ Sums = npt.NDArray[np.float64]
 class LedgerState(State):
     """Live ledger of one worker.
 
-    It is `whole` as long as no worker has died: what one gave that others have is in its residual alone.
+    It is `whole` unless the worker has been started again: what it had given before is in no residual any more.
     """
 
     def __init__(self, owed: str, node: NodeContext) -> None:
@@ -41,7 +41,8 @@ class LedgerState(State):
             node: the worker.
         """
         self.whole = node.incarnation == 0
-        self._owed, self._rank, self._size = owed, node.rank, node.size
+        self._owed, self._node = owed, node.index
+        self._there = tuple(member for member in node.members[node.role] if member not in node.vacant)
 
     def snapshot(self) -> None:
         """Nobody reads it."""
@@ -53,6 +54,12 @@ class LedgerState(State):
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over whether it is whole."""
         self.whole = bool(tensors["whole"][0])
+
+    def balance(self, states: Mapping[str, State], kept: Sequence[Kept], *, divided: bool, whole: bool) -> None:
+        """Divide what all owed among the workers that there are, where nobody goes on with its own."""
+        owed = self.owed(kept)
+        if divided and owed is not None:
+            self.residual(states).values[:] = self.share(owed)
 
     def residual(self, states: Mapping[str, State]) -> Residual:
         """What this worker owes."""
@@ -71,14 +78,16 @@ class LedgerState(State):
         return _total(self._of_residuals(kept, "values"))
 
     def share(self, total: Sums) -> Vector:
-        """This worker's part of what is to be divided among all of them: a range of the weights; zeros elsewhere."""
+        """This worker's part of what is divided among those that there are: a range of the weights; zeros elsewhere."""
         part = np.zeros(total.size, np.float32)
-        start, stop = (total.size * rank // self._size for rank in (self._rank, self._rank + 1))
-        part[start:stop] = total[start:stop]
+        if self._node in self._there:
+            rank, size = self._there.index(self._node), len(self._there)
+            start, stop = total.size * rank // size, total.size * (rank + 1) // size
+            part[start:stop] = total[start:stop]
         return part
 
     def _of_residuals(self, kept: Iterable[Kept], name: str) -> Iterator[np.ndarray | None]:
-        for each in kept:
+        for each in sorted(kept, key=lambda each: each.node):  # so that all workers round alike
             if self._owed in each.tensors:
                 tensors = each.tensors[self._owed]
                 yield tensors.get(name, tensors.get(OWED + name))
@@ -118,27 +127,46 @@ class PeersLedgerState(LedgerState):
             raise ValueError(what)
         self.start = read_only(np.array(tensors["start"], np.float32))
 
-    def balance(self, states: Mapping[str, State], kept: Sequence[Kept], *, own: bool, whole: bool) -> None:
+    def balance(self, states: Mapping[str, State], kept: Sequence[Kept], *, divided: bool, whole: bool) -> None:
         """Make the replica the sum of all that was given, if it lacks something or has what is to come again.
 
-        Where the job goes on with another number of workers, what they owed is divided among those that there are.
+        Where some node's account is not known it is what the first worker that was kept had of it. All that was given
+        is counted from there.
         """
-        ledgers = [each.tensors["ledger"] for each in kept if "ledger" in each.tensors]
-        self.whole = whole and all(ledger["whole"][0] for ledger in ledgers)
-        given, owed, residual = self.given(kept), self.owed(kept), self.residual(states)
-        if given is None or owed is None:
-            self.whole = False
-        if not self.whole or given is None or owed is None:
-            return
-        model = (ledgers[0]["start"] - given).astype(np.float32)
-        if not own:
-            residual.values[:] = self.share(owed)
-        if not (own and _nothing_under_way(kept)):
-            replica = states["replica"]
-            assert isinstance(replica, VectorState)
+        super().balance(states, kept, divided=divided, whole=whole)
+        there = sorted((each for each in kept if "ledger" in each.tensors), key=lambda each: each.node)
+        given, residual, replica = self.given(kept), self.residual(states), states["replica"]
+        assert isinstance(replica, VectorState)
+        whole = whole and all(each.tensors["ledger"]["whole"][0] for each in there)
+        known = whole and given is not None
+        if whole and given is not None:
+            model = (there[0].tensors["ledger"]["start"] - given).astype(np.float32)
+        else:
+            model = self._held(there[0])
+        if not known or divided or not _nothing_under_way(kept):
             replica.values = model - residual.values if self._local else model.copy()
-        self.start = read_only(model)
+        self.start, self.whole = read_only(model), True
         residual.forget()
+
+    def _held(self, worker: Kept) -> Vector:
+        """What a worker's replica was of what had been given."""
+        replica, owed = np.array(worker.tensors["replica"]["values"], np.float32), self.owed([worker])
+        return replica if owed is None or not self._local else (replica + owed).astype(np.float32)
+
+
+class BarrierLedger(StateElement):
+    """The ledger of role ``worker`` where nothing is under way when a job is kept; named ``ledger``.
+
+    Args:
+        owed: element that holds the residual.
+    """
+
+    kind: ClassVar[StateKind] = StateKind.LEDGER
+    owed: str
+
+    def create(self, node: NodeContext) -> LedgerState:
+        """Nothing was given yet."""
+        return LedgerState(self.owed, node)
 
 
 class Ledger(StateElement):
@@ -177,24 +205,19 @@ class PushesLedgerState(LedgerState):
         super().__init__(owed, node)
         self._layout = layout
 
-    def balance(self, states: Mapping[str, State], kept: Sequence[Kept], *, own: bool, whole: bool) -> None:
+    def balance(self, states: Mapping[str, State], kept: Sequence[Kept], *, divided: bool, whole: bool) -> None:
         """Have the first worker owe what servers lack of all that was given, less what they have that is made again.
 
-        Both sides count from zero then. On another number of workers what they owed is divided among them, too.
+        Where some node's account is not known it is lost. Both sides count from zero then.
         """
+        super().balance(states, kept, divided=divided, whole=whole)
         ledgers = [each.tensors["ledger"] for each in kept if "ledger" in each.tensors]
-        known = whole and all(ledger["whole"][0] for ledger in ledgers)
-        given, owed, residual = self.given(kept), self.owed(kept), self.residual(states)
-        taken = self._taken(kept)
+        whole = whole and all(ledger["whole"][0] for ledger in ledgers)
+        given, taken, residual = self.given(kept), self._taken(kept), self.residual(states)
+        if whole and given is not None and taken is not None and self._there[:1] == (self._node,):
+            residual.values += (given - taken).astype(np.float32)
         self.whole = True
         residual.forget()
-        if not known or given is None or owed is None or taken is None:
-            return
-        lacking = given - taken
-        if not own:
-            residual.values[:] = self.share(owed + lacking)
-        elif self._rank == 0:
-            residual.values += lacking.astype(np.float32)
 
     def _taken(self, kept: Iterable[Kept]) -> Sums | None:
         """The sum of all that servers had applied; None if some server does not know."""

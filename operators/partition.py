@@ -133,6 +133,11 @@ class RotationState(State):
         self.choice, self._uneven, self._rounds = Choice(p, every), bool(uneven), 0
         self._place = {int(node): Fraction(int(above), int(below)) for node, above, below in tensors["place"]}
 
+    def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
+        """Go on with all receivers: whoever had left is there again, unless this node is told otherwise."""
+        super().resume(tensors, node, steps)
+        self._place = {receiver: self._place.get(receiver, first) for receiver, first in self._first.items()}
+
 
 @lru_cache(maxsize=1024)
 def _turn(begin: Fraction, partitions: int, cells: int) -> tuple[int, int, Fraction]:

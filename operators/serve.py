@@ -122,6 +122,15 @@ class PullsState(State):
         for start, stop, worker, number in tensors["pushed"].tolist():
             self.push((start, stop), worker, number)
 
+    def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
+        """Go on with all workers: whoever had left is there again, unless this server is told otherwise."""
+        everybody = self.workers
+        super().resume(tensors, node, steps)
+        for pushed in self.pushed.values():
+            pushed.update((worker, steps.get(worker, 0)) for worker in everybody - self.workers)
+        self.workers = everybody
+        self._last.clear()
+
 
 class Pulls(StateElement):
     """The pushes and pulls of role `workers`.

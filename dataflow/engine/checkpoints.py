@@ -154,6 +154,7 @@ class Resumption(_Data):
     Args:
         files: those that it needs, in the order in which it is given their contents.
         own: whether the first is the node's own; else each element is taken from whichever node's will do.
+        divided: whether no node goes on with its own: what all had is divided among those that there are.
         whole: whether the checkpoint has a file of every node that the job had.
         kinds: of the state elements that go on; the others begin anew.
         steps: by node of the plan, the steps that it counts as having made.
@@ -162,6 +163,7 @@ class Resumption(_Data):
 
     files: tuple[KeptFile, ...]
     own: bool
+    divided: bool
     whole: bool
     kinds: frozenset[StateKind]
     steps: dict[int, int]
@@ -237,9 +239,10 @@ def check_fits(manifest: Manifest, plan: PhysicalPlan, tensors: Mapping[str, Map
         raise CheckpointError(what, fix="leave the seed out")
     members = plan.members()
     for spec in plan.graph.elements:
-        if spec.kind is StateKind.SUMMED and manifest.roles[spec.role] != len(members[spec.role]):
-            what = f"state element {spec.name!r} is the sum of what {manifest.roles[spec.role]} nodes hold"
-            raise CheckpointError(what, got=len(members[spec.role]), fix="resume with as many nodes as the job had")
+        if spec.kind is StateKind.SUMMED and _is_divided(manifest, plan):
+            what = f"state element {spec.name!r} is the sum of what {_kept(manifest, spec.role)} nodes hold"
+            alive = len(set(members[spec.role]) - set(plan.vacant))
+            raise CheckpointError(what, got=alive, fix="resume with as many nodes as the job had")
     lacking = {role for node in plan.nodes for role in node.roles} - {
         role for file in manifest.files for role in file.member.roles
     }
@@ -260,10 +263,10 @@ def resumption(
 ) -> Resumption:
     """How node number `node` of a plan goes on from a checkpoint that fits it.
 
-    Where every role has as many nodes as before, a node goes on with its own. Else, and where it was not alive then, it
-    takes what is anybody's from the first node of its role, and the role goes on where it was in its data: as many
-    steps as its nodes had made together, divided among those that it has now. Where its role keeps a ledger it is given
-    all nodes' files.
+    Where every role has as many places as before, and somebody is at each that was kept, a node goes on with its own.
+    Else, and where it was not alive then, it takes what is anybody's from the first node of its role. Where nobody goes
+    on with its own the role goes on where it was in its data: as many steps as its nodes had made together, divided
+    among those that it has now. Where its role keeps a ledger it is given all nodes' files.
     """
     steps = {each.index: _steps(manifest, plan, each) for each in plan.nodes}
     found = _own(manifest, plan, plan.nodes[node])
@@ -274,9 +277,8 @@ def resumption(
     return Resumption(
         files=files,
         own=found is not None,
-        whole=all(
-            sum(role in file.member.roles for file in manifest.files) == nodes for role, nodes in manifest.roles.items()
-        ),
+        divided=_is_divided(manifest, plan),
+        whole=all(_kept(manifest, role) == nodes for role, nodes in manifest.roles.items()),
         kinds=kinds,
         steps={index: made for index, made in steps.items() if made is not None},
         positions=positions,
@@ -309,7 +311,7 @@ def resume(loaded: LoadedNode, plan: PhysicalPlan, node: int, how: Resumption, f
     for spec in here:
         if spec.kind is StateKind.LEDGER:
             with _fitting(spec, where):
-                loaded.states[spec.name].balance(loaded.states, kept, own=how.own, whole=how.whole)
+                loaded.states[spec.name].balance(loaded.states, kept, divided=how.divided, whole=how.whole)
     return replace(loaded, positions=how.positions)
 
 
@@ -345,11 +347,22 @@ def _by_element(data: bytes) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _own(manifest: Manifest, plan: PhysicalPlan, node: NodePlan) -> KeptFile | None:
-    """The file of the node itself, if there is one and its roles have as many nodes as before."""
-    if any(manifest.roles[role] != len(members) for role, members in plan.members().items()):
+    """The file of the node itself, if there is one and nodes go on with their own."""
+    if _is_divided(manifest, plan):
         return None
     found = (file for file in manifest.files if file.member.node == node.index and file.member.roles == node.roles)
     return next(found, None)
+
+
+def _is_divided(manifest: Manifest, plan: PhysicalPlan) -> bool:
+    """Whether there are more or fewer places than before, or nobody is at one whose node was kept."""
+    other = any(manifest.roles[role] != len(members) for role, members in plan.members().items())
+    return other or any(file.member.node in plan.vacant for file in manifest.files)
+
+
+def _kept(manifest: Manifest, role: str) -> int:
+    """How many nodes of a role were kept."""
+    return sum(role in file.member.roles for file in manifest.files)
 
 
 def _others(manifest: Manifest, plan: PhysicalPlan, node: NodePlan) -> tuple[tuple[KeptFile, ...], dict[str, int]]:
@@ -380,7 +393,10 @@ def _steps(manifest: Manifest, plan: PhysicalPlan, node: NodePlan) -> int | None
 
 
 def _scaled(steps: int, role: str, manifest: Manifest, plan: PhysicalPlan) -> int:
-    return round(steps * manifest.roles[role] / len(plan.members()[role]))
+    """The steps of each node that there is now, for those of each that was kept."""
+    if not _is_divided(manifest, plan):
+        return steps
+    return round(steps * _kept(manifest, role) / max(1, len(set(plan.members()[role]) - set(plan.vacant))))
 
 
 def _alike(wanted: TensorType, found: TensorType | None) -> bool:

@@ -13,14 +13,15 @@ from dataflow.engine.loading import LoadedNode
 from dataflow.graph.logical import ElementSpec, LogicalGraph
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import qualified_name
+from dataflow.state import StateElement
 from operators.clocks import ClocksState
 from operators.coded_window import CodedWindowState
 from operators.compression import Residual
 from operators.compute import Compute, Part
 from operators.ledger import Ledger, PeersLedgerState
 from operators.messages import Batch, Vector
-from operators.vector_state import VectorState
-from tests.known_answers.integers import Zeros, integer_gradient
+from operators.vector_state import Replica, Shard, ShardState, VectorState
+from tests.known_answers.integers import integer_gradient
 
 NODES, RATE = 4, 0.5
 SETTINGS: dict[str, Any] = {
@@ -94,25 +95,45 @@ def coded_job(job: str, codec: str, *, pause: int | None = None, **settings: Any
     config: BaseModel = module.Config.parse({**SETTINGS, **own, "codec": codec, **settings})
     graph: LogicalGraph = module.build(config)
     compute = Compute.model_validate_json(graph.operator("compute").params)
-    zeros = {"factory": qualified_name(Zeros), "params": Zeros(n_weights=WEIGHTS).model_dump_json()}
-    elements = tuple(
-        each.model_copy(update=zeros) if each.name in {"replica", "shard"} else each for each in graph.elements
-    )
-    elements = tuple(_from_zeros(each) for each in elements)
+    elements = tuple(_from_zeros(each) for each in graph.elements)
     graph = graph.replace("compute", ExactCompute(pause=pause, **{name: getattr(compute, name) for name in _FIELDS}))
     return graph.model_copy(update={"elements": elements})
 
 
-class ZerosLedger(Ledger):
+class ZeroReplica(Replica):
+    """A replica that begins with zeros."""
+
+    def create(self, node: NodeContext) -> VectorState:
+        return VectorState(np.zeros(WEIGHTS, np.float32))
+
+
+class ZeroShard(Shard):
+    """A shard that begins with zeros."""
+
+    def create(self, node: NodeContext) -> ShardState:
+        shard = super().create(node)
+        shard.values[:] = 0
+        return shard
+
+
+class ZeroLedger(Ledger):
     """The ledger of replicas that begin with zeros."""
 
     def create(self, node: NodeContext) -> PeersLedgerState:
         return PeersLedgerState(np.zeros(WEIGHTS, np.float32), self.owed, node, local=self.local)
 
 
+_ZERO: dict[str, type[StateElement]] = {
+    qualified_name(Replica): ZeroReplica,
+    qualified_name(Shard): ZeroShard,
+    qualified_name(Ledger): ZeroLedger,
+}
+
+
 def _from_zeros(element: ElementSpec) -> ElementSpec:
-    peers = element.factory == qualified_name(Ledger)
-    return element.model_copy(update={"factory": qualified_name(ZerosLedger)}) if peers else element
+    """The element, but for where it begins."""
+    factory = _ZERO.get(element.factory)
+    return element.model_copy(update={"factory": qualified_name(factory)}) if factory else element
 
 
 _FIELDS = tuple(Compute.model_fields)

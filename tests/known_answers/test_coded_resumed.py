@@ -24,8 +24,7 @@ from tests.known_answers.coded import (
     known_gradient,
     owed,
 )
-from tests.known_answers.rejoining import Dying
-from tests.known_answers.test_resume_memory import by_number, resumed
+from tests.known_answers.test_resume_memory import resumed
 
 EVERY = 240
 """Images of all workers: two gradients of each."""
@@ -90,21 +89,6 @@ def test_run_that_goes_on_with_other_nodes_holds_and_owes_the_sum_of_all_gradien
         assert clocks_of(node).rejected == 0
         want = scale * sent + (owed(node) if applies_whole(job) else 0)
         np.testing.assert_array_equal(replica_of(node), -want)
-
-
-@pytest.mark.parametrize("job", SLOWER[:2])
-def test_replicas_are_each_nodes_own_where_a_worker_had_died_and_come_back(job: str) -> None:
-    """What it gave before its death is in the others' replicas and in no ledger."""
-    of = plan(job, "threshold:tau=0.5")
-    driver = Dying(of, [(120, 2), (220, 2)])
-    driver.execute()
-    snapshots = by_number(driver.run)
-    last = [each for each in snapshots.values() if len({node.node for node in each}) == NODES][-1]
-    nodes = resumed(last, of, of)
-    for node, loaded in enumerate(nodes):
-        mine = next(each.tensors for each in last if each.node == node)
-        np.testing.assert_array_equal(replica_of(loaded), mine["replica/values"])
-        assert loaded.states["ledger"].tensors()["whole"].tolist() == [0]
 
 
 def gradients(node: int, low: int, high: int) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.errors import CheckpointError
 from dataflow.plan.job import JobSpec
 from dataflow.plan.physical import PhysicalPlan
 from tests.known_answers.rejoining import Dying, clocks_of, values
@@ -47,3 +48,20 @@ def test_job_that_others_had_joined_goes_on_with_as_many_nodes_as_it_once_began_
     assert again.ended == {0, 1}
     assert [clocks_of(node).rejected for node in again.nodes[:2]] == [0, 0]
     assert clocks_of(again.nodes[0]).made == clocks_of(again.nodes[1]).made > 0
+
+
+def test_job_that_goes_on_with_more_vacant_places_divides_what_its_nodes_had_made() -> None:
+    of, onto = roomy("all_to_all", 4, 4, consistency="async"), roomy("all_to_all", 2, 6, consistency="async")
+    kept = [each for each in by_number(MemoryDriver(of).execute()).values() if len(each) == 4][1]
+    for plan in (onto, roomy("all_to_all", 2, 4, consistency="async")):
+        nodes = resumed(kept, of, plan)
+        assert [clocks_of(node).made for node in nodes[:2]] == [2 * (kept[0].steps or 0)] * 2
+        assert [node.positions["source"] for node in nodes[:2]] == [2 * (kept[0].steps or 0)] * 2
+        assert MemoryDriver(plan, nodes=nodes).execute().ended == {0, 1}
+
+
+def test_tree_does_not_go_on_without_a_node_that_was_kept() -> None:
+    of, onto = roomy("tree", 4, 4), roomy("tree", 3, 4)
+    kept = by_number(MemoryDriver(of).execute())
+    with pytest.raises(CheckpointError, match=r"'replica' is the sum of what 4 nodes hold \(got 3\)"):
+        resumed(kept[sorted(kept)[0]], of, onto)

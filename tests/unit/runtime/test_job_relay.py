@@ -332,7 +332,7 @@ def files_of(*contents: bytes) -> pb.ProcessCommand:
         )
         for index, content in enumerate(contents)
     ]
-    how = Resumption(files=tuple(files), own=False, whole=True, kinds=EVERY_KIND, steps={}, positions={})
+    how = Resumption(files=tuple(files), own=False, divided=False, whole=True, kinds=EVERY_KIND, steps={}, positions={})
     return pb.ProcessCommand(state=pb.StateChunk(resumption_json=how.model_dump_json().encode()))
 
 
