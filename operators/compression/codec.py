@@ -126,6 +126,9 @@ def parse_codec(text: str) -> Codec:
         if not equals or key in values:
             what = f"{key} of codec {kind} must be given once, with a value"
             raise ConfigError(what, got=text, fix=f"write {key}=VALUE")
+        if "_" in value:
+            what = f"{key} of codec {kind} is not valid"
+            raise ConfigError(what, got=value, fix="write numbers without underscores")
         values[key] = None if value == "none" else value
     try:
         return _ANY.validate_python(values)

@@ -75,12 +75,12 @@ class Residual(State):
         self.account = Account()
         self._told = 0
         self._given: bool | None = None
+        self._unit = np.ones(1, np.float32)
         self._layers = read_only(np.array(bounds, np.int64))
         self._cuts = cuts(n_weights, cores)
         if isinstance(codec, Threshold):
             self._groups = self._layers if codec.per_layer else read_only(self._layers[[0, -1]])
             self._taus = np.full(self._groups.size - 1, codec.tau or 0, np.float32)
-            self._unit = np.float32(1)
             self._wanted = codec.density * np.diff(self._groups)
         elif isinstance(codec, Int8 | OneBit):
             parts = [range(start, stop, CHUNK) for start, stop in pairwise(bounds)]
@@ -99,6 +99,12 @@ class Residual(State):
     def taus(self) -> Vector:
         """The thresholds in use, (layers or 1,) float32; 0 where there was no gradient to choose it by; read-only."""
         return read_only(self._taus if isinstance(self.codec, Threshold) else _NO_VALUES)
+
+    @property
+    def tau(self) -> float:
+        """The mean of the thresholds, in units of gradients: an adapted one by the `unit` of the last code."""
+        unit = float(self._unit[0]) if isinstance(self.codec, Threshold) and self.codec.tau is None else 1.0
+        return float(self.taus.mean()) / unit
 
     def add(self, gradient: Vector) -> None:
         """Owe a gradient more.
@@ -142,10 +148,10 @@ class Residual(State):
             self.sent.fill(0)
 
     def _taken(self, factor: np.float32, unit: np.float32) -> Update:
+        self._unit[0] = unit or self._unit[0]
         match self.codec:
             case Threshold():
-                self._unit = unit or self._unit
-                return self._threshold(self.codec, factor, self._unit)
+                return self._threshold(self.codec, factor, self._unit[0])
             case TopK():
                 return self._largest(self.codec, factor)
             case Half():
@@ -177,8 +183,11 @@ class Residual(State):
         return {name: tensor.copy() for name, tensor in self.tensors().items()}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """``values`` and, if counted, ``sent`` (weights,); where tau is adapted ``taus`` (layers or 1,); float32."""
-        tensors: dict[str, np.ndarray] = {"values": self.values}
+        """``values`` (weights,), ``unit`` (1,) and, if counted, ``sent`` (weights,), all float32.
+
+        Where tau is adapted also ``taus`` (layers or 1,).
+        """
+        tensors: dict[str, np.ndarray] = {"values": self.values, "unit": self._unit}
         if isinstance(self.codec, Threshold) and self.codec.tau is None:
             tensors["taus"] = self._taus
         if self.sent is not None:
@@ -186,7 +195,7 @@ class Residual(State):
         return tensors
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Take over what is owed, the taus, and what was sent."""
+        """Take over what is owed, the unit, the taus, and what was sent."""
         own = self.tensors()
         for name, tensor in own.items():
             given = tensors.get(name)
@@ -362,6 +371,6 @@ def all_samples(residuals: Sequence[Residual]) -> Iterator[Sample]:
     for name, value in account.figures():
         yield Sample(name, value)
     if isinstance(residuals[0].codec, Threshold):
-        yield Sample("tau", float(np.mean([residual.taus.mean() for residual in residuals])))
+        yield Sample("tau", float(np.mean([residual.tau for residual in residuals])))
     if residuals[0].told():
         yield Sample("residual_norm", math.hypot(*(float(np.linalg.norm(residual.values)) for residual in residuals)))

@@ -37,6 +37,8 @@ def test_parse_codec_of_a_kind_and_parameters_is_the_codec(text, codec):
         ("threshold:ta=1", r"no such parameter \(got ta\); did you mean 'tau'"),
         ("fp16:tau=1", r"codec fp16 has no such parameter \(got tau\); leave it out"),
         ("topk:density", "density of codec topk must be given once"),
+        ("threshold:tau=1_0", r"tau of codec threshold is not valid \(got 1_0\); write numbers without underscores"),
+        ("threshold:tau=" + "9" * 5000, r"tau of codec threshold is not valid \(got 9{197}\.\.\.\)"),
         ("topk:density=1:density=1", "density of codec topk must be given once"),
         ("topk:density=2", r"density of codec topk is not valid \(got 2\)"),
         ("threshold tau=0.1", r"no such codec \(got threshold tau=0.1\); write parameters behind colons"),

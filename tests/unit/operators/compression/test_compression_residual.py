@@ -224,7 +224,7 @@ def test_snapshot_does_not_show_what_comes_later():
     before = residual.snapshot()
     residual.quantise()
     assert before["values"].tolist() == [1, 2]
-    assert list(before) == ["values"]
+    assert list(before) == ["values", "unit"]
 
 
 @pytest.mark.parametrize("codec", ALL, ids=str)
@@ -385,3 +385,34 @@ def test_tau_in_units_of_which_there_are_none_is_what_it_was_before():
     assert decoded(residual.quantise(unit=0.5)).tolist() == [1.0]
     assert decoded(residual.quantise(unit=0.0)).tolist() == [1.0]
     assert residual.values.tolist() == [1.0]
+
+
+def test_tau_that_is_told_is_in_units_of_gradients_where_updates_are_owed():
+    rate, random = 2.0**-6, np.random.default_rng(0)
+    for codec in (Threshold(tau=0.5), Threshold(density=0.01), Threshold(density=0.01, per_layer=True)):
+        of_gradients, of_updates = (Residual(codec, 3000, (0, 1000)) for _ in range(2))
+        for _ in range(5):
+            gradient = random.normal(size=3000).astype(np.float32)
+            of_gradients.add(gradient)
+            of_updates.add(np.float32(rate) * gradient)
+            told = [{each.name: each.value for each in one.samples()}["tau"] for one in (of_gradients, of_updates)]
+            one, other = of_gradients.quantise(), of_updates.quantise(unit=rate)
+            assert one.count(0, 3000) == other.count(0, 3000)
+            assert told[0] == told[1]
+        assert told[0] > 0.1
+
+
+@pytest.mark.parametrize("codec", [Threshold(tau=0.5), Threshold(density=0.5)])
+def test_rate_of_zero_takes_the_last_one_also_after_a_checkpoint(codec):
+    sent = []
+    for again in (False, True):
+        residual = Residual(codec, 4)
+        residual.add(np.array([0.02, 0.02, 0.001, 0.001], np.float32))
+        residual.quantise(unit=0.01)
+        if again:
+            kept, residual = residual.snapshot(), Residual(codec, 4)
+            residual.restore(kept)
+        sent.append(decoded(residual.quantise(unit=0.0)).tolist())
+        assert residual.tau < 3
+    assert sent[0] == sent[1]
+    assert any(sent[0])
