@@ -55,16 +55,29 @@ class Enrol(RollKeeper):
         """
         if arrived.member != node.index:
             (roll.late.add if arrived.late else roll.late.discard)(arrived.member)
-        elif arrived.late and roll.late.issuperset(roll.peers):
-            what = "all nodes that had joined the tree have died before this one had: what they held is nowhere else"
-            raise LostUpdatesError(what)
         elif arrived.late:
             roll.idle = True
+            _require_somebody(roll)
         elif not roll.settled:
             clocks.made, clocks.images = arrived.number, arrived.images
             course.start(arrived.number)
             roll.settle()
         yield from ()
+
+    def on_left(self, member: int, roll: RollState) -> Emissions:
+        """Note that a member has died, of which this node may have heard as being too late before.
+
+        Raises:
+            LostUpdatesError: as above.
+        """
+        yield from super().on_left(member, roll)
+        _require_somebody(roll)
+
+
+def _require_somebody(roll: RollState) -> None:
+    if roll.idle and roll.late.issuperset(roll.peers):
+        what = "all nodes that had joined the tree have died before this one had: what they held is nowhere else"
+        raise LostUpdatesError(what)
 
 
 class Stay(Operator):

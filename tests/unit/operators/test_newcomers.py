@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Adjusted
 from operators.contribution import FAR, Contribution, Total
@@ -20,7 +19,7 @@ from operators.share import Sharing
 from operators.share_clocks import ShareClocksState
 from operators.shared_replica import SharedReplica
 from operators.shared_replica_state import SharedReplicaState
-from operators.survivors import CLAIM, NOBODY, Claim, Leaf, Survivors
+from operators.survivors import CLAIM, NOBODY, Claim, Leaf, LostUpdatesError, Survivors
 from operators.topology import Topology
 from tests.unit.operators.test_shared_replica import states
 
@@ -124,18 +123,22 @@ def test_newcomer_that_can_join_nobody_is_late_and_an_error_only_if_all_that_had
     arrivals = list(newcomer.arrivals())
     assert arrivals == [Arrival(0, late=True), Arrival(1, late=True)]
     node = NodeContext(index=1, members={"worker": (0, 1, 2)}, incarnation=1)
-    for died in (True, False):
+    for died in ("before", "after", "not"):
         roll, course, clocks = RollState(1, (0, 1, 2), 1), CourseState(), ShareClocksState()
-        if died:
-            list(Enrol().on_left(2, roll))
-        first, second = (Enrol().process(Arrived(*each), roll, course, clocks, node) for each in arrivals)
+        enrol = Enrol()
+        if died == "before":
+            list(enrol.on_left(2, roll))
+        first, second = (enrol.process(Arrived(*each), roll, course, clocks, node) for each in arrivals)
         list(first)
-        if died:
-            with pytest.raises(OperatorError, match="all nodes that had joined the tree have died"):
+        if died == "before":
+            with pytest.raises(LostUpdatesError, match="all nodes that had joined the tree have died"):
                 list(second)
-        else:
-            assert not list(second)
-            assert roll.idle
+            continue
+        assert not list(second)
+        assert roll.idle
+        if died == "after":
+            with pytest.raises(LostUpdatesError, match="all nodes that had joined the tree have died"):
+                list(enrol.on_left(2, roll))
 
 
 def test_newcomer_that_has_not_joined_is_not_ready_for_a_change_of_the_tree() -> None:
