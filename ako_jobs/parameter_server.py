@@ -15,7 +15,6 @@ from dataflow.graph.routes import Route
 from dataflow.state import StateElement
 from operators.accumulate import Accumulate
 from operators.apply import Load
-from operators.attend import Attend
 from operators.barrier import Barrier
 from operators.clocks import Clocks
 from operators.coded_window import CodedWindow
@@ -23,7 +22,7 @@ from operators.compression import Codec, parse_codec
 from operators.layout import Layout
 from operators.ledger import BarrierLedger, PushesLedger
 from operators.partition import PartitionByOwner
-from operators.pulling import Pull
+from operators.pulling import AttendUntilEnough, Pull
 from operators.receive import ReceiveFragments, ReceiveWeights
 from operators.schedule import Schedule
 from operators.send import SendChanges, SendIntervals, SendWeights
@@ -95,7 +94,7 @@ def build(config: Config) -> LogicalGraph:
     _check_in_one(config, rule, layout)
     sharding = setting.sharding(config.shard)
     codec, pull_codec = config.parsed_codec, config.parsed_pull_codec
-    colocated = config.servers == "all"
+    colocated, shared = config.servers == "all", config.consistency != "bsp"
     graph = LogicalGraph(name="parameter_server").with_role("worker", "all" if colocated else "rest")
     graph = graph.with_role("server", config.servers)
     graph = add_worker(
@@ -106,6 +105,7 @@ def build(config: Config) -> LogicalGraph:
         emits="update" if rated else "gradient",
         slack=config.n_fetch - 1,
         measures=False,
+        shared=shared,
         optimizer=optimizer,
     )
     graph = graph.with_state(
@@ -122,6 +122,7 @@ def build(config: Config) -> LogicalGraph:
             schedule=None if rated else schedule,
             tau=tau,
             fetch_every=config.n_fetch,
+            shared=shared,
             codec=codec,
             checkpoints=setting.checkpoints,
         )
@@ -133,7 +134,7 @@ def build(config: Config) -> LogicalGraph:
     graph = add_servers(
         graph,
         serve,
-        window(setting, codec, "server", updates=rated, sharding=sharding, counted=config.consistency != "bsp"),
+        window(setting, codec, "server", updates=rated, sharding=sharding, counted=shared),
         PartitionByOwner(sharding=sharding, every=config.n_push),
         schedule,
         rule=rule,
@@ -141,6 +142,7 @@ def build(config: Config) -> LogicalGraph:
         copy=copy,
         colocated=colocated,
         counted=codec is not None and setting.checkpoints is not None,
+        budget=setting.budget if shared else None,
     )
     if codec:
         bsp = config.consistency == "bsp"
@@ -148,9 +150,10 @@ def build(config: Config) -> LogicalGraph:
         graph = graph.with_state("ledger", ledger, role="worker")
     graph = (
         graph.with_operator("pulling", Pull(sharding=sharding), role="worker")
-        .with_operator("attend", Attend(), role="worker")
+        .with_operator("attend", AttendUntilEnough(), role="worker")
         .connect("pulling", "receive", route=Route.BY_DESTINATION, loopback=colocated)
-        .connect("load.finished", "attend")
+        .connect("load.finished", "attend.finished")
+        .connect("load.enough", "attend.enough")
     )
     return finish_after(graph, "load")
 
@@ -167,6 +170,7 @@ def add_servers(
     copy: StateElement | None = None,
     colocated: bool = False,
     counted: bool = False,
+    budget: int | None = None,
 ) -> LogicalGraph:
     """`graph` with pushes of its workers' gradients to its servers, and pulls of weights.
 
@@ -182,6 +186,7 @@ def add_servers(
         copy: with `shadows`, of the workers, for the weights as they were pulled, where compute updates the replica.
         colocated: whether nodes have both roles.
         counted: whether asynchronous servers add up what they apply; see `PullsState`.
+        budget: gradients after which workers need make no more, where servers tell how many have come.
     """
     layout, pulled = serve.layout, "pulled" if copy else "replica"
     if isinstance(serve, ServeMean):
@@ -193,7 +198,7 @@ def add_servers(
         graph = graph.with_state("shadows", shadows, role="server")
     if copy:
         graph = graph.with_state(pulled, copy, role="worker")
-    load = Load(layout=layout, codec=shadows.codec if shadows else None)
+    load = Load(layout=layout, budget=budget, codec=shadows.codec if shadows else None)
     changes = SendChanges(schedule=schedule, mean=isinstance(serve, ServeMean))
     return (
         graph.with_state("window", kept, role="worker")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -94,9 +95,19 @@ class Setting:
         return max(1, SAMPLED_WEIGHTS // self.tensor_scale)
 
     @property
+    def per_epoch(self) -> int:
+        """Mini-batches of an epoch, of all workers together."""
+        return steps_per_epoch(self.train_images, 1, self.config.batch)
+
+    @property
+    def budget(self) -> int:
+        """Mini-batches of the whole job, of all workers together."""
+        return max(1, math.floor(self.config.epochs * self.per_epoch + 0.5))
+
+    @property
     def schedule(self) -> Schedule:
         """The learning rate of each gradient."""
-        config, steps = self.config, steps_per_epoch(self.train_images, 1, self.config.batch)
+        config, steps = self.config, self.per_epoch
         warmup, total = round(config.warmup * steps), round(config.epochs * steps)
         decay: Constant | Step | Cosine = Constant()
         if config.schedule == "step":
@@ -148,6 +159,7 @@ def add_worker(
     emits: Literal["gradient", "update"],
     slack: int | None,
     measures: bool = True,
+    shared: bool = False,
     optimizer: Sgd | None = None,
     replica: StateElement | None = None,
 ) -> LogicalGraph:
@@ -161,6 +173,8 @@ def add_worker(
         emits: whether gradients leave the workers, or updates.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
         measures: whether workers measure how stale their gradients are; else whoever applies them does.
+        shared: whether workers make gradients until they are told that there are enough of all of them; else each makes
+            as many.
         optimizer: what workers make of their gradients; None: the setting's.
         replica: the model on a worker; one that nobody else knows of if None.
     """
@@ -183,7 +197,7 @@ def add_worker(
             Source(
                 data=data,
                 batch=config.batch,
-                epochs=config.epochs,
+                epochs=None if shared else config.epochs,
                 holdout=config.holdout,
                 redivide=config.redivide,
             ),
@@ -199,6 +213,7 @@ def add_worker(
                 measures=measures,
                 emits=emits,
                 slack=slack,
+                per_epoch=setting.per_epoch if shared else None,
                 checkpoints=setting.checkpoints,
                 max_poison=config.max_poison,
             ),

@@ -15,7 +15,7 @@ from operators.clocks import ClocksState
 from operators.compression import Codec, Residual, add
 from operators.fragments import decoded, subtract
 from operators.layout import Layout
-from operators.messages import Code, Fragment, Progress, Weights, Word
+from operators.messages import Code, Enough, Fragment, Progress, Weights, Word
 from operators.quarantine import refused, zeros
 from operators.schedule import Schedule
 from operators.staleness import Staleness
@@ -137,16 +137,19 @@ class Load(Operator):
 
     Args:
         layout: the model's cells.
+        budget: gradients of all workers after which this one need make no more; no bound if None.
         codec: what made codes of changes, to be compiled before any comes; None: weights come as they are.
         servers: role of the servers.
     """
 
     pool = "network"
     layout: Layout
+    budget: int | None = None
     codec: Codec | None = None
     servers: str = "server"
     weights = In(Weights)
     finished = Out(Progress)
+    enough = Out(Enough)
     replica = Writes()
     pulled = Writes()
     clocks = Writes()
@@ -168,6 +171,10 @@ class Load(Operator):
         if pulled is not replica:
             replica.values[where] = pulled.current[where]
         clocks.reach(weights.origin, slice(weights.start, weights.stop), weights.clock)
+        clocks.of_all = max(clocks.of_all, weights.of_all)
+        if self.budget is not None and weights.of_all >= self.budget:
+            clocks.enough = True
+            yield self.enough(Enough())
         yield from Staleness(weights.lag, weights.gap, weights.normalised_gap).samples()
 
     def on_joined(self, member: int, clocks: ClocksState, node: NodeContext) -> Emissions:

@@ -24,7 +24,8 @@ FAR = np.iinfo(np.int64).max // 2
 class ClocksState(State):
     """Live clocks of one node: `made` counts its own gradients, `images` what its whole role saw in as many steps.
 
-    `poisoned` counts those of its own gradients that were replaced by zeros.
+    `poisoned` counts those of its own gradients that were replaced by zeros, and `of_all` those of all nodes that had
+    come when it was sent weights last, where somebody counts; once that is `enough`, it makes no more.
     """
 
     def __init__(
@@ -40,7 +41,8 @@ class ClocksState(State):
         """
         self.made = 0
         self.images = 0
-        self.rejected = self.poisoned = 0
+        self.rejected = self.poisoned = self.of_all = 0
+        self.enough = False
         self.cells = cells
         self._applied = {
             origin: np.where(mask, np.int64(0), np.int64(FAR)).astype(np.int64) for origin, mask in owned.items()
@@ -195,6 +197,7 @@ class ClocksState(State):
         copy = ClocksState(self.cells, {}, span=self._first_span)
         copy.made, copy.images, copy.rejected = self.made, self.images, self.rejected
         copy.poisoned, copy._own = self.poisoned, self._own
+        copy.of_all, copy.enough = self.of_all, self.enough
         copy._applied = {origin: applied.copy() for origin, applied in self._applied.items()}
         copy._lowest, copy._span = dict(self._lowest), dict(self._span)
         copy._fresh, copy._last, copy._since = dict(self._fresh), dict(self._last), dict(self._since)
@@ -232,7 +235,7 @@ class ClocksState(State):
         """
         if tensors:
             self._count(tensors)
-        self.made = steps.get(node, self.made)
+        self.made, self.of_all = steps.get(node, self.made), sum(steps.values())
         for origin, applied in self._applied.items():
             self._applied[origin] = np.where(applied < FAR, steps.get(origin, self.made), FAR)
             self._lowest[origin] = int(self._applied[origin].min())

@@ -22,7 +22,7 @@ from operators.dnn.network import mean_statistics
 from operators.messages import Batch, Gradient, Progress, Vector
 from operators.optimizer import Sgd
 from operators.quarantine import MAX_POISON, advice, compile_check, poison, sound
-from operators.schedule import Schedule
+from operators.schedule import Schedule, at_equal_pace
 from operators.staleness import GAP_EVERY, Staleness, measured
 from operators.vector_state import VectorState
 
@@ -79,6 +79,8 @@ class Compute(Gather):
         measures: whether staleness is measured here, where the replica is to which others' gradients are applied.
         emits: what leaves: the gradient, or the update, which is the learning rate times the gradient.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
+        per_epoch: mini-batches of an epoch, of all nodes together, where these are made by whoever is first: learning
+            rate and progress go by how many the clocks say have come. None: by the number of the node's own gradient.
         checkpoints: when the node's state is kept; never if None.
         max_poison: poisoned gradients that are borne; with one more the job fails.
     """
@@ -90,6 +92,7 @@ class Compute(Gather):
     measures: bool = True
     emits: Literal["gradient", "update"] = "update"
     slack: int | None = None
+    per_epoch: int | None = Field(default=None, ge=1)
     checkpoints: Checkpoints | None = None
     max_poison: int = Field(default=MAX_POISON, ge=0)
     batches = In(Batch, capacity=2)
@@ -117,8 +120,10 @@ class Compute(Gather):
 
     def process(
         self, batch: Batch, replica: Vector, statistics: Vector, clocks: ClocksState, node: NodeContext
-    ) -> Part:
-        """The part of one shard, on the step's snapshots of replica and statistics."""
+    ) -> Part | None:
+        """The part of one shard, on the step's snapshots of replica and statistics; None if no more are needed."""
+        if clocks.enough:
+            return None
         gradient, advanced = np.empty_like(replica), statistics.copy()
         model, workspaces, workspace = self._model, self._workspaces, self._workspace(len(batch.images))
         loss, _ = model.gradient(
@@ -150,20 +155,24 @@ class Compute(Gather):
 
     def merge(
         self,
-        parts: Sequence[Part],
+        shares: Sequence[Part | None],
         replica: VectorState,
         statistics: VectorState,
         velocity: VectorState,
         clocks: ClocksState,
         node: NodeContext,
     ) -> Emissions:
-        """Add up the parts, update the replica and the statistics, count the gradient and emit it."""
+        """Add up the parts, update the replica and the statistics, count the gradient and emit it, if it is needed."""
+        parts = [part for part in shares if part is not None]
+        if clocks.enough:
+            return
         total = parts[0].gradient
         for part in parts[1:]:
             total += part.gradient
         size = parts[0].size
         loss = sum(part.loss for part in parts) / max(1, size)
         number = clocks.made + 1
+        paced = number if self.per_epoch is None else at_equal_pace(clocks.of_all, node.size)
         wrong = next(
             (part.poison for part in parts if part.poison), "" if math.isfinite(loss) else f"the loss is {loss}"
         )
@@ -173,7 +182,7 @@ class Compute(Gather):
             total.fill(0.0)
             yield Sample("poisoned_gradients", 1.0)
         stale = self._staleness(parts[0], total, replica, clocks, measured_gap=not wrong)
-        rate = self.schedule.at(number, node.size)
+        rate = self.schedule.at(paced, node.size)
         seen = [part for part in parts if part.images and not wrong]
         if seen and seen[0].statistics.size:
             statistics.values = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
@@ -191,12 +200,20 @@ class Compute(Gather):
             yield Sample("staleness", float(parts[0].lag))
         yield from stale.samples()
         clocks.made = number
-        clocks.images += parts[0].of_all
+        epoch = self._advance(paced, parts[0], clocks, node)
         yield self.gradients(Gradient(number, total))
-        yield self.progress(Progress(number, clocks.images, parts[0].epoch, loss, readers=parts[0].readers))
+        yield self.progress(Progress(number, clocks.images, epoch, loss, readers=parts[0].readers))
         due = self.checkpoints.due(number - 1, number, node.size) if self.checkpoints else None
         if due is not None:
             yield Checkpoint(due)
+
+    def _advance(self, paced: int, part: Part, clocks: ClocksState, node: NodeContext) -> float:
+        """Count the images of a step whose first part is `part`; the passes over the data that are made by then."""
+        if self.per_epoch is None:
+            clocks.images += part.of_all
+            return part.epoch
+        clocks.images = max(clocks.images, paced * part.of_all)
+        return paced * node.size / self.per_epoch
 
     def _staleness(
         self, part: Part, gradient: Vector, replica: VectorState, clocks: ClocksState, *, measured_gap: bool

@@ -108,6 +108,7 @@ class Weights(Message):
         clock: number of the last of the worker's gradients in these weights.
         values: (weights of the cells,) float32; or uint8, what a codec made of their change since the answer before.
         lag, gap, normalised_gap: of that gradient; see `operators.staleness`. None where that is not known.
+        of_all: gradients of all workers that have come for these cells; 0 where nobody counts.
     """
 
     to: int
@@ -119,6 +120,12 @@ class Weights(Message):
     lag: int | None = None
     gap: float | None = None
     normalised_gap: float | None = None
+    of_all: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Enough(Message):
+    """A node need make no more gradients: all that were asked for have been taken in, whoever made them."""
 
 
 @dataclass(frozen=True, slots=True)

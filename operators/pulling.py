@@ -7,12 +7,13 @@ import numpy as np
 from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator
-from dataflow.ports import Out
+from dataflow.ports import In, Out
 from dataflow.state import Writes
+from operators.attend import RollKeeper
 from operators.clocks import ClocksState
 from operators.course import CourseState
 from operators.layout import Sharding, runs
-from operators.messages import Fragment
+from operators.messages import Enough, Fragment, Progress
 from operators.roll import RollState
 from operators.window import WindowState
 
@@ -79,3 +80,20 @@ class Pull(Operator):
             for start, stop in layout.frames(first, last) if members[rank] == server else ():
                 nothing = np.zeros(0, np.float32)
                 yield self.asks(Fragment(node.index, start, stop, 0, 0, 0, skips=True, values=nothing), to=server)
+
+
+class AttendUntilEnough(RollKeeper):
+    """As `Attend`; and once it is told that there are enough gradients of all nodes, has its own make no more."""
+
+    finished = In(Progress)
+    enough = In(Enough)
+
+    def process(self, _message: Progress | Enough, roll: RollState) -> Emissions:
+        """Note it."""
+        roll.idle = True
+        yield from ()
+
+    def on_joined(self, member: int, roll: RollState) -> Emissions:
+        """Note that a member has come back."""
+        yield from super().on_joined(member, roll)
+        roll.late.discard(member)

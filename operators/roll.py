@@ -33,7 +33,7 @@ class Present:
 
     Args:
         settled: the node itself has caught up.
-        idle: it never will, as all others are through.
+        idle: it need make no gradients any more, as all others are through, or all are made.
         gone: members that have left.
         late: members that have joined and not caught up.
     """

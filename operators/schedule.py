@@ -8,6 +8,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
+def at_equal_pace(made: int, workers: int) -> int:
+    """The number that a gradient would have if workers made as many each, behind so many of all of them."""
+    return made // workers + 1
+
+
 class Constant(BaseModel):
     """The rate stays."""
 

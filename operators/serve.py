@@ -21,7 +21,7 @@ from operators.fragments import decoded, subtract
 from operators.layout import Layout
 from operators.messages import Fragment, Vector, Weights
 from operators.quarantine import check_shard, compile_check, refused, zeros
-from operators.schedule import Schedule
+from operators.schedule import Schedule, at_equal_pace
 from operators.served import Served, ServedState
 from operators.staleness import FRESH, UNKNOWN, Staleness
 from operators.vector_state import VectorState
@@ -39,10 +39,12 @@ class PullsState(State):
         waiting: by run of cells, workers that are answered once the slowest has caught up.
         counted: whether what was applied is added up, for checkpoints; see `operators.ledger`.
         taken: by run of cells, the sum of all gradients applied since the start or the checkpoint, if it is.
+        made: by run of cells, how many gradients workers have made of which one has come, or one behind them.
     """
 
     workers: set[int]
     pushed: dict[Cells, dict[int, int]] = field(default_factory=dict)
+    made: dict[Cells, int] = field(default_factory=dict)
     waiting: dict[Cells, list[int]] = field(default_factory=dict)
     counted: bool = False
     taken: dict[Cells, Vector] = field(default_factory=dict)
@@ -53,6 +55,7 @@ class PullsState(State):
         """Note that a worker's gradient `number` is applied."""
         pushed = self.pushed.setdefault(cells, {})
         before, pushed[worker] = pushed.get(worker, 0), number
+        self.made[cells] = self.made.get(cells, 0) + number - before
         if cells in self._last and worker in self.workers:
             least, many = self._last[cells]
             if number < least or (before == least and many == 1):
@@ -106,11 +109,12 @@ class PullsState(State):
         return self.tensors()
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """``workers``; ``pushed``, rows of start, stop, worker, number; ``counted``, and ``taken/start:stop``."""
+        """``workers``; ``pushed``, rows of start, stop, worker, number; ``made``; ``counted``, ``taken/start:stop``."""
         rows = [(*cells, *entry) for cells, pushed in self.pushed.items() for entry in pushed.items()]
         return {
             "workers": np.array(sorted(self.workers), np.int64),
             "pushed": np.array(rows, np.int64).reshape(-1, 4),
+            "made": np.array([(*cells, made) for cells, made in self.made.items()], np.int64).reshape(-1, 3),
             "counted": np.array([self.counted], np.int64),
             **{f"taken/{start}:{stop}": taken.copy() for (start, stop), taken in self.taken.items()},
         }
@@ -118,9 +122,11 @@ class PullsState(State):
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over what was pushed; nobody waits. What is applied is added up from zero: see `operators.ledger`."""
         self.workers = {int(worker) for worker in tensors["workers"]}
-        self.pushed, self.waiting, self.taken, self._last = {}, {}, {}, {}
+        self.pushed, self.waiting, self.taken, self.made, self._last = {}, {}, {}, {}, {}
         for start, stop, worker, number in tensors["pushed"].tolist():
             self.push((start, stop), worker, number)
+        # Of one that has come back not all that its number says was made by itself.
+        self.made |= {(start, stop): made for start, stop, made in tensors["made"].tolist()}
 
     def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
         """Go on with all workers: whoever had left is there again, unless this server is told otherwise."""
@@ -153,7 +159,9 @@ class Serve(Operator):
     """Moves the shard by each gradient as it comes, as the rule of `served` says, and answers with weights.
 
     The answer waits until the slowest worker is at most `tau` gradients behind (stale synchronous parallel), or not
-    at all. A fragment that is not finite counts as zeros, with the sample `poisoned_fragments`.
+    at all. A fragment that is not finite counts as zeros, with the sample `poisoned_fragments`. With `shared`
+    the gradients of a job are made by whoever is first: answers tell how many have come, and the learning rate goes by
+    that.
 
     Args:
         layout: the model's cells.
@@ -161,6 +169,7 @@ class Serve(Operator):
         workers: role of the workers.
         tau: staleness bound; None for asynchronous.
         fetch_every: answer every so many gradients (Downpour's n_fetch).
+        shared: whether workers make gradients until there are enough of all of them, each at its own pace.
         codec: what made fragments of gradients, to be compiled before any comes; None: they are float32.
         checkpoints: when the node's state is kept, unless it is a worker too, which then sees to it; never if None.
     """
@@ -171,6 +180,7 @@ class Serve(Operator):
     workers: str = "worker"
     tau: int | None = None
     fetch_every: int = Field(default=1, ge=1)
+    shared: bool = False
     codec: Codec | None = None
     checkpoints: Checkpoints | None = None
     fragments = In(Fragment)
@@ -193,14 +203,14 @@ class Serve(Operator):
         weights, before = shard.values[self.layout.weights(*cells)], pulls.applied()
         if fragment.low == fragment.high:
             known = {fragment.origin: pulls.join(cells, fragment.origin)}
-            run = served.at(cells, weights, len(pulls.workers))
-            yield from map(self.weights, answers(self.layout, cells, known, shard, node, run))
+            yield from self._tell(cells, known, shard, pulls, served, node)
             return
-        rate = self.schedule.at(fragment.high, len(node.members[self.workers])) if self.schedule else 1.0
+        run, made = served.at(cells, weights, len(pulls.workers)), pulls.made.get(cells, 0)
         if refused(fragment):
+            run.pass_over(fragment.origin)
             yield Sample("poisoned_fragments", 1.0)
         else:
-            served.at(cells, weights, len(pulls.workers)).take(weights, fragment, rate)
+            run.take(weights, fragment, self._rate(fragment, made, node))
             pulls.take(fragment, weights.size)
             check_shard(weights, f"gradient {fragment.high} of node {fragment.origin}", node)
         pulls.push(cells, fragment.origin, fragment.high)
@@ -217,20 +227,42 @@ class Serve(Operator):
         for cells in list(pulls.waiting):
             yield from self._answer(cells, shard, pulls, served, node)
 
-    def on_end(self, shard: VectorState, pulls: PullsState, node: NodeContext) -> Emissions:
-        """Send every worker the final weights; not to a place that nobody has ever had."""
+    def on_end(self, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext) -> Emissions:
+        """Send every worker the final weights, theta of the papers; not to a place that nobody has ever had."""
         for cells, pushed in pulls.pushed.items():
             there = (each for each in node.members[self.workers] if each in pushed or each not in node.vacant)
             everybody = {worker: pushed.get(worker, 0) for worker in there}
-            yield from map(self.weights, answers(self.layout, cells, everybody, shard, node))
+            weights = shard.values[self.layout.weights(*cells)]
+            final = served.at(cells, weights, len(pulls.workers)).master(weights).copy()
+            yield from map(self.weights, answers(self.layout, cells, everybody, shard, node, values=final))
+
+    def _rate(self, fragment: Fragment, made: int, node: NodeContext) -> float:
+        """The learning rate of a gradient, ahead of which so many of all workers have come."""
+        if self.schedule is None:
+            return 1.0
+        workers = len(node.members[self.workers])
+        return self.schedule.at(at_equal_pace(made, workers) if self.shared else fragment.high, workers)
 
     def _answer(
         self, cells: Cells, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
     ) -> Emissions:
         bound = float("inf") if self.tau is None else self.tau
         released = {worker: pulls.pushed[cells][worker] for worker in pulls.release(cells, bound)}
+        yield from self._tell(cells, released, shard, pulls, served, node)
+
+    def _tell(
+        self,
+        cells: Cells,
+        pushed: Mapping[int, int],
+        shard: VectorState,
+        pulls: PullsState,
+        served: ServedState,
+        node: NodeContext,
+    ) -> Emissions:
+        """Answers for every worker in `pushed`; see `answers`."""
         run = served.at(cells, shard.values[self.layout.weights(*cells)], len(pulls.workers))
-        yield from map(self.weights, answers(self.layout, cells, released, shard, node, run))
+        of_all = pulls.made.get(cells, 0) if self.shared else 0
+        yield from map(self.weights, answers(self.layout, cells, pushed, shard, node, run, of_all=of_all))
 
 
 class ServeMean(Operator):
@@ -336,6 +368,8 @@ def answers(
     node: NodeContext,
     served: Served | None = None,
     stale: Staleness = UNKNOWN,
+    values: Vector | None = None,
+    of_all: int = 0,
 ) -> Iterator[Weights]:
     """Weights now, for every worker in `pushed`, with the number of its last gradient in them.
 
@@ -350,11 +384,13 @@ def answers(
         node: the server.
         served: these cells; None: workers are given the shard's weights.
         stale: how stale their gradients were, if `served` does not say so.
+        values: what all are given in the shard's place, never written again.
+        of_all: see `Weights`.
     """
-    weights, values = shard.values[layout.weights(*cells)], None
+    weights = shard.values[layout.weights(*cells)]
     for worker, number in pushed.items():
         if served:
             values, stale = served.answer(weights, worker, values), served.staleness.get(worker, UNKNOWN)
         else:
             values = weights.copy() if values is None else values
-        yield Weights(worker, node.index, *cells, clock=number, values=values, **stale._asdict())
+        yield Weights(worker, node.index, *cells, clock=number, values=values, of_all=of_all, **stale._asdict())

@@ -79,6 +79,10 @@ class Served:
             known = self.rule.view(weights, self.memory, worker)
         self.rule.update(weights, self.memory, Push(worker, _gradient(fragment, weights), rate, lag, known))
 
+    def pass_over(self, worker: int) -> None:
+        """Leave out a worker's gradient: nothing is known of its staleness."""
+        self.staleness.pop(worker, None)
+
     def answer(self, weights: Vector, worker: int, shared: Vector | None = None) -> Vector:
         """What a worker is answered with, (weights of the cells,) float32, never written again.
 

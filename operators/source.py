@@ -105,7 +105,7 @@ class Source(Operator):
     Args:
         data: the data set.
         batch: images of a mini-batch on one node, over all its compute tasks.
-        epochs: passes over the data, to the nearest mini-batch, at least one; endless if None.
+        epochs: passes over the data, to the nearest mini-batch, at least one; if None, until no more is needed.
         holdout: fraction of the training images kept out, by seed, for validation.
         keep_last: whether an epoch's last, smaller mini-batch is used.
         warm_up: stages with which training begins, one after the other, if it does not begin like the rest.
@@ -155,15 +155,16 @@ class Source(Operator):
         return rows
 
     def ready(self, roll: Present) -> bool:
-        """Whether the node has caught up with the others, or never will."""
+        """Whether the node has caught up with the others, or need not."""
         return roll.settled or roll.idle
 
     def process(self, tick: Tick, roll: Present, course: CourseState, node: NodeContext) -> Emissions:
         """The shard of the mini-batch that `tick` asks for, or the end."""
-        if roll.idle:
-            course.closed = True
-        elif not tick.shard:
-            self._go_on(course.base + tick.step, roll, course, node)
+        if not tick.shard:
+            if roll.idle:
+                course.closed = True
+            else:
+                self._go_on(course.base + tick.step, roll, course, node)
         if course.closed:
             yield EndOfData()
             return

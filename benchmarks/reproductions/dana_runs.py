@@ -40,7 +40,7 @@ RULES: dict[str, dict[str, Any]] = {
 SETTINGS: dict[str, Any] = {"warmup": 1, "warm_start": 0, "holdout": 0.1, "batch": 16}
 COMPENSATED = ("dana-dc", "dc-asgd")
 """Rules that have a lambda."""
-KEYS = ("compute", "workers", "lr", "seed", "rule", "data_set", "epochs", "dc_lambda")
+KEYS = ("compute", "workers", "lr", "seed", "rule", "data_set", "model", "epochs", "dc_lambda")
 CHANCE = 10.0
 """Accuracy in percent that a run counts with whose loss was no number any more."""
 
@@ -52,18 +52,19 @@ def one(
     seed: int,
     rule: str,
     data_set: str,
+    model: str,
     epochs: float,
     dc_lambda: float,
     folder: str,
 ) -> dict[str, Any]:
-    """A run: its accuracies in percent, and the means of the staleness of all workers' gradients."""
-    data = {"data": data_set, "data_dir": folder, "epochs": epochs}
+    """A run: its accuracies in percent, gradients by worker, and the means of the staleness of all of these."""
+    data = {"data": data_set, "data_dir": folder, "model": model, "epochs": epochs}
     settings = {**SETTINGS, **RULES[rule], **data, "rule": rule, "lr": lr, "seed": seed}
     if rule in COMPENSATED:
         settings["dc_lambda"] = dc_lambda
-    model = ClusterModel.model_validate({"compute": compute, "step_s": 0.01, "rate": 1e12, "latency_s": 0.0})
+    cluster = ClusterModel.model_validate({"compute": compute, "step_s": 0.01, "rate": 1e12, "latency_s": 0.0})
     began = time.process_time()
-    result = simulate("parameter_server", settings, nodes=workers + 1, model=model)
+    result = simulate("parameter_server", settings, nodes=workers + 1, model=cluster)
     found = [100 * report["accuracy"] for report in result.reports if report["port"] == "validate.results"]
     return {
         "compute": compute,
@@ -72,11 +73,13 @@ def one(
         "seed": seed,
         "rule": rule,
         "data_set": data_set,
+        "model": model,
         "epochs": epochs,
         "dc_lambda": dc_lambda,
         "state": result.state,
         "accuracy": found[-1] if result.state == "FINISHED" else CHANCE,
         "validations": found,
+        "gradients": [node["samples"]["load.lag"]["count"] for node in result.record["nodes"][:workers]],
         "staleness": staleness(result.record),
         "cpu_s": round(time.process_time() - began, 1),
         "reason": result.reason,
@@ -100,18 +103,20 @@ def runs(path: Path) -> list[dict[str, Any]]:
 
 def tables(found: Sequence[dict[str, Any]]) -> Iterator[str]:
     """For each of the other settings, tables with a row for each number of workers: accuracy, gap and lag."""
-    groups: dict[tuple[str, float, str, float, float], list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[tuple[str, str, float, str, float, float], list[dict[str, Any]]] = defaultdict(list)
     for run in found:
-        groups[run["data_set"], run["epochs"], run["compute"], run["lr"], run["dc_lambda"]].append(run)
-    for (data_set, epochs, compute, lr, dc_lambda), group in sorted(groups.items()):
+        groups[run["data_set"], run["model"], run["epochs"], run["compute"], run["lr"], run["dc_lambda"]].append(run)
+    for (data_set, model, epochs, compute, lr, dc_lambda), group in sorted(groups.items()):
         rules = [rule for rule in RULES if any(run["rule"] == rule for run in group)]
-        what = f"\n{data_set}, {epochs:g} epochs, compute {compute}, lr {lr:g}, lambda {dc_lambda:g}"
+        what = f"\n{data_set}, model {model}, {epochs:g} epochs, compute {compute}, lr {lr:g}, lambda {dc_lambda:g}"
         yield f"{what}: accuracy, %"
         yield from rows(group, rules, lambda run: run["accuracy"], "{:.2f}")
         yield f"{what}: gap"
         yield from rows(group, rules, lambda run: run["staleness"].get("gap"), "{:.2g}")
         yield f"{what}: lag"
         yield from rows(group, rules, lambda run: run["staleness"].get("lag"), "{:.1f}")
+        yield f"{what}: gradients of the fastest worker over those of the slowest"
+        yield from rows(group, rules, lambda run: max(run["gradients"]) / max(1, min(run["gradients"])), "{:.2f}")
 
 
 def rows(group: Sequence[dict[str, Any]], rules: Sequence[str], value: Any, shown: str) -> Iterator[str]:
@@ -136,6 +141,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="folder of the data set's files")
     parser.add_argument("--out", type=Path, default=Path("dana.jsonl"))
     parser.add_argument("--data-set", default="mnist", choices=["mnist", "cifar10"])
+    parser.add_argument("--model", default="auto", help="network; see the setting of the job")
     parser.add_argument("--epochs", type=float, default=2.0)
     parser.add_argument("--dc-lambda", type=float, default=2.0, help="of rules with delay compensation")
     parser.add_argument("--compute", nargs="*", default=["gamma"], choices=["gamma", "gamma-heterogeneous"])
@@ -145,7 +151,7 @@ def main() -> None:
     parser.add_argument("--rules", nargs="*", default=[*RULES], choices=[*RULES])
     asked = parser.parse_args()
     done = {tuple(run[key] for key in KEYS) for run in runs(asked.out)}
-    same = [asked.data_set], [asked.epochs], [asked.dc_lambda]
+    same = [asked.data_set], [asked.model], [asked.epochs], [asked.dc_lambda]
     for run in product(asked.compute, asked.workers, asked.lr, asked.seeds, asked.rules, *same):
         if run not in done:
             line = json.dumps(one(*run, asked.data))

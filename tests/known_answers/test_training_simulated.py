@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ako_jobs import ako
+from ako_jobs.worker import Setting
 from dataflow.engine.memory_driver import MemoryDriver
 from dataflow.plan.compile import compile_graph
 from dataflow.sim.simulator import SimRun
 from dataflow.testing.in_process import run_in_process
 from dataflow.transport.grpc_connection import GrpcNetwork
+from operators.source import steps_per_epoch
+from tests.known_answers.rejoining import clocks_of
 from tests.known_answers.simulated import simulate
 from tests.known_answers.training import BASE, job, plain_sgd, replica
 
@@ -89,6 +93,23 @@ def test_asynchronous_run_repeats_itself_bit_for_bit_and_differs_in_other_circum
     assert np.abs(replica(elsewhere.nodes[0]) - replica(first.nodes[0])).max() > 0
     reseeded = simulated(topology, nodes, settings, **UNEVEN | {"seed": 4})
     assert reseeded.elapsed_s != first.elapsed_s
+
+
+@pytest.mark.parametrize(
+    ("settings", "nodes"),
+    [({}, 5), ({"rule": "dana-dc", "momentum": 0.5, "lr": 0.005}, 5), ({"servers": 2}, 6), ({"servers": "all"}, 4)],
+)
+def test_asynchronous_workers_of_servers_share_all_gradients_as_their_pace_has_it(
+    settings: dict[str, Any], nodes: int
+) -> None:
+    graph = job("parameter_server", **{"epochs": 2, **settings})
+    run = simulate(graph, nodes, seed=BASE["seed"], compute="gamma-heterogeneous")
+    made = [clocks_of(node).made for node in run.nodes[:4]]
+    budget = 2 * steps_per_epoch(Setting.of(ako.Config.parse({**BASE})).train_images, 1, BASE["batch"])
+    assert budget <= sum(made) < budget + len(made)  # what the others are computing when it is reached counts, too
+    assert max(made) > 1.5 * min(made)
+    for node in run.nodes[1:4]:
+        np.testing.assert_allclose(replica(node), replica(run.nodes[0]), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("tasks", [1, 2])

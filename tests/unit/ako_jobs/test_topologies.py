@@ -42,7 +42,11 @@ JOINING_CROSSING = {
     "talk.presence -> receive.words": ("by-destination", True),
     "lend.pieces -> borrow.pieces": ("by-destination", False),
 }
-PULLING_EDGES = {"pulling.asks -> receive.arriving", "load.finished -> attend.finished"}
+PULLING_EDGES = {
+    "pulling.asks -> receive.arriving",
+    "load.finished -> attend.finished",
+    "load.enough -> attend.enough",
+}
 
 
 def graph(job, **settings):
@@ -435,18 +439,28 @@ STEPS = 21  # mini-batches of 32, the last of 9
 def test_run_one_epoch_on_two_nodes_ends_everywhere(job, settings):
     run = driver(job, 2, tasks=2, **settings).execute()
     assert run.ended == {0, 1}
-    assert made(run) == [STEPS] * 2
     assert list(run.artifacts) == ["model.safetensors"]
     node, last = run.reports[-1]
-    assert (node, last.port, last.fields["step"]) == (0, "validate.results", STEPS)
-    assert last.fields["images"] == 2 * IMAGES
-    assert last.fields["epoch"] == 1.0
+    assert (node, last.port, last.fields["step"]) == (0, "validate.results", made(run)[0])
+    if job is parameter_server:
+        assert_shared(run, settings.get("n_fetch", 1))
+        assert last.fields["epoch"] == pytest.approx(1.0, abs=0.2)
+    else:
+        assert made(run) == [STEPS] * 2
+        assert last.fields["images"] == 2 * IMAGES
+        assert last.fields["epoch"] == 1.0
     first, second = replicas(run)
     assert first.dtype == second.dtype == np.float32
     if settings.get("accumulate", True):
         assert np.abs(first - second).max() < 1e-6  # the same updates in another order
     else:
         assert np.abs(first - second).max() > 1e-6  # some never came
+
+
+def assert_shared(run, between):
+    """All gradients of an epoch are made, by whoever is first, and few beyond them: those between two answers."""
+    whole = -(-2 * IMAGES // 32)
+    assert whole <= sum(made(run)) < whole + 2 * 2 * between
 
 
 @pytest.mark.parametrize("consistency", ["ssp", "async"])
@@ -501,7 +515,10 @@ def test_run_with_a_warm_up_that_ends_within_a_mini_batch_is_validated_by_who_ha
 )
 def test_run_with_a_codec_both_ways_ends_with_the_servers_weights_everywhere(settings, codec):
     run = driver(parameter_server, 2, servers="all", codec=codec, **settings).execute()
-    assert made(run) == [STEPS] * 2
+    if settings == {"consistency": "bsp"}:
+        assert made(run) == [STEPS] * 2
+    else:
+        assert_shared(run, settings.get("n_fetch", 1))
     first, second = replicas(run)
     assert np.array_equal(first, second)
     assert np.array_equal(first, sum(node.states["shard"].values for node in run.nodes))

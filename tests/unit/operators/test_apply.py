@@ -10,7 +10,9 @@ from operators.barrier import Barrier
 from operators.clocks import Clocks
 from operators.compression import Residual, Threshold
 from operators.layout import Layout
-from operators.messages import Fragment, Weights
+from operators.messages import Enough, Fragment, Weights
+from operators.pulling import AttendUntilEnough
+from operators.roll import RollState
 from operators.schedule import Schedule
 from operators.vector_state import VectorState
 
@@ -132,6 +134,27 @@ def test_load_tells_what_the_server_says_of_staleness():
     assert load.send(replace(answer, lag=0)) == [Sample("lag", 0.0)]
     told = load.send(replace(answer, lag=3, gap=0.5, normalised_gap=0.25))
     assert told == [Sample("lag", 3.0), Sample("gap", 0.5), Sample("normalised_gap", 0.25)]
+
+
+def test_load_says_that_there_are_enough_gradients_once_a_server_has_counted_them():
+    node = NodeContext(index=0, members={"worker": (0,), "server": (1, 2)})
+    own = states()
+    stated = own | {"clocks": Clocks(cells=3, origins="server"), "pulled": own["replica"]}
+    load = Harness(Load(layout=LAYOUT, budget=7), node=node, states=stated)
+    answer = Weights(to=0, origin=2, start=1, stop=2, clock=5, values=read_only(7, 8))
+    assert load.send(replace(answer, of_all=6)) == []
+    load.send(replace(answer, of_all=8))
+    load.send(replace(answer, of_all=5))  # of the other server
+    assert load.emitted("enough") == [Enough()]
+    assert (load.states["clocks"].of_all, load.states["clocks"].enough) == (8, True)
+
+
+def test_attend_until_enough_lets_a_node_make_no_more_gradients():
+    roll = RollState(0, range(2), 0)
+    attend = Harness(AttendUntilEnough(), node=NodeContext(index=0, members={"worker": (0, 1)}), states={"roll": roll})
+    assert not roll.snapshot().idle
+    attend.send(Enough())
+    assert roll.snapshot().idle
 
 
 def coded():

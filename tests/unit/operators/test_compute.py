@@ -74,6 +74,22 @@ def test_compute_one_shard_emits_the_models_gradient():
     assert np.array_equal(message.values, gradient(IMAGES, LABELS, 0.25)[0])
 
 
+def test_compute_that_shares_goes_by_what_all_nodes_have_made_and_drops_what_is_beyond():
+    compute = make(emits="update", per_epoch=6, schedule=Schedule(lr=0.3, warmup_steps=9))
+    clocks = compute.states["clocks"]
+    for of_all in (0, 1, 5, 8, 9):
+        clocks.of_all, clocks.enough = of_all, of_all == 9
+        compute.send(*shards(1, step=clocks.made))
+    told = compute.emitted("progress")
+    assert [progress.step for progress in told] == [1, 2, 3, 4]
+    # Three nodes: the first gradients of all, then the second ones, the third ones; each of 3 / 6 of an epoch.
+    assert [progress.epoch for progress in told] == [0.5, 0.5, 1, 1.5]
+    assert [progress.images for progress in told] == [12, 12, 24, 36]
+    whole = gradient(IMAGES, LABELS, 0.25)[0]
+    np.testing.assert_allclose(compute.emitted("gradients")[0].values, np.float32(0.1) * whole, rtol=1e-6)
+    assert clocks.made == len(compute.emitted("gradients")) == 4
+
+
 def test_compute_two_shards_add_up_in_shard_order():
     compute = make(emits="gradient")
     first, second = shards(2)

@@ -76,6 +76,33 @@ def test_serve_rate_is_that_of_the_gradients_number():
     assert values(server).tolist() == [8.75, 18.75]
 
 
+def test_serve_shared_answers_how_many_gradients_have_come_and_the_rate_goes_by_that():
+    warming = Serve(layout=LAYOUT, schedule=Schedule(lr=0.5, warmup_steps=4), shared=True)  # 0.25, 0.25, 0.375, 0.375
+    server = Harness(
+        warming, node=SERVER, states={"shard": shard(), "pulls": Pulls(workers="worker"), "served": ServedCells()}
+    )
+    found = [server.send(push(0, number))[0].message for number in (1, 2, 3, 4, 5)]
+    assert [message.of_all for message in found] == [1, 2, 3, 4, 5]
+    assert [message.values.tolist()[0] for message in found] == [9.5, 9, 8.25, 7.5, 6.5]
+    assert server.send(push(1, 1))[0].message.of_all == 6
+    assert serve().send(push(0, 1))[0].message.of_all == 0
+
+
+def test_pulls_count_what_workers_made_before_a_server_was_started_again_but_not_what_one_that_came_back_never_made():
+    pulls = PullsState({0, 1})
+    pulls.push((0, 2), 0, 7)
+    pulls.push((0, 2), 0, 8)
+    assert pulls.made == {(0, 2): 8}
+    assert pulls.join((0, 2), 1) == 8
+    pulls.push((0, 2), 1, 10)
+    assert pulls.made == {(0, 2): 10}
+    other = PullsState(set())
+    other.restore(pulls.snapshot())
+    assert other.made == {(0, 2): 10}
+    other.push((0, 2), 1, 9)  # made again, behind the checkpoint
+    assert other.made == {(0, 2): 9}
+
+
 def test_serve_ssp_answers_when_the_slowest_catches_up():
     server = serve(tau=1)
     assert brief(server.send(push(0, 1))) == [(0, 1, 0, [9, 19])]

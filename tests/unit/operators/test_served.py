@@ -134,6 +134,22 @@ def test_serve_easgd_answers_each_with_its_own_and_ends_with_the_centre():
     assert [effect.message.values.tolist() for effect in harness.end()] == [[9.5, 19.5]] * 2
 
 
+@pytest.mark.parametrize("rule", [DanaZero(momentum=0.5), DanaDc(momentum=0.5, strength=0)])
+def test_serve_dana_answers_with_what_is_ahead_and_ends_with_theta(rule):
+    harness = server(rule)
+    assert answer(harness, 0, 1).values.tolist() == [8.5, 18.5]  # a step of 1, and half of it ahead
+    assert answer(harness, 1, 1).values.tolist() == [7, 17]
+    assert [effect.message.values.tolist() for effect in harness.end()] == [[8, 18]] * 2
+    assert harness.states["shard"].values.tolist() == [7, 17]
+
+
+def test_serve_poisoned_gradient_is_not_told_to_be_as_stale_as_the_one_before():
+    harness = server(Asgd())
+    assert answer(harness, 0, 1).lag == 0
+    *_, effect = harness.send(push(0, 2, np.nan))
+    assert effect.message.lag is None
+
+
 @pytest.mark.parametrize("rule", [DanaZero(momentum=0.5), NagAsgd(momentum=0.5), YellowFin(lr=0.1), Easgd(alpha=0.3)])
 def test_served_restored_goes_on_as_if_nothing_had_happened(rule):
     harness, other = server(rule), server(rule)

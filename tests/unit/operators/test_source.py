@@ -239,3 +239,13 @@ def test_source_of_a_node_with_nobody_to_catch_up_with_ends():
     assert harness.ready()
     assert harness.send(Tick(0, 0, 1)) == [EndOfData()]
     assert course.closed
+
+
+def test_source_that_is_told_that_there_is_enough_ends_behind_the_mini_batch_that_it_has_begun():
+    roll = RollState(0, range(1), 0)
+    node = NodeContext(index=0, members={"worker": (0,)})
+    harness = Harness(Source(data=data(12), batch=4), node=node, states={"roll": roll, "course": Course()})
+    first = harness.send(Tick(0, 0, 2))
+    roll.idle = True
+    assert [len(numbers(effect.message)) for effect in first + harness.send(Tick(0, 1, 2))] == [2, 2]
+    assert [harness.send(Tick(1, shard, 2)) for shard in (0, 1)] == [[EndOfData()]] * 2
