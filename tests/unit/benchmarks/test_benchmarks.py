@@ -149,9 +149,11 @@ def test_tables_of_rules_have_mean_and_deviation_and_say_where_seeds_are_missing
             "lr": 0.006,
             "rule": rule,
             "data_set": "mnist",
+            "model": "auto",
             "epochs": 2.0,
             "dc_lambda": 2.0,
             "accuracy": accuracy,
+            "gradients": [30, 60],
             "staleness": {"gap": 2e-6},
         }
         for workers, rule, accuracy in ((8, "asgd", 90.0), (8, "asgd", 92.0), (8, "asgd", 94.0), (16, "easgd", 50.0))
@@ -164,7 +166,8 @@ def test_tables_of_rules_have_mean_and_deviation_and_say_where_seeds_are_missing
         "| 16 |  | 50.00 (1) |",
     ]
     assert lines[8] == "| 8 | 2e-06 ± 0 |  |"
-    assert lines[0] == "\nmnist, 2 epochs, compute gamma, lr 0.006, lambda 2: accuracy, %"
+    assert lines[0] == "\nmnist, model auto, 2 epochs, compute gamma, lr 0.006, lambda 2: accuracy, %"
+    assert lines[-2:] == ["| 8 | 2.00 ± 0.00 |  |", "| 16 |  | 2.00 (1) |"]
 
 
 def test_run_of_rules_passes_lambda_to_those_that_have_one(
@@ -179,7 +182,8 @@ def test_run_of_rules_passes_lambda_to_those_that_have_one(
 
     monkeypatch.setattr(dana_runs, "simulate", simulate)
     runs = [
-        dana_runs.one("gamma", 16, 0.01, 0, rule, "cifar10", 2.0, 0.25, "folder") for rule in ("dana-dc", "dana-slim")
+        dana_runs.one("gamma", 16, 0.01, 0, rule, "cifar10", "auto", 2.0, 0.25, "folder")
+        for rule in ("dana-dc", "dana-slim")
     ]
     assert [each.get("dc_lambda") for each in asked] == [0.25, None]
     assert {(run["accuracy"], run["data_set"], run["reason"]) for run in runs} == {(10.0, "cifar10", "it diverged")}
