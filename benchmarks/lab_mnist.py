@@ -67,7 +67,14 @@ JOBS = {
 HOOKS = {"ddp": "plain", "ddp_fp16": "fp16", "ddp_powersgd": "powersgd"}
 """The systems that are DDP, and how they send gradients."""
 
-AKO = {"lr": "0.12", "batch": "24", "schedule": "cosine", "epochs": "1.6", "tau": "96", "codec": "threshold"}
+AKO = {
+    "lr": "0.12",
+    "batch": "24",
+    "schedule": "cosine",
+    "epochs": "1.6",
+    "tau": "96",
+    "codec": "threshold:density=0.03",
+}
 DDP = {"lr": "0.03", "batch": "32", "momentum": "0.9", "schedule": "cosine", "epochs": "2"}
 
 SETTINGS: dict[str, dict[str, str]] = {
