@@ -36,7 +36,7 @@ from operators.compression.decode import walk
 from operators.dnn.arrays import read_only
 
 SIZES = (60_000, 1_000_000, 14_600_000)
-DENSITIES = (0.001, 0.003, 0.01)
+DENSITIES = (0.001, 0.003, 0.01, 0.03)
 RICE_DENSITIES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.2, 0.22, 0.3)
 LAYERS = 8
 

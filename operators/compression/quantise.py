@@ -143,7 +143,7 @@ def largest(bits: Words, count: int, words: Words) -> Words:
     """The weights of the `count` largest magnitudes, of equal ones the first, and none that is zero.
 
     Args:
-        bits: (weights,) of the values' float32, all finite.
+        bits: (weights,) of the values' float32.
         count: from 1 to the number of weights.
         words: (weights,) to work in.
 

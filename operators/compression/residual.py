@@ -299,10 +299,11 @@ class Residual(State):
         self._taus[:] = moved
 
     def _largest(self, codec: TopK, rate: np.float32) -> Update:
-        self._refuse(self._not_finite())
         words = quantise.largest(self._bits(), codec.count(self.values.size), np.empty(self.values.size, np.uint32))
         places = words >> 1
         values = self.values[places]
+        finite = np.isfinite(values)
+        self._refuse(-1 if finite.all() else int(places[finite.argmin()]))  # what is not finite is above all others
         self._require(float(np.abs(values).max(initial=0)) * float(rate))
         self.values[places] = 0
         return Sparse(words, rate * values, self._layers, np.zeros(self._layers.size - 1, np.float32))
