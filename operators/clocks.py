@@ -204,11 +204,14 @@ class ClocksState(State):
         return copy
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """``made`` (gradients, images), ``origins``, ``span``, ``applied`` (origins, cells), ``poisoned`` if any is."""
+        """``made`` (gradients, images), ``origins``, ``span``, ``applied`` (origins, cells).
+
+        And ``poisoned`` and ``of_all``, unless they are 0.
+        """
         origins = sorted(self._applied)
         applied = [self._applied[origin] for origin in origins]
-        poisoned = {"poisoned": np.array([self.poisoned], np.int64)} if self.poisoned else {}
-        return poisoned | {
+        counts = {"poisoned": self.poisoned, "of_all": self.of_all}
+        return {name: np.array([count], np.int64) for name, count in counts.items() if count} | {
             "made": np.array([self.made, self.images], np.int64),
             "origins": np.array(origins, np.int64),
             "span": np.array([self._span[origin] for origin in origins], np.int64),
@@ -231,11 +234,13 @@ class ClocksState(State):
         """Go on from clocks that were kept, with this node's own origins.
 
         What an origin had made counts as applied, and what this node had made as answered by an origin that makes no
-        steps: what was under way is dropped at both ends, and nobody waits for it.
+        steps: what was under way is dropped at both ends, and nobody waits for it. Of a node that does not go on with
+        clocks of its own `of_all` is what those that are there have made by their numbers.
         """
+        self.of_all = sum(steps.values())
         if tensors:
             self._count(tensors)
-        self.made, self.of_all = steps.get(node, self.made), sum(steps.values())
+        self.made = steps.get(node, self.made)
         for origin, applied in self._applied.items():
             self._applied[origin] = np.where(applied < FAR, steps.get(origin, self.made), FAR)
             self._lowest[origin] = int(self._applied[origin].min())
@@ -244,6 +249,7 @@ class ClocksState(State):
     def _count(self, tensors: Mapping[str, np.ndarray]) -> None:
         self.made, self.images = (int(value) for value in tensors["made"])
         self.poisoned = int(tensors["poisoned"][0]) if "poisoned" in tensors else 0
+        self.of_all = int(tensors["of_all"][0]) if "of_all" in tensors else 0
 
     def _note(self, origin: int, span: int) -> None:
         """Note that what was applied of an origin, or its span, may have changed."""

@@ -157,7 +157,7 @@ class Resumption(_Data):
         divided: whether no node goes on with its own: what all had is divided among those that there are.
         whole: whether the checkpoint has a file of every node that the job had.
         kinds: of the state elements that go on; the others begin anew.
-        steps: by node of the plan, the steps that it counts as having made.
+        steps: by node that is there, the steps that it counts as having made.
         positions: by chain of the node, the number of the step that it goes on with.
     """
 
@@ -268,7 +268,7 @@ def resumption(
     on with its own the role goes on where it was in its data: as many steps as its nodes had made together, divided
     among those that it has now. Where its role keeps a ledger it is given all nodes' files.
     """
-    steps = {each.index: _steps(manifest, plan, each) for each in plan.nodes}
+    steps = {each.index: _steps(manifest, plan, each) for each in plan.nodes if each.index not in plan.vacant}
     found = _own(manifest, plan, plan.nodes[node])
     files, positions = ((found,), found.member.positions) if found else _others(manifest, plan, plan.nodes[node])
     ledgers = {spec.role for spec in plan.graph.elements if spec.kind is StateKind.LEDGER and spec.kind in kinds}
@@ -374,9 +374,8 @@ def _others(manifest: Manifest, plan: PhysicalPlan, node: NodePlan) -> tuple[tup
         of_role = [file for file in manifest.files if role in file.member.roles]
         files |= {file.file: file for file in (of_role if role in partitioned else of_role[:1])}
         heads = {chain.head for chain in plan.chains if chain.role == role}
-        for head, position in of_role[0].member.positions.items():
-            if head in heads:
-                positions[head] = _scaled(position, role, manifest, plan)
+        for head in of_role[0].member.positions.keys() & heads:
+            positions[head] = _scaled([each.member.positions[head] for each in of_role], role, manifest, plan)
     return tuple(files.values()), positions
 
 
@@ -386,17 +385,17 @@ def _steps(manifest: Manifest, plan: PhysicalPlan, node: NodePlan) -> int | None
     if own is not None:
         return own.member.steps
     for role in node.roles:
-        member = next(file.member for file in manifest.files if role in file.member.roles)
-        if member.steps is not None:
-            return _scaled(member.steps, role, manifest, plan)
+        made = [file.member.steps for file in manifest.files if role in file.member.roles]
+        if made[0] is not None:
+            return _scaled([steps or 0 for steps in made], role, manifest, plan)
     return None
 
 
-def _scaled(steps: int, role: str, manifest: Manifest, plan: PhysicalPlan) -> int:
-    """The steps of each node that there is now, for those of each that was kept."""
+def _scaled(made: Sequence[int], role: str, manifest: Manifest, plan: PhysicalPlan) -> int:
+    """The steps of each node that there is now, for those of each that was kept; the first's if none goes elsewhere."""
     if not _is_divided(manifest, plan):
-        return steps
-    return round(steps * _kept(manifest, role) / max(1, len(set(plan.members()[role]) - set(plan.vacant))))
+        return made[0]
+    return round(sum(made) / max(1, len(set(plan.members()[role]) - set(plan.vacant))))
 
 
 def _alike(wanted: TensorType, found: TensorType | None) -> bool:

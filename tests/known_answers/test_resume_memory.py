@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from typing import Any
 
@@ -15,6 +16,7 @@ from dataflow.engine.loading import LoadedNode, load_nodes
 from dataflow.engine.memory_driver import MemoryDriver, MemoryRun
 from dataflow.errors import CheckpointError
 from dataflow.plan.compile import compile_graph
+from dataflow.plan.job import JobSpec
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.state import StateKind
 from operators.coded_window import CodedWindowState
@@ -189,6 +191,32 @@ def test_resume_on_other_nodes_has_the_model_and_goes_through_the_rest_of_the_da
         if "clocks" in node.states:
             made, want = (each.states["clocks"].tensors()["made"].tolist()[0] for each in (resumed_node, node))
             assert made == want
+
+
+def test_workers_on_other_nodes_count_what_all_had_made_together_however_fast_each_was() -> None:
+    of, onto = plan("parameter_server", 5), plan("parameter_server", 3)
+    snapshots = by_number(MemoryDriver(of).execute())
+    last = sorted(snapshots[max(snapshots)], key=lambda each: each.node)
+    workers = of.members()["worker"]
+    uneven = [
+        dataclasses.replace(each, steps=made, positions=dict.fromkeys(each.positions, made))
+        for each, made in zip((last[worker] for worker in workers), (10, 2, 4, 8), strict=True)
+    ] + [each for each in last if each.node not in workers]
+    kept, _ = manifest(uneven, of)
+    for worker in (0, 1):
+        how = resumption(kept, onto, worker)
+        assert how.steps == {0: 12, 1: 12}
+        assert how.positions["source"] == 12
+
+
+def test_places_that_nobody_has_count_for_no_steps() -> None:
+    of = plan("parameter_server", 5)
+    onto = JobSpec(name="job", graph=job("parameter_server", **EVERY), nodes=3, max_nodes=6).plan()
+    snapshots = by_number(MemoryDriver(of).execute())
+    kept, _ = manifest(snapshots[max(snapshots)], of)
+    workers = set(onto.members()["worker"]) - set(onto.vacant)
+    assert len(workers) == 2
+    assert resumption(kept, onto, 0).steps.keys() == workers
 
 
 def settled(snapshots: list[Snapshot], node: LoadedNode) -> np.ndarray:

@@ -164,6 +164,15 @@ def test_poisoned_gradients_count_on_after_a_checkpoint():
     assert other.poisoned == 0
 
 
+def test_gradients_of_all_nodes_count_on_as_they_were_told_else_as_those_there_have_made():
+    clocks, other = make(), make()
+    clocks.of_all = 11
+    other.resume(clocks.kept(), 9, {1: 3, 2: 4, 9: 5})
+    assert other.of_all == 11
+    other.resume({}, 9, {1: 3, 2: 4, 9: 5})
+    assert other.of_all == 12
+
+
 def test_restore_other_number_of_cells_raises():
     with pytest.raises(ValueError, match="cells, not 4"):
         make().restore(make(cells=5).tensors())
