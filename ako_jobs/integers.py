@@ -199,19 +199,22 @@ class Mark(Gather):
 
 
 class Tell(Operator):
-    """Tells what the replica holds when all has ended."""
+    """Tells what the replica holds when all has ended; one that never caught up takes no part in the end."""
 
     progress = In(Progress)
     holding = Out(Holding, reported=True)
     replica = Writes()
     clocks = Writes()
+    roll = Reads()
 
     def process(self, progress: Progress) -> Emissions:
         """Nothing yet."""
         yield from ()
 
-    def on_end(self, replica: VectorState, clocks: ClocksState, node: NodeContext) -> Emissions:
+    def on_end(self, replica: VectorState, clocks: ClocksState, roll: Present, node: NodeContext) -> Emissions:
         """Tell."""
+        if node.index in roll.late:
+            return
         held = json.dumps(holding(replica.current, node.size))
         yield self.holding(Holding(node.incarnation, clocks.made, clocks.rejected, held))
 

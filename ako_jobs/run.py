@@ -82,12 +82,16 @@ class Heard:
         self.events: list[JobEvent] = []
         self.series = Series()
         self._statistics: dict[tuple[int, int], NodeStatistics] = {}
+        self._lived: list[NodeStatistics] = []
         self._on_event = on_event
 
     def handle(self, event: JobEvent) -> None:
         """Take in an event. Statistics pass by; the newest of each node are asked for at the end."""
         if event.statistics is None:
             self.events.append(event)
+            if event.state == JobState.PENDING:  # all nodes have died, if it has run; those that come count from 0
+                self._lived += self._statistics.values()
+                self._statistics.clear()
         else:
             self.series.add(event.elapsed_s, event.statistics)
             self._statistics[event.statistics.node, event.statistics.incarnation] = event.statistics
@@ -101,7 +105,8 @@ class Heard:
             last: those of the last ones.
         """
         newest = {each.node: each.incarnation for each in last}
-        return [known for (node, incarnation), known in self._statistics.items() if incarnation < newest.get(node, 0)]
+        died = [known for (node, incarnation), known in self._statistics.items() if incarnation < newest.get(node, 0)]
+        return self._lived + died
 
 
 def run(

@@ -7,8 +7,9 @@
 ``kills`` ends a process with SIGKILL while it keeps checkpoints of two nodes, one after the other, at a moment drawn at
 random, and then asks for the newest whole one: it must be the last that the process had said was whole, or the one
 after. ``full`` trains with a checkpoint directory that is soon full. ``resume`` kills a whole cluster at a random
-moment between two checkpoints and measures how long it takes until the job goes on, from the start of a new master, and
-what was lost: nodes tell their steps twice a second, so half a second of steps is added to what they had told.
+moment between two checkpoints and measures how long it takes until the job goes on by itself, from the start of a new
+master, and what was lost: nodes tell their steps twice a second, so half a second of steps is added to what they had
+told.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,9 +31,8 @@ from typing import Any
 import numpy as np
 
 from ako_jobs.jobs import load_job, prepare
-from ako_jobs.resume import resumed
 from ako_jobs.run import execute
-from dataflow import JobSpec, JobState, LocalCluster, Resume
+from dataflow import JobEvent, JobState, LocalCluster
 from dataflow.engine.checkpoints import KeptFile, Manifest, encode
 from dataflow.engine.events import Snapshot
 from dataflow.runtime.checkpoint_store import CheckpointStore, load_manifest, newest_whole, numbers
@@ -142,28 +143,34 @@ def resume(count: int, seed: int = 0) -> list[dict[str, Any]]:
             begin = time.monotonic()
             with LocalCluster(nodes=NODES, tasks=1, state_dir=state_dir) as cluster:
                 up_s = time.monotonic() - begin
-                spec = JobSpec.model_validate_json(cluster.client.spec_json(name))
-                again = resumed(spec, Resume(job=name))
-                job = cluster.client.submit(again.spec, again.bundle)
-                while cluster.client.job(job).state is not JobState.RUNNING:
-                    time.sleep(0.02)
+                told_of = (event for event in cluster.client.watch(name) if event.state)
+                reasons = [event.reason for event in until_running_again(told_of)]
                 running_s = time.monotonic() - begin
-                spec = JobSpec.model_validate_json(cluster.client.spec_json(job))
-                cluster.client.cancel(job)
-                cluster.client.wait(job)
-            assert spec.resume is not None
+                cluster.client.cancel(name)
+                cluster.client.wait(name)
+            number = next(int(found[1]) for each in reasons if (found := re.search(r"from checkpoint (\d+)", each)))
             between = RESUMED_IMAGES // (NODES * BATCH)
             found.append(
                 {
                     "cluster_up_s": round(up_s, 2),
                     "running_s": round(running_s, 2),
                     "steps_made_at_most": round(made),
-                    "checkpoint": spec.resume.number,
+                    "checkpoint": number,
                     "steps_between_checkpoints": between,
-                    "intervals_lost_at_most": round((made - (spec.resume.number or 0)) / between, 2),
+                    "intervals_lost_at_most": round((made - number) / between, 2),
                 }
             )
     return found
+
+
+def until_running_again(events: Iterable[JobEvent]) -> Iterator[JobEvent]:
+    """Changes of a job's state up to the one with which it runs for the second time."""
+    runs = 0
+    for event in events:
+        yield event
+        runs += event.state == JobState.RUNNING
+        if runs == 2:
+            return
 
 
 def main() -> None:

@@ -180,6 +180,14 @@ class AdjustAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointFound:
+    """The answer to `FindCheckpoint`: the number of the checkpoint; None if there is none, and `why`."""
+
+    number: int | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: the answer to the last `SetTimer`; harmless at any other time."""
 
@@ -202,6 +210,7 @@ Event = (
     | DrainAsked
     | CancelAsked
     | AdjustAsked
+    | CheckpointFound
     | Tick
 )
 
@@ -297,6 +306,11 @@ class KillNodes:
 
 
 @dataclass(frozen=True, slots=True)
+class FindCheckpoint:
+    """Look for the newest whole checkpoint of the job, whose nodes are dead; `CheckpointFound` is the answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeNode:
     """Keep what has become of a node, before anybody is told of it.
 
@@ -357,6 +371,7 @@ Command = (
     | TellAdjustment
     | CloseNodes
     | KillNodes
+    | FindCheckpoint
     | ChangeNode
     | SetTimer
     | ChangeState

@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dataflow.engine.adjusting import Adjusting, tells_of_change
@@ -20,12 +21,14 @@ from dataflow.engine.coordination import (
     CancelAsked,
     ChangeNode,
     ChangeState,
+    CheckpointFound,
     CloseNodes,
     Command,
     Connect,
     Deploy,
     DrainAsked,
     Event,
+    FindCheckpoint,
     Finish,
     KillNodes,
     LinkBroken,
@@ -49,8 +52,8 @@ from dataflow.engine.coordination import (
 )
 from dataflow.engine.draining import DRAINED, count_from_now, leave_with, others_have_stayed
 from dataflow.engine.job_life import ENDED, TRANSITIONS, JobState, StoppedBy, Trigger
-from dataflow.engine.membership import Life, Membership
-from dataflow.engine.shortage import shortage
+from dataflow.engine.membership import RESTARTS, RESTARTS_S, Life, Membership
+from dataflow.engine.shortage import nobody_left, shortage
 from dataflow.engine.stop_watch import StopWatch
 from dataflow.reports import OperatorReport
 
@@ -91,6 +94,7 @@ class JobCoordinator:
         irreplaceable: those of them that are never started again.
         adjusted: nodes with operators that can be told to change something while the job runs.
         vacant: places that no node has at the start.
+        goes_on: whether it begins again from its newest checkpoint, if it has one, once all its nodes have died.
         rng: draws the jitter of restarts.
 
     A master that takes a job over gives a fresh coordinator the same events at the same times, and has it where it was.
@@ -98,7 +102,8 @@ class JobCoordinator:
     Attributes:
         state: where the job is.
         stopped_by: the first stop rule that held, or cancel; empty before.
-        started_s: when it began to run, on the clock of `now`; None before.
+        started_s: when it began to run, the first time, on the clock of `now`; None before.
+        looking: its nodes have died, and it is being looked for the checkpoint that it goes on from.
         nodes: what has become of its nodes.
         adjusting: how far changes of it are that were asked for while it runs.
     """
@@ -114,6 +119,7 @@ class JobCoordinator:
         irreplaceable: Collection[int] = (),
         adjusted: Collection[int] = (),
         vacant: Collection[int] = (),
+        goes_on: bool = False,
         rng: random.Random | None = None,
     ) -> None:
         self.state = JobState.SUBMITTED
@@ -121,7 +127,11 @@ class JobCoordinator:
         self.adjusting = Adjusting(adjusted)
         self.stopped_by: StoppedBy = ""
         self.started_s: float | None = None
-        self.nodes = Membership(nodes, needed, min_nodes, rng or random.Random(0), vacant)
+        self._fresh = partial(Membership, nodes, needed, min_nodes, rng or random.Random(0), vacant)
+        self.nodes = self._fresh()
+        self.looking = False
+        self._goes_on, self._died_s = goes_on, list[float]()
+        self._died = ("", 0)
         self._time_s, self._watch = rules.time_s, StopWatch(rules)
         self._deadlines = deadlines or Deadlines()
         self._names = [f"node-{index}" for index in range(nodes)]
@@ -172,6 +182,8 @@ class JobCoordinator:
         return take(self, event, now)
 
     def _on_placed(self, names: tuple[str, ...], now: float) -> list[Command]:
+        if self.looking:
+            return []
         self._names = list(names)
         return self._go(Trigger.PLACED, now)
 
@@ -434,11 +446,34 @@ class JobCoordinator:
         """End the job if nobody is left that it could go on with, or that has to do anything, or begin without some."""
         if self.state not in _GOING_ON:
             return []
+        if died := nobody_left(self.nodes, self._names, self._causes):
+            return self._begin_again(*died, now)
         if found := shortage(self.nodes, self._names, self._causes, self._irreplaceable, now):
             return self._go(Trigger.TOO_FEW_NODES, now, *found)
         if self.state is JobState.DEPLOYING:
             return self._begin(now) if self.nodes.epoch else self._found(now)
         return self._go(Trigger.ALL_ENDED, now) if self.nodes.through() else []
+
+    # Beginning again
+
+    def _begin_again(self, why: str, node: int, now: float) -> list[Command]:
+        """All nodes have died, `node` last: wait for nodes anew, and for which checkpoint they go on from."""
+        self._died_s = [at_s for at_s in self._died_s if now - at_s < RESTARTS_S]
+        if not self._goes_on or self.stopped_by or self.started_s is None or len(self._died_s) >= RESTARTS:
+            tried = f" ({len(self._died_s) + 1} times within {RESTARTS_S:g} s)" if self._died_s else ""
+            fix = "ako resume goes on from its newest checkpoint"
+            return self._go(Trigger.TOO_FEW_NODES, now, f"{why}{tried}; {fix}", node)
+        self._died_s.append(now)
+        self._died, self.looking = (why, node), True
+        return self._go(Trigger.ALL_DIED, now, why)
+
+    def _on_checkpoint(self, event: CheckpointFound, now: float) -> list[Command]:
+        if not self.looking:
+            return []
+        self.looking, (why, node) = False, self._died
+        if event.number is None:
+            return self._go(Trigger.TOO_FEW_NODES, now, f"{why}; {event.why}", node)
+        return [ChangeState(self.state, f"{why}; it goes on from checkpoint {event.number}")]
 
     # Ending
 
@@ -505,11 +540,15 @@ class JobCoordinator:
         """What belongs to coming from `source` to `target`."""
         commands: list[Command] = [] if target in ENDED else [ChangeState(target, reason)]
         match target:
+            case JobState.PENDING if source in _GOING_ON:
+                commands += [KillNodes(self._all), FindCheckpoint()]
+                self.nodes, self._broken, self.adjusting = self._fresh(), BrokenLinks(), Adjusting(self.adjusting.nodes)
+                self._ready.clear()
             case JobState.DEPLOYING:
                 commands += [Deploy(each) for each in self._all]
                 self._deadline_s = now + self._deadlines.preflight_s
             case JobState.RUNNING:
-                self.started_s = now
+                self.started_s = now if self.started_s is None else self.started_s
                 members = self.nodes.those(Life.ALIVE)
                 for each in members:
                     self.nodes[each].running = True
@@ -517,7 +556,7 @@ class JobCoordinator:
                 count_from_now(self.nodes)
                 commands += leave_with(self.nodes, self._all)
                 if self._time_s is not None:
-                    self._deadline_s = now + self._time_s
+                    self._deadline_s = self.started_s + self._time_s
             case JobState.CANCELLING:
                 self.stopped_by = "cancel"
                 commands.append(StopNodes(self.nodes.those(Life.JOINING, Life.ALIVE), "cancel"))
@@ -574,5 +613,6 @@ _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] 
     DrainAsked: lambda job, event, now: job._on_drain(event.node, now),
     CancelAsked: lambda job, event, now: job._on_cancel(now),
     AdjustAsked: lambda job, event, now: job._on_adjust_asked(event),
+    CheckpointFound: lambda job, event, now: job._on_checkpoint(event, now),
     Tick: lambda job, event, now: job._on_tick(now),
 }

@@ -43,6 +43,7 @@ class Trigger(StrEnum):
     ALL_ENDED = "all nodes ended"
     DRAINING_TOOK_TOO_LONG = "draining took too long"
     NODE_FAILED = "node failed"
+    ALL_DIED = "all nodes died"
     TOO_FEW_NODES = "too few nodes left"
     RULE_BROKEN = "stop rule cannot be followed"
     CANCEL = "cancel"
@@ -57,15 +58,18 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.SUBMITTED, _T.CANCEL): _S.CANCELLED,
     (_S.PENDING, _T.PLACED): _S.DEPLOYING,
     (_S.PENDING, _T.UNPLACED): _S.PENDING,
+    (_S.PENDING, _T.TOO_FEW_NODES): _S.FAILED,
     (_S.PENDING, _T.CANCEL): _S.CANCELLED,
     (_S.DEPLOYING, _T.ALL_READY): _S.RUNNING,
     (_S.DEPLOYING, _T.NOT_READY_IN_TIME): _S.FAILED,
     (_S.DEPLOYING, _T.NODE_FAILED): _S.FAILED,
+    (_S.DEPLOYING, _T.ALL_DIED): _S.PENDING,
     (_S.DEPLOYING, _T.TOO_FEW_NODES): _S.FAILED,
     (_S.DEPLOYING, _T.CANCEL): _S.CANCELLING,
     (_S.RUNNING, _T.ALL_ENDED): _S.FINISHED,
     (_S.RUNNING, _T.DRAINING_TOOK_TOO_LONG): _S.FINISHED,
     (_S.RUNNING, _T.NODE_FAILED): _S.FAILED,
+    (_S.RUNNING, _T.ALL_DIED): _S.PENDING,
     (_S.RUNNING, _T.TOO_FEW_NODES): _S.FAILED,
     (_S.RUNNING, _T.RULE_BROKEN): _S.FAILED,
     (_S.RUNNING, _T.CANCEL): _S.CANCELLING,

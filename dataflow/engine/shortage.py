@@ -1,4 +1,4 @@
-"""Why a job cannot go on with the nodes that are left, and which node is the cause. A pure function."""
+"""Why a job cannot go on with the nodes that are left, and which node is the cause. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataflow.engine.membership import Life, Membership
 
 
+def nobody_left(nodes: Membership, names: Sequence[str], causes: Mapping[int, str]) -> tuple[str, int] | None:
+    """That all nodes of a job that has begun have died, for people, and which did so last; None if they have not.
+
+    What was learnt is gone with them, but for checkpoints. Arguments as for `shortage`.
+    """
+    if not nodes.epoch or nodes.those(Life.ALIVE, Life.ENDED):
+        return None
+    last, cause = list(causes.items())[-1]
+    return f"all its nodes have died, the last of them node {names[last]}: {cause}", last
+
+
 def shortage(
     nodes: Membership, names: Sequence[str], causes: Mapping[int, str], irreplaceable: Collection[int], now: float
 ) -> tuple[str, int] | None:
-    """Why a job that has begun cannot go on, for people, and the node that is the cause; None if it can.
+    """Why a job some of whose nodes are left cannot go on, for people, and the node that is the cause; None if it can.
 
     The cause is the node that died last, and no node that has left by request: that had been looked at before.
 
@@ -21,10 +32,6 @@ def shortage(
         irreplaceable: nodes that are never started again.
         now: seconds on the clock of the coordinator.
     """
-    if nodes.epoch and not nodes.those(Life.ALIVE, Life.ENDED):  # what was learnt is gone with them
-        last, cause = list(causes.items())[-1]
-        fix = "ako resume goes on from its newest checkpoint"
-        return f"all its nodes have died, the last of them node {names[last]}: {cause}; {fix}", last
     lacking = nodes.lacks(now)
     if not lacking:
         return None

@@ -38,7 +38,8 @@ class CheckpointKeeper:
         self._writing: dict[int, int] = {}
         self._left_out: dict[int, int] = {}
         self._is_slow = False
-        threading.Thread(target=self._run, name="checkpoints", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+        self._thread.start()
 
     def take(self, node: int, chunk: pb.CheckpointChunk) -> None:
         """Take the next part of a node's file, or leave the file out if the disk has not come to the one before."""
@@ -74,6 +75,10 @@ class CheckpointKeeper:
         """Finish what has come, and leave nothing behind that is not whole; does not wait for that."""
         self._work.put(CheckpointStore.close)
         self._work.put(None)
+
+    def join_thread(self) -> None:
+        """Wait, on another thread than the event loop's, until all is done that was asked for before `close`."""
+        self._thread.join()
 
     def _written(self, node: int, nbytes: int, last: bool) -> None:
         self._queued_nbytes -= nbytes

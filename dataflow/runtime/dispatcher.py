@@ -318,7 +318,7 @@ class Dispatcher:
                 run.bell.ring()
         if not self._store.on_disk():
             return  # nodes would not be told of it
-        waiting = [Waiting(run.id, run.spec.nodes) for run in self._runs.values() if run.waiting]
+        waiting = [Waiting(run.id, run.spec.nodes) for run in self._runs.values() if run.placeable]
         # By name, not by who attached first: a job that runs again gets the same nodes in the same order.
         kept = {name for name in self._sessions for run in self._runs.values() if run.keeps(name)}
         staying = [session for session in self._sessions.values() if not session.drained]

@@ -113,7 +113,7 @@ class JobNodes:
         self._placement: Placement | None = None
         self._plan: PhysicalPlan | None = None
         self._deployed: dict[int, _Deployed] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._sending: dict[int, asyncio.Task[None]] = {}
 
     @property
     def plan(self) -> PhysicalPlan:
@@ -124,6 +124,10 @@ class JobNodes:
     def place(self, placement: Placement, names: tuple[str, ...]) -> None:
         """Have the nodes be started like this from now on."""
         self._placement, self._plan = placement, placement.plan(self._spec, names)
+
+    def go_on(self, resume: Resume) -> None:
+        """Have all nodes go on from a checkpoint, once they are placed again."""
+        self._spec = self._spec.model_copy(update={"resume": resume})
 
     def replace(self, node: int, session: AgentSession, names: tuple[str, ...]) -> Placement:
         """Have an agent run a node from the next deployment on; how the nodes are started now."""
@@ -178,8 +182,10 @@ class JobNodes:
         return before
 
     def repeat(self, node: int) -> None:
-        """Tell a node whose agent holds it again all that it was told."""
+        """Tell a node whose agent holds it again all that it was told; of a checkpoint it may have a part only."""
         self.sessions[node].jobs[self._job] = node
+        if not self.is_prepared(node):
+            self._send_state(node)
         self._repeat(node)
 
     def start_again(self, node: int) -> None:
@@ -194,7 +200,7 @@ class JobNodes:
 
     def close(self) -> None:
         """Send no more of any checkpoint."""
-        for task in self._tasks:
+        for task in self._sending.values():
             task.cancel()
 
     def _repeat(self, node: int) -> None:
@@ -211,20 +217,24 @@ class JobNodes:
             return
         self.sessions[node].jobs[self._job] = node
         deployed = self._deployed[node]
-        found = goes_on_from(self._job, self._spec, node, deployed.incarnation, anew=deployed.anew)
         deploy = self._deployment(node, deployed)
-        deploy.resumes = found is not None
+        deploy.resumes = self._goes_on_from(node) is not None
         self._say(node, pb.MasterMessage(job=self._job, deploy=deploy))
-        if found is not None:
-            task = asyncio.get_running_loop().create_task(self._send_state(node, *found))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._send_state(node)
 
-    async def _send_state(self, node: int, resume: Resume, kinds: frozenset[StateKind]) -> None:
+    def _goes_on_from(self, node: int) -> tuple[Resume, frozenset[StateKind]] | None:
         deployed = self._deployed[node]
+        return goes_on_from(self._job, self._spec, node, deployed.incarnation, anew=deployed.anew)
+
+    def _send_state(self, node: int) -> None:
+        """Begin to send a node the checkpoint that it goes on from, if there is one, and no more of what was begun."""
+        if before := self._sending.pop(node, None):
+            before.cancel()
+        if found := self._goes_on_from(node):
+            self._sending[node] = asyncio.get_running_loop().create_task(self._send_chunks(node, *found))
+
+    async def _send_chunks(self, node: int, resume: Resume, kinds: frozenset[StateKind]) -> None:
         async for chunk in state_chunks(self._store, resume, self.plan, node, kinds):
-            if self._deployed[node] is not deployed:
-                return
             while self.sessions[node].backlog > _BACKLOG and self._job in self.sessions[node].jobs:
                 await asyncio.sleep(_BACKLOG_S)
             self._say(node, pb.MasterMessage(job=self._job, state=chunk))

@@ -97,6 +97,7 @@ class JobRelay:
         self._members: asyncio.Future[Members] = self._loop.create_future()
         self._start = asyncio.Event()
         self._state: asyncio.Queue[pb.StateChunk] = asyncio.Queue()
+        self._has_state = False
         self._keeping: asyncio.Task[None] | None = None
         self._orders: asyncio.Queue[pb.ProcessCommand] = asyncio.Queue()
 
@@ -189,14 +190,19 @@ class JobRelay:
     async def _files(self, deploy: pb.Deploy) -> list[bytes]:
         """The files that the node goes on from, as they come from the master; how it does is noted in `deploy`.
 
+        A master that cannot know what has arrived begins again.
+
         Raises:
             CheckpointError: the master cannot read them.
         """
-        deploy.resumption_json = (await self._chunk()).resumption_json
-        sizes = [file.nbytes for file in Resumption.model_validate_json(deploy.resumption_json).files]
-        received = bytearray()
-        while len(received) < sum(sizes):
-            received += (await self._chunk()).data
+        sizes, received = [0], bytearray()
+        while not deploy.resumption_json or len(received) < sum(sizes):
+            chunk = await self._chunk()
+            if chunk.resumption_json:
+                deploy.resumption_json, received = chunk.resumption_json, bytearray()
+                sizes = [file.nbytes for file in Resumption.model_validate_json(chunk.resumption_json).files]
+            received += chunk.data
+        self._has_state = True
         ends = list(accumulate(sizes))
         return [bytes(received[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
@@ -221,7 +227,8 @@ class JobRelay:
                 case "start":
                     self._start.set()
                 case "state":
-                    self._state.put_nowait(command.state)
+                    if not self._has_state:
+                        self._state.put_nowait(command.state)
                 case "stop" if not self._start.is_set():
                     return
                 case _:

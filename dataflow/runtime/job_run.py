@@ -18,13 +18,14 @@ from dataflow.engine.coordinator import Deadlines, JobCoordinator
 from dataflow.engine.draining import objection
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.membership import BURIED, Life
-from dataflow.errors import MasterError
+from dataflow.errors import AkoError, MasterError
 from dataflow.observe.condition import RECENT, MeasuredJob
-from dataflow.plan.job import JobSpec, adjusted_nodes, irreplaceable_nodes, needed_nodes, vacant_nodes
+from dataflow.plan.job import JobSpec, Resume, adjusted_nodes, irreplaceable_nodes, needed_nodes, vacant_nodes
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bell import Bell
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
+from dataflow.runtime.checkpoint_store import newest_whole
 from dataflow.runtime.history import event_from_text, event_to_text, on_this_clock
 from dataflow.runtime.job_nodes import JobNodes, new_placement, placement_from_text
 from dataflow.runtime.resuming import checkpoints_of, keeping
@@ -37,7 +38,7 @@ _CLOSE_S = 5.0
 """Seconds a job process that has ended is given to leave on its own."""
 
 _APART_S = 0.9
-_TOLD = co.SetTimer | co.ChangeState | co.ChangeNode | co.TellAdjustment | co.Finish
+_TOLD = co.SetTimer | co.FindCheckpoint | co.ChangeState | co.ChangeNode | co.TellAdjustment | co.Finish
 
 
 class JobRun:
@@ -86,10 +87,12 @@ class JobRun:
             irreplaceable=irreplaceable_nodes(spec),
             adjusted=adjusted_nodes(spec),
             vacant=vacant_nodes(spec),
+            goes_on=not spec.record,  # a record is of one life
             rng=random.Random(status.job),
         )
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: CheckpointKeeper | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def sessions(self) -> Mapping[int, AgentSession]:
@@ -105,6 +108,11 @@ class JobRun:
     def waiting(self) -> bool:
         """Whether it waits for nodes."""
         return self._coordinator.state in (JobState.SUBMITTED, JobState.PENDING)
+
+    @property
+    def placeable(self) -> bool:
+        """Whether it can be given nodes: not while it is being looked for the checkpoint that they go on from."""
+        return self.waiting and not self._coordinator.looking
 
     @property
     def ended(self) -> bool:
@@ -179,6 +187,8 @@ class JobRun:
             for command in self._decide(event_from_text(text), now_s):
                 if not isinstance(command, _TOLD):
                     self._do(command)
+        if self._coordinator.looking:
+            self._look_for_checkpoint()
 
     def away(self) -> dict[int, str]:
         """Names of the nodes, by number, that may still have a process and whose agents have not attached again."""
@@ -255,8 +265,8 @@ class JobRun:
         return self._nodes.start_number(node)
 
     def hears(self, node: int) -> bool:
-        """Whether what a node says counts: not, once it is buried."""
-        return self._coordinator.nodes[node].life not in BURIED
+        """Whether what a node says counts: not once it is buried, or before it is placed again."""
+        return not self.waiting and self._coordinator.nodes[node].life not in BURIED
 
     def runs(self, node: int) -> bool:
         """Whether a node is expected to make progress: every member counts beats, also one that waits for its start."""
@@ -348,6 +358,8 @@ class JobRun:
         """Let go of what only a job that runs needs."""
         if self._keeper is not None:
             self._keeper.close()
+        if self._looking is not None:
+            self._looking.cancel()
         self._nodes.close()
 
     def lose(self, node: int, name: str, why: str) -> None:
@@ -373,12 +385,14 @@ class JobRun:
     def _decide(self, event: co.Event, now: float) -> list[co.Command]:
         if isinstance(event, co.NodePrepared):
             self._nodes.note_prepared(event.node)
+        if isinstance(event, co.CheckpointFound) and event.number is not None:
+            self._nodes.go_on(Resume(job=self.id, number=event.number))
         return self._coordinator.handle(event, now)
 
     def _do(self, command: co.Command) -> None:
         match command:
             case co.Deploy(node, incarnation):
-                self._nodes.deploy(node, incarnation, anew=self._coordinator.started_s is None)
+                self._nodes.deploy(node, incarnation, anew=self._coordinator.state is JobState.DEPLOYING)
             case co.Connect(node, members, answers):
                 connect = members_to_wire(members, answers)
                 self._nodes.tell(node, lambda: pb.MasterMessage(job=self.id, connect=connect))
@@ -412,6 +426,31 @@ class JobRun:
                 self._change_state(state, reason, stopped_by, node)
             case co.TellAdjustment():
                 self._tell_adjustment(command)
+            case co.FindCheckpoint():
+                self._look_for_checkpoint()
+
+    def _look_for_checkpoint(self) -> None:
+        """Look for the newest whole checkpoint, once all that had come of any is kept."""
+        keeper, self._keeper = self._keeper, None
+        self.live.clear()
+        self.recent.clear()
+        self._nodes.close()
+        self._looking = asyncio.get_running_loop().create_task(self._find_checkpoint(keeper))
+
+    async def _find_checkpoint(self, keeper: CheckpointKeeper | None) -> None:
+        try:
+            if keeper is not None:
+                keeper.close()
+                await asyncio.to_thread(keeper.join_thread)
+            manifest, broken = await asyncio.to_thread(newest_whole, checkpoints_of(self._store, self.id, self.spec))
+        except (AkoError, OSError) as error:
+            found = co.CheckpointFound(None, str(error))
+        else:
+            for each in broken:
+                self.warn(each)
+            found = co.CheckpointFound(manifest.number)
+        self.feed(found)
+        self._settle()
 
     def _tell_adjustment(self, command: co.TellAdjustment) -> None:
         step = pb.AdjustmentStep(
@@ -474,7 +513,7 @@ class JobRun:
         status.state, status.reason, status.stopped_by = state, reason, stopped_by
         if state is JobState.FAILED and node is not None:
             status.failed_node = node
-        if state is JobState.RUNNING:
+        if state is JobState.RUNNING and not status.started_s:
             status.started_s = self._clock.wall()
         if state in ENDED:
             status.ended_s = self._clock.wall()

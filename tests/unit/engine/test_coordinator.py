@@ -336,15 +336,17 @@ events = st.one_of(
     nodes.map(lambda node: co.NodeExited(node, "by SIGKILL")),
     st.just(co.CancelAsked()),
     st.just(co.Tick()),
+    st.just(co.CheckpointFound(7)),
+    st.just(co.CheckpointFound(None, "there is none")),
 )
 RULES = StopRules(report="validate.results", target=0.9, hold=2, patience=3, time_s=10.0)
 
 
-@given(st.lists(st.tuples(events, st.floats(0.0, 50.0)), max_size=40))
+@given(st.lists(st.tuples(events, st.floats(0.0, 50.0)), max_size=40), st.booleans())
 def test_random_events_never_leave_the_table_and_finish_comes_once_and_last(
-    happenings: list[tuple[co.Event, float]],
+    happenings: list[tuple[co.Event, float]], goes_on: bool
 ) -> None:
-    job = JobCoordinator(2, RULES)
+    job = JobCoordinator(2, RULES, goes_on=goes_on)
     now, commands = 0.0, []
     edges = {(source, target) for (source, _), target in TRANSITIONS.items()}
     for event, delay_s in happenings:
@@ -365,11 +367,11 @@ def test_random_events_never_leave_the_table_and_finish_comes_once_and_last(
         assert (stopped_by == "") == (job.state is JobState.FAILED)
 
 
-@given(st.lists(st.tuples(events, st.floats(0.0, 50.0)), max_size=20))
+@given(st.lists(st.tuples(events, st.floats(0.0, 50.0)), max_size=20), st.booleans())
 def test_whatever_happened_a_job_ends_when_it_is_cancelled_and_time_passes(
-    happenings: list[tuple[co.Event, float]],
+    happenings: list[tuple[co.Event, float]], goes_on: bool
 ) -> None:
-    job = JobCoordinator(2, RULES)
+    job = JobCoordinator(2, RULES, goes_on=goes_on)
     now = 0.0
     for event, delay_s in happenings:
         now += delay_s

@@ -249,6 +249,84 @@ def test_job_whose_nodes_are_all_dead_fails_at_once_as_what_it_learnt_is_gone() 
     )
 
 
+ALL_DIED = f"all its nodes have died, the last of them node n1: {KILLED}"
+
+
+def all_die(job: JobCoordinator, now: float) -> list[co.Command]:
+    job.handle(co.NodeLost(0, "its connection broke"), now)
+    return job.handle(co.NodeExited(1, KILLED), now)
+
+
+def start_again(job: JobCoordinator, now: float) -> list[co.Command]:
+    """Find a checkpoint, and bring the job to where it runs."""
+    job.handle(co.CheckpointFound(700), now)
+    job.handle(co.Placed(("n5", "n6")), now)
+    for node in range(2):
+        job.handle(co.NodePrepared(node, f"host:{node}"), now)
+    job.handle(co.NodeReady(0), now)
+    return job.handle(co.NodeReady(1), now)
+
+
+def test_job_whose_nodes_are_all_dead_is_placed_again_from_its_newest_checkpoint() -> None:
+    job = running(2, StopRules(time_s=100), goes_on=True)
+    commands = all_die(job, 20.0)
+    assert commands[1:] == [co.ChangeState(JobState.PENDING, ALL_DIED), co.KillNodes((0, 1)), co.FindCheckpoint()]
+    assert job.looking
+    for late in (co.NodeBack(0), co.NodeExited(0, KILLED), co.NodeFailed(1, "broken"), co.Tick()):
+        assert job.handle(late, 21.0) == []
+    (told,) = job.handle(co.CheckpointFound(700), 22.0)
+    assert told == co.ChangeState(JobState.PENDING, f"{ALL_DIED}; it goes on from checkpoint 700")
+    assert not job.looking
+    placed = job.handle(co.Placed(("n5", "n6")), 23.0)
+    assert placed[:3] == [co.ChangeState(JobState.DEPLOYING), co.Deploy(0), co.Deploy(1)]
+    job.handle(co.NodePrepared(0, "host:0"), 24.0)
+    founded = job.handle(co.NodePrepared(1, "host:1"), 24.0)
+    whole = Members(1, {0: 0, 1: 0}, {0: "host:0", 1: "host:1"})
+    assert [each for each in founded if isinstance(each, co.Connect)] == [co.Connect(0, whole), co.Connect(1, whole)]
+    assert co.ChangeNode(1, Life.ALIVE, 0, 1) in founded
+    job.handle(co.NodeReady(0), 25.0)
+    begun = job.handle(co.NodeReady(1), 25.0)
+    assert co.Start(0) in begun
+    assert job.started_s == 10.0
+    assert begun[-1] == co.SetTimer(110.0)  # the time that it may run counts from its first start
+
+
+def test_job_whose_nodes_all_die_again_and_again_fails() -> None:
+    job = running(2, goes_on=True)
+    for life in range(3):
+        all_die(job, 20.0 + life)
+        start_again(job, 20.0 + life)
+        assert job.state is JobState.RUNNING
+    finish = all_die(job, 30.0)[-1]
+    why = f"{ALL_DIED.replace('n1', 'n6')} (4 times within 600 s); ako resume goes on from its newest checkpoint"
+    assert finish == co.Finish(JobState.FAILED, why, "", 1)
+    patient = running(2, goes_on=True)
+    for life in range(5):
+        all_die(patient, 20.0 + 300 * life)
+        start_again(patient, 20.0 + 300 * life)
+    assert patient.state is JobState.RUNNING
+
+
+def test_job_without_a_checkpoint_fails_once_all_have_died_and_says_why() -> None:
+    job = running(2, goes_on=True)
+    all_die(job, 20.0)
+    finish = job.handle(co.CheckpointFound(None, "there is no whole checkpoint"), 21.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, f"{ALL_DIED}; there is no whole checkpoint", "", 1)
+
+
+def test_job_is_cancelled_while_its_checkpoint_is_looked_for() -> None:
+    job = running(2, goes_on=True)
+    all_die(job, 20.0)
+    assert job.handle(co.CancelAsked(), 21.0)[-1] == co.Finish(JobState.CANCELLED, "cancelled", "cancel")
+    assert job.handle(co.CheckpointFound(700), 22.0) == []
+
+
+def test_job_that_is_stopping_does_not_begin_again_when_all_die() -> None:
+    job = running(2, StopRules(time_s=5), goes_on=True)
+    job.handle(co.Tick(), 15.0)
+    assert isinstance(all_die(job, 16.0)[-1], co.Finish)
+
+
 @pytest.mark.parametrize(
     ("broken", "buried"),
     [([(0, 1)], [1]), ([(1, 0), (0, 1)], [1]), ([(0, 1), (0, 2)], [0]), ([(2, 0), (1, 3)], [3, 2])],
@@ -427,6 +505,9 @@ happenings = st.one_of(
     st.builds(lambda node, step: co.LinkBroken(node, (node + step) % 3, "down"), nodes, st.integers(1, 2)),
     st.tuples(nodes, nodes).map(lambda both: co.LinkBroken(*both, "link")),
     st.just(co.Tick()),
+    st.just(co.CheckpointFound(7)),
+    st.just(co.CheckpointFound(None, "there is none")),
+    st.just(co.Placed(("n0", "n1", "n2"))),
 )
 
 
@@ -435,12 +516,14 @@ happenings = st.one_of(
     st.integers(1, 3),
     st.sets(nodes, max_size=1),
     st.booleans(),
+    st.booleans(),
 )
 @settings(deadline=None)
 def test_whoever_dies_joins_and_ends_in_any_order_the_job_finishes_once_and_the_buried_are_left_alone(
-    happened: list[tuple[co.Event, float]], min_nodes: int, needed: set[int], stop: bool
+    happened: list[tuple[co.Event, float]], min_nodes: int, needed: set[int], stop: bool, goes_on: bool
 ) -> None:
-    job = running(3, StopRules(time_s=30.0 if stop else None), min_nodes=min_nodes, needed=needed)
+    rules = StopRules(time_s=30.0 if stop else None)
+    job = running(3, rules, min_nodes=min_nodes, needed=needed, goes_on=goes_on)
     now, epoch, finishes = 10.0, 1, 0
     incarnations = {0: 0, 1: 0, 2: 0}
     for event, delay_s in happened:
@@ -451,8 +534,10 @@ def test_whoever_dies_joins_and_ends_in_any_order_the_job_finishes_once_and_the_
             match command:
                 case co.Finish():
                     finishes += 1
+                case co.ChangeState(JobState.PENDING):
+                    epoch, incarnations = 0, dict.fromkeys(incarnations, 0)
                 case co.Deploy(node, incarnation):
-                    assert incarnation == incarnations[node] + 1
+                    assert incarnation == incarnations[node] + bool(epoch)
                     incarnations[node] = incarnation
                 case co.Connect(node, told):
                     assert told.epoch >= epoch
@@ -471,4 +556,4 @@ def test_whoever_dies_joins_and_ends_in_any_order_the_job_finishes_once_and_the_
             job.handle(co.NodeLost(node), now)
         now += 1000.0
         job.handle(co.Tick(), now)
-    assert job.state in ENDED
+    assert job.state in ENDED or (goes_on and job.state is JobState.PENDING)

@@ -13,7 +13,7 @@ from dataflow.plan.job import JobSpec
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.store import Store
 from dataflow.transport.generated import control_pb2 as pb
-from tests.unit.runtime.test_dispatcher import EMPTY, Idle, World, exited, held, on, play, start, told
+from tests.unit.runtime.dispatching import EMPTY, Idle, World, exited, held, on, play, start, told
 
 
 class Changing(Idle):

@@ -29,6 +29,8 @@ EVENTS = [
     co.AdjustAsked("op", "tree=star"),
     co.CancelAsked(),
     co.AdjustAsked("operation", "star"),
+    co.CheckpointFound(700),
+    co.CheckpointFound(None, "there is no whole checkpoint"),
     co.Tick(),
 ]
 

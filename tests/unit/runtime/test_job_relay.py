@@ -351,6 +351,18 @@ def test_files_to_go_on_from_are_put_together_before_the_node_is_prepared() -> N
     converse(talk)
 
 
+def test_files_of_a_master_that_begins_again_are_put_together_anew_and_once() -> None:
+    async def talk(agent: Conversation) -> None:
+        agent.tell(RESUMES, files_of(b"one", b"three"), state(b"onet"))
+        agent.tell(files_of(b"four", b"two"), state(b"fourt"), state(b"wo"), files_of(b"late"), state(b"late"))
+        assert (await agent.hear()).prepared.address == "b:2"
+        assert agent.driver is not None
+        assert agent.driver.calls == [("prepare", b"four", b"two")]
+        await agent.leave()
+
+    converse(talk)
+
+
 def test_files_that_the_master_cannot_read_fail_the_node() -> None:
     async def talk(agent: Conversation) -> None:
         agent.tell(RESUMES, files_of(b"one"), state(b"o"), state(failure="input/output error"))

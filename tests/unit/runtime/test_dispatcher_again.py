@@ -1,0 +1,144 @@
+"""Jobs whose nodes have all died: what the master does until they run again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dataflow.engine.checkpoints import encode
+from dataflow.engine.events import Snapshot
+from dataflow.runtime.agent_session import AgentSession
+from dataflow.transport.generated import control_pb2 as pb
+from tests.unit.runtime.dispatching import World, exited, held, on, play, start, told
+
+NUMBER = 10
+
+
+def keep(world: World, job: str) -> None:
+    """A checkpoint of both nodes."""
+    run = world.dispatcher.run(job)
+    assert run is not None
+    for node in range(2):
+        data = encode(Snapshot(node, f"{node}", ("worker",), NUMBER, NUMBER, {}, {}))
+        run.checkpoint(node, pb.CheckpointChunk(number=NUMBER, data=data, last=True))
+
+
+def running(world: World) -> tuple[str, list[AgentSession]]:
+    sessions = [world.attach("a", "x"), world.attach("b", "y")]
+    job = world.submit("one", nodes=2)
+    start(world, sessions, job)
+    return job, sessions
+
+
+async def until(world: World, job: str, state: str) -> None:
+    while world.state(job)[0] != state:
+        await asyncio.sleep(0.005)
+
+
+def states(world: World, job: str) -> list[str]:
+    return [event.state.state for event in world.store.events(job, 0) if event.HasField("state")]
+
+
+def test_job_whose_nodes_have_all_died_is_deployed_again_from_what_was_kept_with_another_token(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        job, (left, right) = running(world)
+        keep(world, job)
+        before = await left.next()
+        assert before is not None
+        for session in (left, right):
+            world.dispatcher.heard(session, exited(job, 1, status=-9))
+        assert world.state(job)[0] == "PENDING"
+        await until(world, job, "DEPLOYING")
+        assert states(world, job)[2:] == ["RUNNING", "PENDING", "PENDING", "DEPLOYING"]
+        deploy = before
+        while deploy.deploy.start != 1:
+            message = await left.next()
+            assert message is not None
+            deploy = message
+        assert deploy.deploy.resumes
+        assert deploy.deploy.incarnation == 0
+        assert deploy.deploy.token != before.deploy.token
+        assert on(world) == {"a": job, "b": job}
+        for step in ({"prepared": pb.Prepared(address="127.0.0.1:1")}, {"ready": pb.Ready()}):
+            for session in (left, right):
+                said = pb.FromProcess(job=job, start=1, message=pb.ProcessMessage(**step))  # type: ignore[arg-type]
+                world.dispatcher.heard(session, pb.AgentMessage(from_process=said))
+        assert world.state(job)[0] == "RUNNING"
+        assert world.change(job, 1)[:2] == ("alive", 0)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_master_that_takes_over_a_job_whose_nodes_have_died_goes_on_where_the_one_before_was(
+    tmp_path: Path, found: bool
+) -> None:
+    async def scene(world: World) -> None:
+        job, sessions = running(world)
+        keep(world, job)
+        for session in sessions:
+            world.dispatcher.heard(session, exited(job, 1, status=-9))
+        run = world.dispatcher.run(job)
+        assert run is not None
+        if found:
+            await until(world, job, "DEPLOYING")
+        else:
+            await asyncio.sleep(0)
+        run.close()  # as its process is gone
+        world.restart()
+        left, _ = world.attach("a", "x"), world.attach("b", "y")
+        await until(world, job, "DEPLOYING")
+        await asyncio.sleep(0.2)
+        assert [what for _, what in await told(left)] == ["deploy", "state", "state"]  # how, and one file
+
+    play(tmp_path, scene)
+
+
+def test_process_of_a_former_life_is_not_heard_and_its_node_not_free_before_it_is_gone(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        job, (left, right) = running(world)
+        keep(world, job)
+        world.dispatcher.detach(right, "its connection broke")
+        world.dispatcher.heard(left, exited(job, 1, status=-9))
+        assert world.state(job)[0] == "PENDING"
+        back = world.attach("b", "y", [held(job, 1)], connection=2)
+        while "needs 2 nodes" not in world.state(job)[1]:
+            await asyncio.sleep(0.005)
+        world.say(back, job, failed=pb.Failed(text="all others are gone"))
+        assert world.state(job)[0] == "PENDING"
+        world.dispatcher.heard(back, exited(job, 1, status=-9))
+        assert world.state(job)[0] == "DEPLOYING"
+        assert (await told(back))[0] == (job, "kill")
+
+    play(tmp_path, scene)
+
+
+def test_job_that_has_kept_nothing_fails(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        job, sessions = running(world)
+        for session in sessions:
+            world.dispatcher.heard(session, exited(job, 1, status=-9))
+        await until(world, job, "FAILED")
+        reason = world.state(job)[1]
+        assert reason.startswith("all its nodes have died, the last of them node b: its job process ended by SIGKILL")
+        assert "there is no whole checkpoint" in reason
+        assert on(world) == {"a": "", "b": ""}
+
+    play(tmp_path, scene)
+
+
+def test_job_is_cancelled_while_its_checkpoint_is_looked_for(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        job, sessions = running(world)
+        keep(world, job)
+        for session in sessions:
+            world.dispatcher.heard(session, exited(job, 1, status=-9))
+        world.dispatcher.cancel(job)
+        assert world.state(job)[0] == "CANCELLED"
+        await asyncio.sleep(0.1)
+        assert world.dispatcher.run(job) is None
+        assert states(world, job)[-1] == "CANCELLED"
+
+    play(tmp_path, scene)
