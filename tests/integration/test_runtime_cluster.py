@@ -121,7 +121,7 @@ def test_killed_agent_takes_its_job_process_along_and_a_job_without_nodes_fails(
         until_gone(left)
         status = cluster.client.wait(job)
         assert status.state is JobState.FAILED
-        assert ": it was lost: its connection broke; ako resume" in status.reason
+        assert ": it was lost: its connection broke; there is no whole checkpoint" in status.reason
 
 
 def test_restarted_cluster_knows_the_jobs_of_the_one_before(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_restarted_cluster_knows_the_jobs_of_the_one_before(tmp_path: Path) -> N
         assert dict(client.artifacts(done)) == files
         failed = client.wait(interrupted)
         assert failed.state is JobState.FAILED
-        assert "the last of them node node-0: it was lost: its agent was restarted; ako resume" in failed.reason
+        assert "the last of them node node-0: it was lost: its agent was restarted; there is no whole checkpoint" in failed.reason
         assert [event.state for event in client.watch(interrupted)][-1] == "FAILED"
         assert client.job(waiting).state is JobState.PENDING
         assert client.job(waiting).reason == "needs 2 nodes, 1 attached"
