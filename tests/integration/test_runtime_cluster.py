@@ -144,7 +144,10 @@ def test_restarted_cluster_knows_the_jobs_of_the_one_before(tmp_path: Path) -> N
         assert dict(client.artifacts(done)) == files
         failed = client.wait(interrupted)
         assert failed.state is JobState.FAILED
-        assert "the last of them node node-0: it was lost: its agent was restarted; there is no whole checkpoint" in failed.reason
+        assert (
+            "the last of them node node-0: it was lost: its agent was restarted; there is no whole checkpoint"
+            in failed.reason
+        )
         assert [event.state for event in client.watch(interrupted)][-1] == "FAILED"
         assert client.job(waiting).state is JobState.PENDING
         assert client.job(waiting).reason == "needs 2 nodes, 1 attached"
