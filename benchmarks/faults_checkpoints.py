@@ -148,7 +148,7 @@ def resume(count: int, seed: int = 0) -> list[dict[str, Any]]:
                 running_s = time.monotonic() - begin
                 cluster.client.cancel(name)
                 cluster.client.wait(name)
-            number = next(int(found[1]) for each in reasons if (found := re.search(r"from checkpoint (\d+)", each)))
+            number = next(int(named[1]) for each in reasons if (named := re.search(r"from checkpoint (\d+)", each)))
             between = RESUMED_IMAGES // (NODES * BATCH)
             found.append(
                 {
