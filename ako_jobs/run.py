@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 import secrets
@@ -89,7 +90,7 @@ class Heard:
         """Take in an event. Statistics pass by; the newest of each node are asked for at the end."""
         if event.statistics is None:
             self.events.append(event)
-            if event.state == JobState.PENDING:  # all nodes have died, if it has run; those that come count from 0
+            if event.state == JobState.DEPLOYING:  # of a job that begins again, whose nodes count from 0
                 self._lived += self._statistics.values()
                 self._statistics.clear()
         else:
@@ -105,7 +106,8 @@ class Heard:
             last: those of the last ones.
         """
         newest = {each.node: each.incarnation for each in last}
-        died = [known for (node, incarnation), known in self._statistics.items() if incarnation < newest.get(node, 0)]
+        every = self._statistics.items()
+        died = [known for (node, incarnation), known in every if incarnation < newest.get(node, math.inf)]
         return self._lived + died
 
 

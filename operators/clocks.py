@@ -234,13 +234,12 @@ class ClocksState(State):
         """Go on from clocks that were kept, with this node's own origins.
 
         What an origin had made counts as applied, and what this node had made as answered by an origin that makes no
-        steps: what was under way is dropped at both ends, and nobody waits for it. Of a node that does not go on with
-        clocks of its own `of_all` is what those that are there have made by their numbers.
+        steps: what was under way is dropped at both ends, and nobody waits for it. Where nobody had been told how many
+        gradients there are of all, `of_all` is what those that are there have made by their numbers.
         """
-        self.of_all = sum(steps.values())
         if tensors:
             self._count(tensors)
-        self.made = steps.get(node, self.made)
+        self.made, self.of_all = steps.get(node, self.made), self.of_all or sum(steps.values())
         for origin, applied in self._applied.items():
             self._applied[origin] = np.where(applied < FAR, steps.get(origin, self.made), FAR)
             self._lowest[origin] = int(self._applied[origin].min())

@@ -22,6 +22,7 @@ from operators.window import WindowState
 Outgoing = WindowState | KeptState
 
 _FIX = "it is started again and begins anew; larger mini-batches or a codec make less to be kept"
+_NOBODY = "the job goes on from its newest checkpoint, if it keeps some: see checkpoint_every"
 
 
 class Talk(Operator):
@@ -115,9 +116,12 @@ class Talk(Operator):
                 clocks.begin(member, word.number)
 
     def _settle(self, roll: RollState, course: CourseState, window: Outgoing, clocks: ClocksState) -> Emissions:
+        if not roll.lent:
+            what = "nobody is left that could lend the model"
+            raise BeginAnewError(what, fix=_NOBODY)
         turns, fastest = roll.turns(), roll.settle()
         if fastest is None:
-            # Whoever could have lent anything is gone: go on from what this node has.
+            # Whoever has lent the model is gone, and all others: go on from that.
             yield Sample("joined_alone", 1.0)
             number, epoch = clocks.made, course.reached(clocks.made)
         else:

@@ -137,6 +137,12 @@ class Adjusting:
                 commands.append(self._settle(number))
         return commands
 
+    def give_up(self, reason: str) -> list[Command]:
+        """Have nobody be waited for: the nodes that were to make changes are gone, and with them what they had made."""
+        dropped = [TellAdjustment(number, "dropped", reason) for number in self._changes if number != PLANNED]
+        self._changes.clear()
+        return list[Command](dropped)
+
     def drop(self, reason: str) -> list[Command]:
         """Have a change that may still be dropped not be made."""
         if self.newest not in self._changes or not self._changes[self.newest].unprepared:

@@ -181,10 +181,17 @@ class AdjustAsked:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFound:
-    """The answer to `FindCheckpoint`: the number of the checkpoint; None if there is none, and `why`."""
+    """The answer to `FindCheckpoint`.
+
+    Args:
+        number: of the checkpoint; None if there is none.
+        why: there is none.
+        own: it is the job's own, and not the one that it has gone on from itself.
+    """
 
     number: int | None
     why: str = ""
+    own: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ from dataflow.engine.coordination import (
 )
 from dataflow.engine.draining import DRAINED, count_from_now, leave_with, others_have_stayed
 from dataflow.engine.job_life import ENDED, TRANSITIONS, JobState, StoppedBy, Trigger
-from dataflow.engine.membership import RESTARTS, RESTARTS_S, Life, Membership
+from dataflow.engine.membership import RESTARTS, Life, Membership
 from dataflow.engine.shortage import nobody_left, shortage
 from dataflow.engine.stop_watch import StopWatch
 from dataflow.reports import OperatorReport
@@ -130,9 +130,10 @@ class JobCoordinator:
         self._fresh = partial(Membership, nodes, needed, min_nodes, rng or random.Random(0), vacant)
         self.nodes = self._fresh()
         self.looking = False
-        self._goes_on, self._died_s = goes_on, list[float]()
-        self._died = ("", 0)
-        self._time_s, self._watch = rules.time_s, StopWatch(rules)
+        self._goes_on, self._died = goes_on, ("", 0)
+        self._from: CheckpointFound | None = None
+        self._begun_again = 0
+        self._rules, self._watch = rules, StopWatch(rules)
         self._deadlines = deadlines or Deadlines()
         self._names = [f"node-{index}" for index in range(nodes)]
         self._ready: set[int] = set()
@@ -318,9 +319,7 @@ class JobCoordinator:
     def _leaves(self, node: int, now: float) -> list[Command]:
         """The others have all that a node has begun: let it go, if they are still there."""
         if not others_have_stayed(self.nodes, node):
-            fix = "ako resume goes on from its newest checkpoint"
-            reason = f"node {self._names[node]} was drained, and meanwhile all others have died; {fix}"
-            return self._go(Trigger.TOO_FEW_NODES, now, reason)
+            return self._begin_again(f"{self._names[node]} was drained, and meanwhile all others have died", node, now)
         if self.nodes[node].life is Life.ENDED:
             self.nodes.strike_off(node)
         return [CloseNodes((node,)), *self._dies(node, Life.LEFT, DRAINED, now, tell=True)]
@@ -388,6 +387,8 @@ class JobCoordinator:
 
     def _on_paused(self, node: int, number: int) -> list[Command]:
         """Tell a node that it is a member still; one that is none yet hears that once it is."""
+        if self.state is JobState.PENDING:
+            return []  # a process of the life that is over
         each = self.nodes[node]
         each.paused = number
         if each.life is Life.ALIVE:
@@ -458,21 +459,23 @@ class JobCoordinator:
 
     def _begin_again(self, why: str, node: int, now: float) -> list[Command]:
         """All nodes have died, `node` last: wait for nodes anew, and for which checkpoint they go on from."""
-        self._died_s = [at_s for at_s in self._died_s if now - at_s < RESTARTS_S]
-        if not self._goes_on or self.stopped_by or self.started_s is None or len(self._died_s) >= RESTARTS:
-            tried = f" ({len(self._died_s) + 1} times within {RESTARTS_S:g} s)" if self._died_s else ""
-            fix = "ako resume goes on from its newest checkpoint"
-            return self._go(Trigger.TOO_FEW_NODES, now, f"{why}{tried}; {fix}", node)
-        self._died_s.append(now)
+        if not self._goes_on or self.stopped_by or self.started_s is None:
+            return self._go(Trigger.TOO_FEW_NODES, now, f"{why}; ako resume goes on from its newest checkpoint", node)
         self._died, self.looking = (why, node), True
         return self._go(Trigger.ALL_DIED, now, why)
 
     def _on_checkpoint(self, event: CheckpointFound, now: float) -> list[Command]:
+        """Go on from a checkpoint, unless it is one from which the job never comes to another."""
         if not self.looking:
             return []
         self.looking, (why, node) = False, self._died
         if event.number is None:
             return self._go(Trigger.TOO_FEW_NODES, now, f"{why}; {event.why}", node)
+        self._begun_again = self._begun_again + 1 if event == self._from else 1
+        self._from = event
+        if self._begun_again > RESTARTS:
+            tried = f"it has gone on {RESTARTS} times from checkpoint {event.number}, and come to no other"
+            return self._go(Trigger.TOO_FEW_NODES, now, f"{why}; {tried}", node)
         return [ChangeState(self.state, f"{why}; it goes on from checkpoint {event.number}")]
 
     # Ending
@@ -542,7 +545,8 @@ class JobCoordinator:
         match target:
             case JobState.PENDING if source in _GOING_ON:
                 commands += [KillNodes(self._all), FindCheckpoint()]
-                self.nodes, self._broken, self.adjusting = self._fresh(), BrokenLinks(), Adjusting(self.adjusting.nodes)
+                commands += self.adjusting.give_up("all nodes have died")
+                self.nodes, self._broken, self._watch = self._fresh(), BrokenLinks(), StopWatch(self._rules)
                 self._ready.clear()
             case JobState.DEPLOYING:
                 commands += [Deploy(each) for each in self._all]
@@ -555,8 +559,8 @@ class JobCoordinator:
                 commands += [Start(each) for each in members]
                 count_from_now(self.nodes)
                 commands += leave_with(self.nodes, self._all)
-                if self._time_s is not None:
-                    self._deadline_s = self.started_s + self._time_s
+                if self._rules.time_s is not None:
+                    self._deadline_s = self.started_s + self._rules.time_s
             case JobState.CANCELLING:
                 self.stopped_by = "cancel"
                 commands.append(StopNodes(self.nodes.those(Life.JOINING, Life.ALIVE), "cancel"))

@@ -106,8 +106,12 @@ class AgentSession:
 
     def _may_be_told(self, message: pb.MasterMessage) -> bool:
         match message.WhichOneof("body"):
-            case "deploy" | "adjust":
+            case "adjust":
                 return self._on_disk()
+            case "deploy":
+                if not self._on_disk():
+                    return False
+                self._epochs.pop(message.job, None)  # a job that begins again counts its memberships from 1
             case "connect":
                 told = self._epochs.get(message.job, 0)
                 if message.connect.epoch > told and not self._on_disk():

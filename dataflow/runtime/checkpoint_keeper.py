@@ -38,8 +38,8 @@ class CheckpointKeeper:
         self._writing: dict[int, int] = {}
         self._left_out: dict[int, int] = {}
         self._is_slow = False
-        self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
-        self._thread.start()
+        self._done = asyncio.Event()
+        threading.Thread(target=self._run, name="checkpoints", daemon=True).start()
 
     def take(self, node: int, chunk: pb.CheckpointChunk) -> None:
         """Take the next part of a node's file, or leave the file out if the disk has not come to the one before."""
@@ -76,9 +76,9 @@ class CheckpointKeeper:
         self._work.put(CheckpointStore.close)
         self._work.put(None)
 
-    def join_thread(self) -> None:
-        """Wait, on another thread than the event loop's, until all is done that was asked for before `close`."""
-        self._thread.join()
+    async def closed(self) -> None:
+        """Wait until all is done that was asked for before `close`: on a disk that hangs for ever."""
+        await self._done.wait()
 
     def _written(self, node: int, nbytes: int, last: bool) -> None:
         self._queued_nbytes -= nbytes
@@ -90,6 +90,7 @@ class CheckpointKeeper:
         store = self._make_store(lambda text: self._call(self._tell, text))
         while (work := self._work.get()) is not None:
             work(store)
+        self._call(self._done.set)
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
         if not self._loop.is_closed():

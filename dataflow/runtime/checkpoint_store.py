@@ -10,6 +10,7 @@ import errno
 import hashlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -284,6 +285,14 @@ def newest_whole(folder: Folder, number: int | None = None) -> tuple[Manifest, l
     fix = f"name one that is there: {known}" if number is not None and known else "see checkpoint_every"
     what = "there is no whole checkpoint" + (f" {number}" if number is not None else "")
     raise CheckpointError("; ".join([what, *broken]), where=folder.place, fix=fix)
+
+
+def leave_out_newer(folder: Folder, number: int) -> None:
+    """Remove checkpoints that are newer than the one that a job goes on from: it makes their like again."""
+    for newer in numbers(folder):
+        if newer > number:
+            with suppress(OSError):
+                folder.remove(_name(newer), MANIFEST)
 
 
 def contents(folder: Folder, number: int, file: str) -> Iterator[bytes]:

@@ -169,8 +169,10 @@ class JobNodes:
         self._say(node, make())
 
     def note_prepared(self, node: int) -> None:
-        """Note that a node has said that it is prepared."""
+        """Note that a node has said that it is prepared: it has all of the checkpoint that it goes on from."""
         self._deployed[node].prepared = True
+        if sending := self._sending.pop(node, None):
+            sending.cancel()
 
     def is_prepared(self, node: int) -> bool:
         """Whether a node has said, since it was started last, that it is prepared."""

@@ -18,17 +18,16 @@ from dataflow.engine.coordinator import Deadlines, JobCoordinator
 from dataflow.engine.draining import objection
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.membership import BURIED, Life
-from dataflow.errors import AkoError, MasterError
+from dataflow.errors import MasterError
 from dataflow.observe.condition import RECENT, MeasuredJob
 from dataflow.plan.job import JobSpec, Resume, adjusted_nodes, irreplaceable_nodes, needed_nodes, vacant_nodes
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bell import Bell
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
-from dataflow.runtime.checkpoint_store import newest_whole
 from dataflow.runtime.history import event_from_text, event_to_text, on_this_clock
 from dataflow.runtime.job_nodes import JobNodes, new_placement, placement_from_text
-from dataflow.runtime.resuming import checkpoints_of, keeping
+from dataflow.runtime.resuming import checkpoints_of, keeping, look_again
 from dataflow.runtime.store import Store
 from dataflow.runtime.wire import members_to_wire, statistics_from_wire
 from dataflow.transport.encryption import KeyPair
@@ -385,7 +384,7 @@ class JobRun:
     def _decide(self, event: co.Event, now: float) -> list[co.Command]:
         if isinstance(event, co.NodePrepared):
             self._nodes.note_prepared(event.node)
-        if isinstance(event, co.CheckpointFound) and event.number is not None:
+        if isinstance(event, co.CheckpointFound) and event.number is not None and event.own:
             self._nodes.go_on(Resume(job=self.id, number=event.number))
         return self._coordinator.handle(event, now)
 
@@ -432,25 +431,32 @@ class JobRun:
     def _look_for_checkpoint(self) -> None:
         """Look for the newest whole checkpoint, once all that had come of any is kept."""
         keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
         self.live.clear()
         self.recent.clear()
         self._nodes.close()
         self._looking = asyncio.get_running_loop().create_task(self._find_checkpoint(keeper))
 
     async def _find_checkpoint(self, keeper: CheckpointKeeper | None) -> None:
-        try:
-            if keeper is not None:
-                keeper.close()
-                await asyncio.to_thread(keeper.join_thread)
-            manifest, broken = await asyncio.to_thread(newest_whole, checkpoints_of(self._store, self.id, self.spec))
-        except (AkoError, OSError) as error:
-            found = co.CheckpointFound(None, str(error))
-        else:
-            for each in broken:
-                self.warn(each)
-            found = co.CheckpointFound(manifest.number)
-        self.feed(found)
+        if keeper is not None:
+            await keeper.closed()
+        found, broken = await look_again(self._store, self.id, self.spec)
+        if self.ended:
+            return
+        for each in broken:
+            self.warn(each)
+        with self._store.transaction(durable=True):
+            if found.number is not None:
+                self._end_life()
+            self.feed(found)
         self._settle()
+
+    def _end_life(self) -> None:
+        """Keep what the nodes that have died told last as events: those that come count from 0."""
+        for statistics in self._store.statistics(self.id):
+            self._keep(pb.JobEvent(statistics=statistics))
+        self._store.drop_statistics(self.id)
 
     def _tell_adjustment(self, command: co.TellAdjustment) -> None:
         step = pb.AdjustmentStep(

@@ -7,12 +7,19 @@ from collections.abc import AsyncIterator, Callable
 
 from dataflow.clock import Clock
 from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Manifest, check_fits, resumption
+from dataflow.engine.coordination import CheckpointFound
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.errors import AkoError, ConfigError
 from dataflow.plan.job import JobSpec, Resume, needed_nodes, nodes_with_parts, summed_nodes, vacant_nodes
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.bundle import Bundle
-from dataflow.runtime.checkpoint_store import CheckpointStore, contents, load_manifest, newest_whole
+from dataflow.runtime.checkpoint_store import (
+    CheckpointStore,
+    contents,
+    leave_out_newer,
+    load_manifest,
+    newest_whole,
+)
 from dataflow.runtime.folders import Folder, open_folder
 from dataflow.runtime.store import Store
 from dataflow.runtime.version import VERSION
@@ -66,6 +73,22 @@ async def choose(store: Store, spec: JobSpec, bundle: Bundle) -> tuple[JobSpec, 
     check_fits(manifest, spec.plan(), resume.tensors)
     resume = resume.model_copy(update={"number": manifest.number})
     return spec.model_copy(update={"resume": resume, "warnings": (*spec.warnings, *broken)}), bundle
+
+
+async def look_again(store: Store, job: str, spec: JobSpec) -> tuple[CheckpointFound, list[str]]:
+    """Which checkpoint a job goes on from whose nodes have all died, and what is wrong with the newer ones.
+
+    These are removed: it makes their like again. If it has kept none, it is the one that it was resumed from itself.
+    """
+    try:
+        folder = checkpoints_of(store, job, spec)
+        manifest, broken = await asyncio.to_thread(newest_whole, folder)
+        await asyncio.to_thread(leave_out_newer, folder, manifest.number)
+    except (AkoError, OSError) as error:
+        if spec.resume is not None:
+            return CheckpointFound(spec.resume.number, own=False), []
+        return CheckpointFound(None, str(error)), []
+    return CheckpointFound(manifest.number), broken
 
 
 def goes_on_from(

@@ -259,6 +259,10 @@ class Store:
         row = (job, statistics.node, _bytes(statistics))
         self._database.write("INSERT OR REPLACE INTO statistics VALUES (?, ?, ?)", row)
 
+    def drop_statistics(self, job: str) -> None:
+        """Forget them: other nodes begin to count."""
+        self._database.write("DELETE FROM statistics WHERE job = ?", (job,))
+
     def statistics(self, job: str) -> list[pb.NodeStatistics]:
         """Newest statistics of every node that has sent some."""
         rows = self._database.read("SELECT body FROM statistics WHERE job = ? ORDER BY node", job)

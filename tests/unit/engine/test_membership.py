@@ -14,7 +14,7 @@ from dataflow.engine.coordinator import JobCoordinator
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.membership import BURIED, Changes, Life, Members, changes
 from dataflow.plan.job import StopRules
-from dataflow.reports import NodeStatistics
+from dataflow.reports import NodeStatistics, OperatorReport
 
 KILLED = "its job process ended by SIGKILL"
 
@@ -257,9 +257,9 @@ def all_die(job: JobCoordinator, now: float) -> list[co.Command]:
     return job.handle(co.NodeExited(1, KILLED), now)
 
 
-def start_again(job: JobCoordinator, now: float) -> list[co.Command]:
+def start_again(job: JobCoordinator, now: float, number: int = 700) -> list[co.Command]:
     """Find a checkpoint, and bring the job to where it runs."""
-    job.handle(co.CheckpointFound(700), now)
+    job.handle(co.CheckpointFound(number), now)
     job.handle(co.Placed(("n5", "n6")), now)
     for node in range(2):
         job.handle(co.NodePrepared(node, f"host:{node}"), now)
@@ -291,20 +291,49 @@ def test_job_whose_nodes_are_all_dead_is_placed_again_from_its_newest_checkpoint
     assert begun[-1] == co.SetTimer(110.0)  # the time that it may run counts from its first start
 
 
-def test_job_whose_nodes_all_die_again_and_again_fails() -> None:
+def test_job_that_comes_to_no_other_checkpoint_before_all_its_nodes_die_fails_at_last() -> None:
     job = running(2, goes_on=True)
-    for life in range(3):
-        all_die(job, 20.0 + life)
-        start_again(job, 20.0 + life)
+    for life in range(6):  # the checkpoints of 3 lives, and then the last of them 3 times more
+        all_die(job, 20.0 + 1000 * life)
+        start_again(job, 20.0 + 1000 * life, 700 + min(life, 3))
         assert job.state is JobState.RUNNING
-    finish = all_die(job, 30.0)[-1]
-    why = f"{ALL_DIED.replace('n1', 'n6')} (4 times within 600 s); ako resume goes on from its newest checkpoint"
+    all_die(job, 9000.0)
+    finish = job.handle(co.CheckpointFound(703), 9000.0)[-1]
+    why = f"{ALL_DIED.replace('n1', 'n6')}; it has gone on 3 times from checkpoint 703, and come to no other"
     assert finish == co.Finish(JobState.FAILED, why, "", 1)
-    patient = running(2, goes_on=True)
-    for life in range(5):
-        all_die(patient, 20.0 + 300 * life)
-        start_again(patient, 20.0 + 300 * life)
-    assert patient.state is JobState.RUNNING
+
+
+def test_what_is_watched_for_a_stop_rule_begins_again_with_the_job() -> None:
+    rules = StopRules(report="validate.results", metric="accuracy", patience=3)
+    job = running(2, rules, goes_on=True)
+
+    def tell(accuracy: float) -> list[co.Command]:
+        return job.handle(co.NodeReport(0, OperatorReport("validate.results", {"accuracy": accuracy})), 15.0)
+
+    for accuracy in (0.1, 0.5, 0.5):
+        assert tell(accuracy) == []
+    all_die(job, 20.0)
+    start_again(job, 21.0)
+    for accuracy in (0.5, 0.5, 0.5):
+        assert tell(accuracy) == []
+    assert co.StopNodes((0, 1), "patience") in tell(0.5)
+
+
+def test_process_of_the_life_before_that_wakes_up_says_nothing_of_its_successor() -> None:
+    job = running(2, goes_on=True)
+    all_die(job, 20.0)
+    assert job.handle(co.NodePaused(1, 4), 21.0) == []
+    start_again(job, 22.0)
+    assert job.nodes[1].paused == 0
+
+
+def test_job_whose_last_node_leaves_while_the_others_have_died_begins_again() -> None:
+    job = running(2, goes_on=True)
+    job.handle(co.DrainAsked(0), 15.0)
+    job.handle(co.NodeExited(1, KILLED), 16.0)
+    commands = job.handle(ended(0), 17.0)
+    assert co.FindCheckpoint() in commands
+    assert job.state is JobState.PENDING
 
 
 def test_job_without_a_checkpoint_fails_once_all_have_died_and_says_why() -> None:

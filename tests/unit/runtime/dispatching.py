@@ -107,10 +107,12 @@ async def heard(session: AgentSession) -> tuple[str | None, str]:
     return (None, "") if message is None else (message.job, str(message.WhichOneof("body")))
 
 
-def start(world: World, sessions: Sequence[AgentSession], job: str) -> None:
+def start(world: World, sessions: Sequence[AgentSession], job: str, number: int = 0) -> None:
+    """Have all nodes of a job run, whose processes are those of this number."""
     for step in ({"prepared": pb.Prepared(address="127.0.0.1:1")}, {"ready": pb.Ready()}):
         for session in sessions:
-            world.say(session, job, **step)
+            said = pb.FromProcess(job=job, start=number, message=pb.ProcessMessage(**step))  # type: ignore[arg-type]
+            world.dispatcher.heard(session, pb.AgentMessage(from_process=said))
 
 
 def on(world: World) -> dict[str, str]:

@@ -14,7 +14,15 @@ import pytest
 from dataflow.engine.checkpoints import KeptFile, Manifest, encode
 from dataflow.engine.events import Snapshot
 from dataflow.errors import CheckpointError, ConfigError
-from dataflow.runtime.checkpoint_store import MANIFEST, CheckpointStore, load_manifest, newest_whole, numbers, verify
+from dataflow.runtime.checkpoint_store import (
+    MANIFEST,
+    CheckpointStore,
+    leave_out_newer,
+    load_manifest,
+    newest_whole,
+    numbers,
+    verify,
+)
 from dataflow.runtime.folders import Disk, Folder, LocalFolder, RemoteFolder, open_folder
 
 NODES = 2
@@ -380,6 +388,17 @@ def test_lost_file_is_caught_and_nothing_whole_says_why(tmp_path: Path) -> None:
         newest_whole(folder)
     with pytest.raises(CheckpointError, match="no whole checkpoint"):
         newest_whole(LocalFolder(tmp_path / "elsewhere"))
+
+
+def test_store_that_goes_on_from_an_older_checkpoint_makes_the_newer_ones_again(tmp_path: Path) -> None:
+    folder = written(tmp_path)
+    (tmp_path / "job" / "000000020" / "node-1.safetensors").write_bytes(b"broken")
+    found, _ = newest_whole(folder)
+    leave_out_newer(folder, found.number)
+    assert numbers(folder) == [10]
+    again = store(folder, [])
+    write(again, 20, 4096)
+    assert newest_whole(folder)[0].number == 20
 
 
 def test_file_of_another_node_or_of_none_is_refused(tmp_path: Path) -> None:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from dataflow.engine.checkpoints import encode
 from dataflow.engine.events import Snapshot
+from dataflow.errors import CheckpointError
+from dataflow.plan.job import JobSpec, Resume
 from dataflow.runtime.agent_session import AgentSession
+from dataflow.runtime.checkpoint_store import newest_whole, numbers
+from dataflow.runtime.folders import LocalFolder
 from dataflow.transport.generated import control_pb2 as pb
-from tests.unit.runtime.dispatching import World, exited, held, on, play, start, told
+from tests.unit.runtime.dispatching import EMPTY, World, exited, held, on, play, start, told
 
 NUMBER = 10
 
 
-def keep(world: World, job: str) -> None:
+def keep(world: World, job: str, number: int = NUMBER) -> None:
     """A checkpoint of both nodes."""
     run = world.dispatcher.run(job)
     assert run is not None
     for node in range(2):
-        data = encode(Snapshot(node, f"{node}", ("worker",), NUMBER, NUMBER, {}, {}))
-        run.checkpoint(node, pb.CheckpointChunk(number=NUMBER, data=data, last=True))
+        data = encode(Snapshot(node, f"{node}", ("worker",), number, number, {}, {}))
+        run.checkpoint(node, pb.CheckpointChunk(number=number, data=data, last=True))
 
 
 def running(world: World) -> tuple[str, list[AgentSession]]:
@@ -35,6 +41,15 @@ def running(world: World) -> tuple[str, list[AgentSession]]:
 async def until(world: World, job: str, state: str) -> None:
     while world.state(job)[0] != state:
         await asyncio.sleep(0.005)
+
+
+async def until_kept(folder: LocalFolder, number: int) -> None:
+    while True:
+        with suppress(CheckpointError):
+            if newest_whole(folder)[0].number == number:
+                break
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.1)  # for the word that the next may come
 
 
 def states(world: World, job: str) -> list[str]:
@@ -61,10 +76,7 @@ def test_job_whose_nodes_have_all_died_is_deployed_again_from_what_was_kept_with
         assert deploy.deploy.incarnation == 0
         assert deploy.deploy.token != before.deploy.token
         assert on(world) == {"a": job, "b": job}
-        for step in ({"prepared": pb.Prepared(address="127.0.0.1:1")}, {"ready": pb.Ready()}):
-            for session in (left, right):
-                said = pb.FromProcess(job=job, start=1, message=pb.ProcessMessage(**step))  # type: ignore[arg-type]
-                world.dispatcher.heard(session, pb.AgentMessage(from_process=said))
+        start(world, [left, right], job, 1)
         assert world.state(job)[0] == "RUNNING"
         assert world.change(job, 1)[:2] == ("alive", 0)
 
@@ -78,6 +90,7 @@ def test_master_that_takes_over_a_job_whose_nodes_have_died_goes_on_where_the_on
     async def scene(world: World) -> None:
         job, sessions = running(world)
         keep(world, job)
+        await until_kept(LocalFolder(world.store.checkpoints / job), NUMBER)
         for session in sessions:
             world.dispatcher.heard(session, exited(job, 1, status=-9))
         run = world.dispatcher.run(job)
@@ -92,6 +105,51 @@ def test_master_that_takes_over_a_job_whose_nodes_have_died_goes_on_where_the_on
         await until(world, job, "DEPLOYING")
         await asyncio.sleep(0.2)
         assert [what for _, what in await told(left)] == ["deploy", "state", "state"]  # how, and one file
+
+    play(tmp_path, scene)
+
+
+def test_checkpoint_that_is_broken_is_warned_of_and_made_again(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        job, sessions = running(world)
+        folder = LocalFolder(world.store.checkpoints / job)
+        keep(world, job, NUMBER)
+        await until_kept(folder, NUMBER)
+        keep(world, job, 2 * NUMBER)
+        await until_kept(folder, 2 * NUMBER)
+        (tmp_path / "checkpoints" / job / f"{2 * NUMBER:09d}" / "node-1.safetensors").write_bytes(b"broken")
+        for session in sessions:
+            world.dispatcher.heard(session, exited(job, 1, status=-9))
+        await until(world, job, "DEPLOYING")
+        assert numbers(folder) == [NUMBER]
+        warnings = [event.warning.text for event in world.store.events(job, 0) if event.HasField("warning")]
+        assert [text[: text.index(":")] for text in warnings] == [f"checkpoint {2 * NUMBER} is left out"]
+        start(world, sessions, job, 1)
+        keep(world, job, 2 * NUMBER)
+        await until_kept(folder, 2 * NUMBER)
+
+    play(tmp_path, scene)
+
+
+def test_resumed_job_that_has_kept_nothing_itself_goes_on_from_where_it_did(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        first, sessions = running(world)
+        keep(world, first)
+        await until_kept(LocalFolder(world.store.checkpoints / first), NUMBER)
+        world.dispatcher.cancel(first)
+        for session in sessions:
+            world.dispatcher.heard(session, exited(first, 1))
+        spec = JobSpec.model_validate_json(world.store.job(first).spec_json)
+        resumed = spec.model_copy(update={"resume": Resume(job=first)})
+        text, bundle = await world.dispatcher.chosen(resumed.model_dump_json().encode(), EMPTY)
+        job = world.dispatcher.submit("again", text, bundle)
+        start(world, sessions, job)
+        assert world.state(job)[0] == "RUNNING"
+        for session in sessions:
+            world.dispatcher.heard(session, exited(job, 2, status=-9))
+        await until(world, job, "DEPLOYING")
+        reasons = [event.state.reason for event in world.store.events(job, 0) if event.state.state == "PENDING"]
+        assert reasons[-1].endswith(f"it goes on from checkpoint {NUMBER}")
 
     play(tmp_path, scene)
 
@@ -131,13 +189,15 @@ def test_job_that_has_kept_nothing_fails(tmp_path: Path) -> None:
 
 def test_job_is_cancelled_while_its_checkpoint_is_looked_for(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
+        before = set(threading.enumerate())
         job, sessions = running(world)
         keep(world, job)
         for session in sessions:
             world.dispatcher.heard(session, exited(job, 1, status=-9))
         world.dispatcher.cancel(job)
         assert world.state(job)[0] == "CANCELLED"
-        await asyncio.sleep(0.1)
+        while any(thread.name == "checkpoints" for thread in set(threading.enumerate()) - before):
+            await asyncio.sleep(0.005)
         assert world.dispatcher.run(job) is None
         assert states(world, job)[-1] == "CANCELLED"
 
