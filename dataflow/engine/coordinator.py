@@ -319,7 +319,8 @@ class JobCoordinator:
     def _leaves(self, node: int, now: float) -> list[Command]:
         """The others have all that a node has begun: let it go, if they are still there."""
         if not others_have_stayed(self.nodes, node):
-            return self._begin_again(f"{self._names[node]} was drained, and meanwhile all others have died", node, now)
+            why = f"node {self._names[node]} was drained, and meanwhile all others have died"
+            return self._begin_again(why, node, now)
         if self.nodes[node].life is Life.ENDED:
             self.nodes.strike_off(node)
         return [CloseNodes((node,)), *self._dies(node, Life.LEFT, DRAINED, now, tell=True)]
