@@ -22,7 +22,7 @@ from operators.window import WindowState
 Outgoing = WindowState | KeptState
 
 _FIX = "it is started again and begins anew; larger mini-batches or a codec make less to be kept"
-_NOBODY = "the job goes on from its newest checkpoint, if it keeps some: see checkpoint_every"
+_NOBODY = "what was learnt is in the job's checkpoints only: see checkpoint_every and ako resume"
 
 
 class Talk(Operator):

@@ -374,7 +374,8 @@ class JobCoordinator:
         self._causes[node] = cause
         self._broken.forget(node)
         # Dropped before nodes hear of the death, which they could not make good while a change is prepared.
-        dropped = self.adjusting.lose(node, self._names[node])
+        there = self.nodes.those(Life.ALIVE, Life.ENDED)
+        dropped = self.adjusting.lose(node, self._names[node]) if there else []
         told = self._tell() if was_member or tell else []
         return [self._change(node, cause), *dropped, *told, *self._look_around(now)]
 
@@ -451,6 +452,8 @@ class JobCoordinator:
         if died := nobody_left(self.nodes, self._names, self._causes):
             return self._begin_again(*died, now)
         if found := shortage(self.nodes, self._names, self._causes, self._irreplaceable, now):
+            if self.state is JobState.DEPLOYING and self.started_s is not None:
+                return self._begin_again(*found, now)
             return self._go(Trigger.TOO_FEW_NODES, now, *found)
         if self.state is JobState.DEPLOYING:
             return self._begin(now) if self.nodes.epoch else self._found(now)
@@ -459,7 +462,13 @@ class JobCoordinator:
     # Beginning again
 
     def _begin_again(self, why: str, node: int, now: float) -> list[Command]:
-        """All nodes have died, `node` last: wait for nodes anew, and for which checkpoint they go on from."""
+        """Nobody is left who has what was learnt: wait for nodes anew, and for which checkpoint they go on from.
+
+        Args:
+            why: nobody is left, for people.
+            node: the one that died last.
+            now: seconds on the clock.
+        """
         if not self._goes_on or self.stopped_by or self.started_s is None:
             return self._go(Trigger.TOO_FEW_NODES, now, f"{why}; ako resume goes on from its newest checkpoint", node)
         self._died, self.looking = (why, node), True

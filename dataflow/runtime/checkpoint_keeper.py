@@ -87,10 +87,12 @@ class CheckpointKeeper:
             self._is_slow = bool(self._writing) and self._is_slow
 
     def _run(self) -> None:
-        store = self._make_store(lambda text: self._call(self._tell, text))
-        while (work := self._work.get()) is not None:
-            work(store)
-        self._call(self._done.set)
+        try:
+            store = self._make_store(lambda text: self._call(self._tell, text))
+            while (work := self._work.get()) is not None:
+                work(store)
+        finally:
+            self._call(self._done.set)
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
         if not self._loop.is_closed():

@@ -288,11 +288,24 @@ def newest_whole(folder: Folder, number: int | None = None) -> tuple[Manifest, l
 
 
 def leave_out_newer(folder: Folder, number: int) -> None:
-    """Remove checkpoints that are newer than the one that a job goes on from: it makes their like again."""
+    """Remove broken checkpoints that are newer than the one that a job goes on from: it makes their like again.
+
+    What cannot be read now stays: that may pass.
+    """
     for newer in numbers(folder):
-        if newer > number:
+        if newer > number and _is_broken(folder, newer):
             with suppress(OSError):
                 folder.remove(_name(newer), MANIFEST)
+
+
+def _is_broken(folder: Folder, number: int) -> bool:
+    """Whether a checkpoint is not what was written, or lacks something, and not only cannot be read."""
+    try:
+        verify(folder, number)
+    except CheckpointError as error:
+        cause = error.__cause__
+        return not isinstance(cause, OSError) or isinstance(cause, FileNotFoundError)
+    return False
 
 
 def contents(folder: Folder, number: int, file: str) -> Iterator[bytes]:

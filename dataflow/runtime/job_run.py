@@ -384,8 +384,9 @@ class JobRun:
     def _decide(self, event: co.Event, now: float) -> list[co.Command]:
         if isinstance(event, co.NodePrepared):
             self._nodes.note_prepared(event.node)
-        if isinstance(event, co.CheckpointFound) and event.number is not None and event.own:
-            self._nodes.go_on(Resume(job=self.id, number=event.number))
+        if isinstance(event, co.CheckpointFound) and event.number is not None:
+            own = Resume(job=self.id, number=event.number)
+            self._nodes.go_on(own if event.own else self.spec.resume or own)
         return self._coordinator.handle(event, now)
 
     def _do(self, command: co.Command) -> None:
@@ -447,9 +448,9 @@ class JobRun:
         for each in broken:
             self.warn(each)
         with self._store.transaction(durable=True):
-            if found.number is not None:
-                self._end_life()
             self.feed(found)
+            if not self.ended:
+                self._end_life()
         self._settle()
 
     def _end_life(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 from dataflow.clock import Clock
 from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Manifest, check_fits, resumption
@@ -85,9 +86,11 @@ async def look_again(store: Store, job: str, spec: JobSpec) -> tuple[CheckpointF
         manifest, broken = await asyncio.to_thread(newest_whole, folder)
         await asyncio.to_thread(leave_out_newer, folder, manifest.number)
     except (AkoError, OSError) as error:
-        if spec.resume is not None:
-            return CheckpointFound(spec.resume.number, own=False), []
-        return CheckpointFound(None, str(error)), []
+        if spec.resume is None:
+            return CheckpointFound(None, str(error)), []
+        with suppress(AkoError, OSError):
+            await asyncio.to_thread(leave_out_newer, checkpoints_of(store, job, spec), -1)
+        return CheckpointFound(spec.resume.number, own=False), [str(error)]
     return CheckpointFound(manifest.number), broken
 
 

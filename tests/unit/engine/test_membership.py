@@ -319,6 +319,34 @@ def test_what_is_watched_for_a_stop_rule_begins_again_with_the_job() -> None:
     assert co.StopNodes((0, 1), "patience") in tell(0.5)
 
 
+def test_job_whose_nodes_all_die_before_they_are_members_again_is_placed_once_more() -> None:
+    job = running(2, goes_on=True)
+    all_die(job, 20.0)
+    job.handle(co.CheckpointFound(700), 21.0)
+    job.handle(co.Placed(("n5", "n6")), 22.0)
+    for node in range(2):
+        job.handle(co.NodeLost(node, "its connection broke"), 23.0)
+    assert co.FindCheckpoint() in job.handle(co.Tick(), 34.0)
+    start_again(job, 40.0)
+    assert job.state is JobState.RUNNING
+
+
+def test_change_that_is_under_way_when_all_die_is_dropped() -> None:
+    job = running(2, goes_on=True, adjusted=(0, 1))
+    job.handle(co.AdjustAsked("operation", "star"), 15.0)
+    number = job.adjusting.newest
+    for stage in ("ready", "begun"):
+        for node in range(2):
+            said = OperatorReport("reconfigure.adjustments", {"adjustment": number, "stage": stage})
+            job.handle(co.NodeReport(node, said), 16.0)
+    commands = all_die(job, 20.0)
+    assert co.TellAdjustment(number, "dropped", "all nodes have died") in commands
+    assert not job.adjusting.under_way
+    start_again(job, 21.0)
+    job.handle(co.AdjustAsked("another", "chain"), 22.0)
+    assert job.adjusting.newest == number + 1
+
+
 def test_process_of_the_life_before_that_wakes_up_says_nothing_of_its_successor() -> None:
     job = running(2, goes_on=True)
     all_die(job, 20.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dataflow.engine.checkpoints import encode
+from dataflow.engine.checkpoints import Resumption, encode
 from dataflow.engine.events import Snapshot
 from dataflow.errors import CheckpointError
 from dataflow.plan.job import JobSpec, Resume
@@ -41,6 +41,24 @@ def running(world: World) -> tuple[str, list[AgentSession]]:
 async def until(world: World, job: str, state: str) -> None:
     while world.state(job)[0] != state:
         await asyncio.sleep(0.005)
+
+
+def die(world: World, sessions: list[AgentSession], job: str, number: int) -> None:
+    """End the processes of all nodes that were started so often before."""
+    for session in sessions:
+        ended = pb.ProcessExited(job=job, start=number, status=-9)
+        world.dispatcher.heard(session, pb.AgentMessage(exited=ended))
+
+
+async def goes_on_from(session: AgentSession, number: int) -> int:
+    """The checkpoint that a node is sent whose process was started so often before."""
+    deployed = False
+    while True:
+        message = await session.next()
+        assert message is not None
+        deployed |= message.deploy.start == number
+        if deployed and message.state.resumption_json:
+            return Resumption.model_validate_json(message.state.resumption_json).steps[0]
 
 
 async def until_kept(folder: LocalFolder, number: int) -> None:
@@ -148,6 +166,20 @@ def test_resumed_job_that_has_kept_nothing_itself_goes_on_from_where_it_did(tmp_
         for session in sessions:
             world.dispatcher.heard(session, exited(job, 2, status=-9))
         await until(world, job, "DEPLOYING")
+        assert await goes_on_from(sessions[0], 1) == NUMBER
+        start(world, sessions, job, 1)
+        folder = LocalFolder(world.store.checkpoints / job)
+        keep(world, job, 2 * NUMBER)
+        await until_kept(folder, 2 * NUMBER)
+        die(world, sessions, job, 1)
+        await until(world, job, "DEPLOYING")
+        assert await goes_on_from(sessions[0], 2) == 2 * NUMBER
+        start(world, sessions, job, 2)
+        (tmp_path / "checkpoints" / job / f"{2 * NUMBER:09d}" / "node-1.safetensors").write_bytes(b"broken")
+        die(world, sessions, job, 2)
+        await until(world, job, "DEPLOYING")
+        assert await goes_on_from(sessions[0], 3) == NUMBER
+        assert numbers(folder) == []
         reasons = [event.state.reason for event in world.store.events(job, 0) if event.state.state == "PENDING"]
         assert reasons[-1].endswith(f"it goes on from checkpoint {NUMBER}")
 
