@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dataflow.engine.adjusting import Adjusting, tells_of_change
 from dataflow.engine.arriving import open_places
+from dataflow.engine.beginning_again import START, BeginningAgain, origin_of
 from dataflow.engine.broken_links import BrokenLinks
 from dataflow.engine.coordination import (
     AdjustAsked,
@@ -50,36 +50,16 @@ from dataflow.engine.coordination import (
     Tick,
     Unplaced,
 )
+from dataflow.engine.deadlines import Deadlines
 from dataflow.engine.draining import DRAINED, count_from_now, leave_with, others_have_stayed
 from dataflow.engine.job_life import ENDED, TRANSITIONS, JobState, StoppedBy, Trigger
-from dataflow.engine.membership import RESTARTS, Life, Membership
+from dataflow.engine.membership import Life, Membership
 from dataflow.engine.shortage import nobody_left, shortage
 from dataflow.engine.stop_watch import StopWatch
 from dataflow.reports import OperatorReport
 
 if TYPE_CHECKING:
     from dataflow.plan.job import StopRules
-
-
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """How long the coordinator waits, in seconds.
-
-    Args:
-        preflight_s: from placing a job until every node is ready; from starting a node again until that is.
-        grace_s: from asking nodes to stop for a cancellation until they are killed.
-        drain_s: from asking nodes to stop for a stop rule until they are killed; the job is finished all the same.
-        blame_s: from a link that cannot be made until that is why the job cannot be deployed, unless a node has died.
-        judge_s: from the first broken link of a running job until the node with most of them is buried.
-        return_s: for so long a job that cannot go on without a lost node waits for it.
-    """
-
-    preflight_s: float = 120.0
-    grace_s: float = 2.0
-    drain_s: float = 60.0
-    blame_s: float = 1.0
-    judge_s: float = 0.25
-    return_s: float = 10.0
 
 
 class JobCoordinator:
@@ -103,9 +83,9 @@ class JobCoordinator:
         state: where the job is.
         stopped_by: the first stop rule that held, or cancel; empty before.
         started_s: when it began to run, the first time, on the clock of `now`; None before.
-        looking: its nodes have died, and it is being looked for the checkpoint that it goes on from.
         nodes: what has become of its nodes.
         adjusting: how far changes of it are that were asked for while it runs.
+        again: what it begins again from once all its nodes have died.
     """
 
     def __init__(
@@ -129,10 +109,7 @@ class JobCoordinator:
         self.started_s: float | None = None
         self._fresh = partial(Membership, nodes, needed, min_nodes, rng or random.Random(0), vacant)
         self.nodes = self._fresh()
-        self.looking = False
-        self._goes_on, self._died = goes_on, ("", 0)
-        self._from: CheckpointFound | None = None
-        self._begun_again = 0
+        self.again = BeginningAgain(allowed=goes_on)
         self._rules, self._watch = rules, StopWatch(rules)
         self._deadlines = deadlines or Deadlines()
         self._names = [f"node-{index}" for index in range(nodes)]
@@ -183,7 +160,7 @@ class JobCoordinator:
         return take(self, event, now)
 
     def _on_placed(self, names: tuple[str, ...], now: float) -> list[Command]:
-        if self.looking:
+        if self.again.looking:
             return []
         self._names = list(names)
         return self._go(Trigger.PLACED, now)
@@ -219,7 +196,14 @@ class JobCoordinator:
     def _begin(self, now: float) -> list[Command]:
         """Begin to run once all members are ready."""
         members = self.nodes.those(Life.ALIVE)
-        return self._go(Trigger.ALL_READY, now) if members and self._ready.issuperset(members) else []
+        if not members or not self._ready.issuperset(members):
+            return []
+        if self.again.allowed and all(self.nodes[node].incarnation for node in members):
+            # Each would wait to be lent a model: no node is left that was to begin with one.
+            last, cause = list(self._causes.items())[-1]
+            why = f"all nodes that it had at first have died, the last of them node {self._names[last]}: {cause}"
+            return self._begin_again(why, last, now)
+        return self._go(Trigger.ALL_READY, now)
 
     def _on_ready(self, node: int, now: float) -> list[Command]:
         each = self.nodes[node]
@@ -256,9 +240,11 @@ class JobCoordinator:
             return self._leaves(node, now)
         each.life = Life.ENDED
         commands = self.adjusting.drop(f"{self._names[node]} is through")
-        for other in self._unheard(epoch):
-            if self._spare(other):
-                # Nobody is left to lend it a model: it would train alone.
+        unheard = self._unheard(epoch)
+        nobody_lends = set(self.nodes.those(Life.ALIVE)).issubset(unheard)
+        for other in unheard:
+            if nobody_lends or self._spare(other):
+                # It would wait to be lent a model; if it is needed it is started again, and finds that all is done.
                 commands += [KillNodes((other,)), *self._dies(other, Life.DYING, "the job is ending", now)]
         if self.state is JobState.RUNNING and self._unheard(epoch):
             # Whoever has joined since would wait for its streams' ends.
@@ -469,24 +455,28 @@ class JobCoordinator:
             node: the one that died last.
             now: seconds on the clock.
         """
-        if not self._goes_on or self.stopped_by or self.started_s is None:
+        if not self.again.allowed or self.stopped_by:
             return self._go(Trigger.TOO_FEW_NODES, now, f"{why}; ako resume goes on from its newest checkpoint", node)
-        self._died, self.looking = (why, node), True
-        return self._go(Trigger.ALL_DIED, now, why)
+        self.again.lose(why, node, learnt=self.started_s is not None)
+        return self._go(Trigger.ALL_DIED, now, why) if self.again.looking else self._go_on(START, now)
 
     def _on_checkpoint(self, event: CheckpointFound, now: float) -> list[Command]:
-        """Go on from a checkpoint, unless it is one from which the job never comes to another."""
-        if not self.looking:
+        if not self.again.looking:
             return []
-        self.looking, (why, node) = False, self._died
+        self.again.looking = False
         if event.number is None:
-            return self._go(Trigger.TOO_FEW_NODES, now, f"{why}; {event.why}", node)
-        self._begun_again = self._begun_again + 1 if event == self._from else 1
-        self._from = event
-        if self._begun_again > RESTARTS:
-            tried = f"it has gone on {RESTARTS} times from checkpoint {event.number}, and come to no other"
-            return self._go(Trigger.TOO_FEW_NODES, now, f"{why}; {tried}", node)
-        return [ChangeState(self.state, f"{why}; it goes on from checkpoint {event.number}")]
+            return self._go(Trigger.TOO_FEW_NODES, now, f"{self.again.why}; {event.why}", self.again.node)
+        return self._go_on(origin_of(event), now)
+
+    def _go_on(self, origin: str, now: float) -> list[Command]:
+        """Wait for nodes that go on from there, unless that was tried too often."""
+        why = self.again.why
+        if objection := self.again.objection(origin):
+            return self._go(Trigger.TOO_FEW_NODES, now, f"{why}; {objection}", self.again.node)
+        told = f"{why}; it goes on {origin}"
+        if self.state is JobState.PENDING:
+            return [ChangeState(self.state, told)]
+        return self._go(Trigger.ALL_DIED, now, told)
 
     # Ending
 
@@ -554,7 +544,9 @@ class JobCoordinator:
         commands: list[Command] = [] if target in ENDED else [ChangeState(target, reason)]
         match target:
             case JobState.PENDING if source in _GOING_ON:
-                commands += [KillNodes(self._all), FindCheckpoint()]
+                commands.append(KillNodes(self._all))
+                if self.again.looking:
+                    commands.append(FindCheckpoint())
                 commands += self.adjusting.give_up("all nodes have died")
                 self.nodes, self._broken, self._watch = self._fresh(), BrokenLinks(), StopWatch(self._rules)
                 self._ready.clear()

@@ -225,9 +225,13 @@ class CheckpointStore:
 def numbers(folder: Folder) -> list[int]:
     """Numbers of the checkpoints in a folder, whole or not, newest first; none if it cannot be read."""
     try:
-        return sorted((int(name) for name in folder.folders() if name.isdecimal()), reverse=True)
+        return _numbers(folder)
     except OSError:
         return []
+
+
+def _numbers(folder: Folder) -> list[int]:
+    return sorted((int(name) for name in folder.folders() if name.isdecimal()), reverse=True)
 
 
 def load_manifest(folder: Folder, number: int) -> Manifest:
@@ -265,6 +269,52 @@ def verify(folder: Folder, number: int) -> Manifest:
     return manifest
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was found in a folder of checkpoints, from the newest on to the first whole one.
+
+    Attributes:
+        manifest: the newest whole one's; None if there is none.
+        left_out: what is wrong with those that are newer, by number.
+        unlisted: why it cannot be listed which there are; None if it can.
+    """
+
+    manifest: Manifest | None
+    left_out: Mapping[int, CheckpointError]
+    unlisted: OSError | None = None
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether something could not be read: a later search may find more."""
+        return self.unlisted is not None or any(map(_may_pass, self.left_out.values()))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was left out and why, for people."""
+        unlisted = [] if self.unlisted is None else [f"the folder cannot be read: {self.unlisted}"]
+        return [*unlisted, *(f"checkpoint {number} is left out: {error}" for number, error in self.left_out.items())]
+
+
+def search(folder: Folder, number: int | None = None) -> Search:
+    """Find the newest checkpoint that can be used.
+
+    Args:
+        folder: where checkpoints are.
+        number: the one that it must be; any if None.
+    """
+    left_out: dict[int, CheckpointError] = {}
+    try:
+        found = _numbers(folder) if number is None else [number]
+    except OSError as error:
+        return Search(None, {}, error)
+    for each in found:
+        try:
+            return Search(verify(folder, each), left_out)
+        except CheckpointError as error:
+            left_out[each] = error
+    return Search(None, left_out)
+
+
 def newest_whole(folder: Folder, number: int | None = None) -> tuple[Manifest, list[str]]:
     """The newest checkpoint that can be used, and what is wrong with the newer ones.
 
@@ -275,37 +325,31 @@ def newest_whole(folder: Folder, number: int | None = None) -> tuple[Manifest, l
     Raises:
         CheckpointError: there is none.
     """
-    broken: list[str] = []
-    for each in numbers(folder) if number is None else [number]:
-        try:
-            return verify(folder, each), broken
-        except CheckpointError as error:
-            broken.append(f"checkpoint {each} is left out: {error}")
+    found = search(folder, number)
+    if found.manifest is not None:
+        return found.manifest, found.warnings
+    raise none_whole(folder, found, number)
+
+
+def none_whole(folder: Folder, found: Search, number: int | None = None) -> CheckpointError:
+    """What to tell people after a search in vain."""
     known = ", ".join(str(each) for each in numbers(folder))
     fix = f"name one that is there: {known}" if number is not None and known else "see checkpoint_every"
     what = "there is no whole checkpoint" + (f" {number}" if number is not None else "")
-    raise CheckpointError("; ".join([what, *broken]), where=folder.place, fix=fix)
+    return CheckpointError("; ".join([what, *found.warnings]), where=folder.place, fix=fix)
 
 
-def leave_out_newer(folder: Folder, number: int) -> None:
-    """Remove broken checkpoints that are newer than the one that a job goes on from: it makes their like again.
-
-    What cannot be read now stays: that may pass.
-    """
-    for newer in numbers(folder):
-        if newer > number and _is_broken(folder, newer):
+def remove_broken(folder: Folder, found: Search) -> None:
+    """Remove the broken ones of those left out, whose like is made again; what cannot be read now stays."""
+    for number, error in found.left_out.items():
+        if not _may_pass(error):
             with suppress(OSError):
-                folder.remove(_name(newer), MANIFEST)
+                folder.remove(_name(number), MANIFEST)
 
 
-def _is_broken(folder: Folder, number: int) -> bool:
-    """Whether a checkpoint is not what was written, or lacks something, and not only cannot be read."""
-    try:
-        verify(folder, number)
-    except CheckpointError as error:
-        cause = error.__cause__
-        return not isinstance(cause, OSError) or isinstance(cause, FileNotFoundError)
-    return False
+def _may_pass(error: CheckpointError) -> bool:
+    """Whether a checkpoint could not be read, and is not known to be broken."""
+    return isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError)
 
 
 def contents(folder: Folder, number: int, file: str) -> Iterator[bytes]:

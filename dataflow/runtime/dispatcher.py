@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from dataflow.clock import Clock
 from dataflow.engine import coordination as co
 from dataflow.engine.adjusting import tells_of_change
-from dataflow.engine.coordinator import Deadlines
+from dataflow.engine.deadlines import Deadlines
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.scheduling import Waiting, place_jobs
 from dataflow.errors import ConfigError, MasterError, WireError

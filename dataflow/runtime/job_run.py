@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataflow.clock import Clock
 from dataflow.engine import coordination as co
 from dataflow.engine.arriving import open_places
-from dataflow.engine.coordinator import Deadlines, JobCoordinator
+from dataflow.engine.coordinator import JobCoordinator
+from dataflow.engine.deadlines import Deadlines
 from dataflow.engine.draining import objection
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.membership import BURIED, Life
@@ -111,7 +112,7 @@ class JobRun:
     @property
     def placeable(self) -> bool:
         """Whether it can be given nodes: not while it is being looked for the checkpoint that they go on from."""
-        return self.waiting and not self._coordinator.looking
+        return self.waiting and not self._coordinator.again.looking
 
     @property
     def ended(self) -> bool:
@@ -186,7 +187,7 @@ class JobRun:
             for command in self._decide(event_from_text(text), now_s):
                 if not isinstance(command, _TOLD):
                     self._do(command)
-        if self._coordinator.looking:
+        if self._coordinator.again.looking:
             self._look_for_checkpoint()
 
     def away(self) -> dict[int, str]:

@@ -17,7 +17,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 
 from dataflow.clock import Clock, SystemClock
-from dataflow.engine.coordinator import Deadlines
+from dataflow.engine.deadlines import Deadlines
 from dataflow.errors import AkoError, MasterError
 from dataflow.runtime import descriptors
 from dataflow.runtime.auth import AUTHORITY_FILE, Role, check_host, is_loopback, make_tokens, permits

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 
 from dataflow.clock import Clock
 from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Manifest, check_fits, resumption
@@ -17,9 +16,11 @@ from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_store import (
     CheckpointStore,
     contents,
-    leave_out_newer,
     load_manifest,
     newest_whole,
+    none_whole,
+    remove_broken,
+    search,
 )
 from dataflow.runtime.folders import Folder, open_folder
 from dataflow.runtime.store import Store
@@ -27,6 +28,9 @@ from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import CHUNK_NBYTES
 from dataflow.state import StateKind
 from dataflow.transport.generated import control_pb2 as pb
+
+_LOOKS, _LOOK_S = 30, 1.0
+"""So often, and so many seconds apart, it is looked again for checkpoints that cannot be read."""
 
 
 def checkpoints_of(store: Store, job: str, spec: JobSpec) -> Folder:
@@ -79,19 +83,24 @@ async def choose(store: Store, spec: JobSpec, bundle: Bundle) -> tuple[JobSpec, 
 async def look_again(store: Store, job: str, spec: JobSpec) -> tuple[CheckpointFound, list[str]]:
     """Which checkpoint a job goes on from whose nodes have all died, and what is wrong with the newer ones.
 
-    These are removed: it makes their like again. If it has kept none, it is the one that it was resumed from itself.
+    Broken ones are removed: it makes their like again. What cannot be read is waited for, for half a minute: the
+    machines may just have come back. If the job has kept none, it is the one that it was resumed from itself.
     """
     try:
         folder = checkpoints_of(store, job, spec)
-        manifest, broken = await asyncio.to_thread(newest_whole, folder)
-        await asyncio.to_thread(leave_out_newer, folder, manifest.number)
-    except (AkoError, OSError) as error:
-        if spec.resume is None:
-            return CheckpointFound(None, str(error)), []
-        with suppress(AkoError, OSError):
-            await asyncio.to_thread(leave_out_newer, checkpoints_of(store, job, spec), -1)
-        return CheckpointFound(spec.resume.number, own=False), [str(error)]
-    return CheckpointFound(manifest.number), broken
+    except AkoError as error:
+        return CheckpointFound(None, str(error)), []
+    for _ in range(_LOOKS):
+        found = await asyncio.to_thread(search, folder)
+        if not found.may_pass:
+            break
+        await asyncio.sleep(_LOOK_S)
+    await asyncio.to_thread(remove_broken, folder, found)
+    if found.manifest is not None:
+        return CheckpointFound(found.manifest.number), found.warnings
+    if spec.resume is not None:
+        return CheckpointFound(spec.resume.number, own=False), found.warnings
+    return CheckpointFound(None, str(none_whole(folder, found))), []
 
 
 def goes_on_from(

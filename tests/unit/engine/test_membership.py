@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
+from coordinating import KILLED, ended, members, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.engine import coordination as co
 from dataflow.engine.coordinator import JobCoordinator
 from dataflow.engine.job_life import ENDED, JobState
-from dataflow.engine.membership import BURIED, Changes, Life, Members, changes
+from dataflow.engine.membership import BURIED, Changes, Life, changes
 from dataflow.plan.job import StopRules
-from dataflow.reports import NodeStatistics, OperatorReport
-
-KILLED = "its job process ended by SIGKILL"
-
-
-class Middle(random.Random):
-    """Draws what lies in the middle."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return (a + b) / 2
-
-
-def running(nodes: int = 3, rules: StopRules | None = None, **options: Any) -> JobCoordinator:
-    """A job that began to run at second 10."""
-    job = JobCoordinator(nodes, rules or StopRules(), rng=Middle(), **options)
-    job.handle(co.Placed(tuple(f"n{node}" for node in range(nodes))), 9.0)
-    for node in range(nodes):
-        job.handle(co.NodePrepared(node, f"host:{node}"), 9.0)
-    for node in range(nodes):
-        job.handle(co.NodeReady(node), 10.0)
-    assert job.state is JobState.RUNNING
-    return job
-
-
-def members(epoch: int, incarnations: dict[int, int], *ended: int) -> Members:
-    addresses = {node: f"host:{node + 10 * times}" for node, times in incarnations.items() if node not in ended}
-    return Members(epoch, incarnations, addresses)
-
-
-def ended(node: int, epoch: int | None = None) -> co.NodeEnded:
-    return co.NodeEnded(node, NodeStatistics(node), epoch)
 
 
 def test_to_a_node_that_begins_who_has_ended_never_joins_whatever_its_incarnation() -> None:
@@ -249,141 +218,6 @@ def test_job_whose_nodes_are_all_dead_fails_at_once_as_what_it_learnt_is_gone() 
     )
 
 
-ALL_DIED = f"all its nodes have died, the last of them node n1: {KILLED}"
-
-
-def all_die(job: JobCoordinator, now: float) -> list[co.Command]:
-    job.handle(co.NodeLost(0, "its connection broke"), now)
-    return job.handle(co.NodeExited(1, KILLED), now)
-
-
-def start_again(job: JobCoordinator, now: float, number: int = 700) -> list[co.Command]:
-    """Find a checkpoint, and bring the job to where it runs."""
-    job.handle(co.CheckpointFound(number), now)
-    job.handle(co.Placed(("n5", "n6")), now)
-    for node in range(2):
-        job.handle(co.NodePrepared(node, f"host:{node}"), now)
-    job.handle(co.NodeReady(0), now)
-    return job.handle(co.NodeReady(1), now)
-
-
-def test_job_whose_nodes_are_all_dead_is_placed_again_from_its_newest_checkpoint() -> None:
-    job = running(2, StopRules(time_s=100), goes_on=True)
-    commands = all_die(job, 20.0)
-    assert commands[1:] == [co.ChangeState(JobState.PENDING, ALL_DIED), co.KillNodes((0, 1)), co.FindCheckpoint()]
-    assert job.looking
-    for late in (co.NodeBack(0), co.NodeExited(0, KILLED), co.NodeFailed(1, "broken"), co.Tick()):
-        assert job.handle(late, 21.0) == []
-    (told,) = job.handle(co.CheckpointFound(700), 22.0)
-    assert told == co.ChangeState(JobState.PENDING, f"{ALL_DIED}; it goes on from checkpoint 700")
-    assert not job.looking
-    placed = job.handle(co.Placed(("n5", "n6")), 23.0)
-    assert placed[:3] == [co.ChangeState(JobState.DEPLOYING), co.Deploy(0), co.Deploy(1)]
-    job.handle(co.NodePrepared(0, "host:0"), 24.0)
-    founded = job.handle(co.NodePrepared(1, "host:1"), 24.0)
-    whole = Members(1, {0: 0, 1: 0}, {0: "host:0", 1: "host:1"})
-    assert [each for each in founded if isinstance(each, co.Connect)] == [co.Connect(0, whole), co.Connect(1, whole)]
-    assert co.ChangeNode(1, Life.ALIVE, 0, 1) in founded
-    job.handle(co.NodeReady(0), 25.0)
-    begun = job.handle(co.NodeReady(1), 25.0)
-    assert co.Start(0) in begun
-    assert job.started_s == 10.0
-    assert begun[-1] == co.SetTimer(110.0)  # the time that it may run counts from its first start
-
-
-def test_job_that_comes_to_no_other_checkpoint_before_all_its_nodes_die_fails_at_last() -> None:
-    job = running(2, goes_on=True)
-    for life in range(6):  # the checkpoints of 3 lives, and then the last of them 3 times more
-        all_die(job, 20.0 + 1000 * life)
-        start_again(job, 20.0 + 1000 * life, 700 + min(life, 3))
-        assert job.state is JobState.RUNNING
-    all_die(job, 9000.0)
-    finish = job.handle(co.CheckpointFound(703), 9000.0)[-1]
-    why = f"{ALL_DIED.replace('n1', 'n6')}; it has gone on 3 times from checkpoint 703, and come to no other"
-    assert finish == co.Finish(JobState.FAILED, why, "", 1)
-
-
-def test_what_is_watched_for_a_stop_rule_begins_again_with_the_job() -> None:
-    rules = StopRules(report="validate.results", metric="accuracy", patience=3)
-    job = running(2, rules, goes_on=True)
-
-    def tell(accuracy: float) -> list[co.Command]:
-        return job.handle(co.NodeReport(0, OperatorReport("validate.results", {"accuracy": accuracy})), 15.0)
-
-    for accuracy in (0.1, 0.5, 0.5):
-        assert tell(accuracy) == []
-    all_die(job, 20.0)
-    start_again(job, 21.0)
-    for accuracy in (0.5, 0.5, 0.5):
-        assert tell(accuracy) == []
-    assert co.StopNodes((0, 1), "patience") in tell(0.5)
-
-
-def test_job_whose_nodes_all_die_before_they_are_members_again_is_placed_once_more() -> None:
-    job = running(2, goes_on=True)
-    all_die(job, 20.0)
-    job.handle(co.CheckpointFound(700), 21.0)
-    job.handle(co.Placed(("n5", "n6")), 22.0)
-    for node in range(2):
-        job.handle(co.NodeLost(node, "its connection broke"), 23.0)
-    assert co.FindCheckpoint() in job.handle(co.Tick(), 34.0)
-    start_again(job, 40.0)
-    assert job.state is JobState.RUNNING
-
-
-def test_change_that_is_under_way_when_all_die_is_dropped() -> None:
-    job = running(2, goes_on=True, adjusted=(0, 1))
-    job.handle(co.AdjustAsked("operation", "star"), 15.0)
-    number = job.adjusting.newest
-    for stage in ("ready", "begun"):
-        for node in range(2):
-            said = OperatorReport("reconfigure.adjustments", {"adjustment": number, "stage": stage})
-            job.handle(co.NodeReport(node, said), 16.0)
-    commands = all_die(job, 20.0)
-    assert co.TellAdjustment(number, "dropped", "all nodes have died") in commands
-    assert not job.adjusting.under_way
-    start_again(job, 21.0)
-    job.handle(co.AdjustAsked("another", "chain"), 22.0)
-    assert job.adjusting.newest == number + 1
-
-
-def test_process_of_the_life_before_that_wakes_up_says_nothing_of_its_successor() -> None:
-    job = running(2, goes_on=True)
-    all_die(job, 20.0)
-    assert job.handle(co.NodePaused(1, 4), 21.0) == []
-    start_again(job, 22.0)
-    assert job.nodes[1].paused == 0
-
-
-def test_job_whose_last_node_leaves_while_the_others_have_died_begins_again() -> None:
-    job = running(2, goes_on=True)
-    job.handle(co.DrainAsked(0), 15.0)
-    job.handle(co.NodeExited(1, KILLED), 16.0)
-    commands = job.handle(ended(0), 17.0)
-    assert co.FindCheckpoint() in commands
-    assert job.state is JobState.PENDING
-
-
-def test_job_without_a_checkpoint_fails_once_all_have_died_and_says_why() -> None:
-    job = running(2, goes_on=True)
-    all_die(job, 20.0)
-    finish = job.handle(co.CheckpointFound(None, "there is no whole checkpoint"), 21.0)[-1]
-    assert finish == co.Finish(JobState.FAILED, f"{ALL_DIED}; there is no whole checkpoint", "", 1)
-
-
-def test_job_is_cancelled_while_its_checkpoint_is_looked_for() -> None:
-    job = running(2, goes_on=True)
-    all_die(job, 20.0)
-    assert job.handle(co.CancelAsked(), 21.0)[-1] == co.Finish(JobState.CANCELLED, "cancelled", "cancel")
-    assert job.handle(co.CheckpointFound(700), 22.0) == []
-
-
-def test_job_that_is_stopping_does_not_begin_again_when_all_die() -> None:
-    job = running(2, StopRules(time_s=5), goes_on=True)
-    job.handle(co.Tick(), 15.0)
-    assert isinstance(all_die(job, 16.0)[-1], co.Finish)
-
-
 @pytest.mark.parametrize(
     ("broken", "buried"),
     [([(0, 1)], [1]), ([(1, 0), (0, 1)], [1]), ([(0, 1), (0, 2)], [0]), ([(2, 0), (1, 3)], [3, 2])],
@@ -538,6 +372,19 @@ def test_node_that_ended_before_it_heard_of_a_joiner_is_no_member_for_it() -> No
     ]
     assert job.handle(ended(2, epoch=4), 23.0) == []
     assert job.handle(ended(1, epoch=4), 24.0)[-1] == co.Finish(JobState.FINISHED, "", "epochs")
+
+
+def test_joiner_that_is_needed_is_started_again_when_the_last_that_ended_had_not_heard_of_it() -> None:
+    job = running(2, min_nodes=2)
+    job.handle(co.NodeExited(1, KILLED), 20.0)
+    job.handle(co.Tick(), 21.0)
+    job.handle(co.NodePrepared(1, "host:11"), 22.0)
+    commands = job.handle(ended(0, epoch=2), 22.0)
+    assert commands[:2] == [co.KillNodes((1,)), co.ChangeNode(1, Life.DYING, 1, 4, "the job is ending")]
+    job.handle(co.NodeExited(1, KILLED), 22.1)
+    assert co.Deploy(1, 2) in job.handle(co.Tick(), 25.0)
+    job.handle(co.NodePrepared(1, "host:21"), 26.0)
+    assert job.handle(ended(1, epoch=5), 27.0)[-1] == co.Finish(JobState.FINISHED, "", "epochs")
 
 
 def test_restarted_node_that_takes_too_long_is_killed() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from dataflow.engine import coordination as co
-from dataflow.engine.coordinator import Deadlines
+from dataflow.engine.deadlines import Deadlines
 from dataflow.graph.logical import LogicalGraph
 from dataflow.message import Tick
 from dataflow.operators_api import Emissions, EndOfData, Operator
@@ -72,8 +72,9 @@ class World:
         spec = JobSpec(name="job", graph=graph, nodes=nodes, stop=stop, min_nodes=min_nodes, max_nodes=max_nodes)
         return self.dispatcher.submit(operation, spec.model_dump_json().encode(), EMPTY)
 
-    def say(self, session: AgentSession, job: str, **message: object) -> None:
-        said = pb.FromProcess(job=job, message=pb.ProcessMessage(**message))  # type: ignore[arg-type]
+    def say(self, session: AgentSession, job: str, start: int = 0, **message: object) -> None:
+        """Have the process of a job that is the agent's of this number say something."""
+        said = pb.FromProcess(job=job, start=start, message=pb.ProcessMessage(**message))  # type: ignore[arg-type]
         self.dispatcher.heard(session, pb.AgentMessage(from_process=said))
 
     def wait(self, job: str, seconds: float) -> None:
@@ -109,10 +110,10 @@ async def heard(session: AgentSession) -> tuple[str | None, str]:
 
 def start(world: World, sessions: Sequence[AgentSession], job: str, number: int = 0) -> None:
     """Have all nodes of a job run, whose processes are those of this number."""
-    for step in ({"prepared": pb.Prepared(address="127.0.0.1:1")}, {"ready": pb.Ready()}):
-        for session in sessions:
-            said = pb.FromProcess(job=job, start=number, message=pb.ProcessMessage(**step))  # type: ignore[arg-type]
-            world.dispatcher.heard(session, pb.AgentMessage(from_process=said))
+    for session in sessions:
+        world.say(session, job, number, prepared=pb.Prepared(address="127.0.0.1:1"))
+    for session in sessions:
+        world.say(session, job, number, ready=pb.Ready())
 
 
 def on(world: World) -> dict[str, str]:
@@ -140,8 +141,5 @@ def two_running(world: World) -> tuple[str, AgentSession]:
     """A job that runs on nodes a and b, and the agent of the latter."""
     sessions = [world.attach("a", "x"), world.attach("b", "y")]
     job = world.submit("one", nodes=2)
-    for session in sessions:
-        world.say(session, job, prepared=pb.Prepared(address="127.0.0.1:1"))
-    for session in sessions:
-        world.say(session, job, ready=pb.Ready())
+    start(world, sessions, job)
     return job, sessions[1]

@@ -17,10 +17,11 @@ from dataflow.errors import CheckpointError, ConfigError
 from dataflow.runtime.checkpoint_store import (
     MANIFEST,
     CheckpointStore,
-    leave_out_newer,
     load_manifest,
     newest_whole,
     numbers,
+    remove_broken,
+    search,
     verify,
 )
 from dataflow.runtime.folders import Disk, Folder, LocalFolder, RemoteFolder, open_folder
@@ -393,8 +394,7 @@ def test_lost_file_is_caught_and_nothing_whole_says_why(tmp_path: Path) -> None:
 def test_store_that_goes_on_from_an_older_checkpoint_makes_the_newer_ones_again(tmp_path: Path) -> None:
     folder = written(tmp_path)
     (tmp_path / "job" / "000000020" / "node-1.safetensors").write_bytes(b"broken")
-    found, _ = newest_whole(folder)
-    leave_out_newer(folder, found.number)
+    remove_broken(folder, search(folder))
     assert numbers(folder) == [10]
     again = store(folder, [])
     write(again, 20, 4096)

@@ -18,13 +18,7 @@ from dataflow.runtime.checkpoint_store import newest_whole
 from dataflow.runtime.dispatcher import PAST_S
 from dataflow.runtime.folders import LocalFolder
 from dataflow.transport.generated import control_pb2 as pb
-from tests.unit.runtime.dispatching import (
-    EMPTY,
-    World,
-    heard,
-    held,
-    play,
-)
+from tests.unit.runtime.dispatching import EMPTY, World, heard, held, play, start
 
 
 def test_job_is_placed_deployed_started_and_its_node_is_free_again_when_the_process_is_gone(tmp_path: Path) -> None:
@@ -109,12 +103,12 @@ def test_process_that_ends_again_and_again_fails_its_job_and_says_how_and_whose_
             lines = pb.LogLines(job=job, lines=[pb.LogLine(text=f"{session.name} {number}") for number in range(60)])
             world.dispatcher.heard(session, pb.AgentMessage(log_lines=lines))
         exited.job = job
-        for start in range(4):
+        for number in range(4):
             assert world.state(job)[0] == "DEPLOYING"
-            exited.start = start
+            exited.start = number
             world.dispatcher.heard(right, pb.AgentMessage(exited=exited))
             world.dispatcher.heard(right, pb.AgentMessage(exited=exited))  # told twice, it counts once
-            if start < 3:
+            if number < 3:
                 assert world.change(job, 1)[2].startswith(reason)
                 world.wait(job, 10.0)
         state, why = world.state(job)
@@ -144,10 +138,7 @@ def test_process_that_has_to_begin_anew_is_started_again_and_its_job_goes_on(tmp
     async def scene(world: World) -> None:
         left, right = world.attach("a"), world.attach("b")
         job = world.submit("one", nodes=2)
-        for session, address in ((left, "127.0.0.1:1"), (right, "127.0.0.1:2")):
-            world.say(session, job, prepared=pb.Prepared(address=address))
-        for session in (left, right):
-            world.say(session, job, ready=pb.Ready())
+        start(world, (left, right), job)
         world.say(right, job, failed=pb.Failed(text="it is too late", anew=True))
         world.dispatcher.heard(right, pb.AgentMessage(exited=pb.ProcessExited(job=job, status=-9)))
         assert world.state(job)[0] == "RUNNING"
@@ -163,14 +154,10 @@ def test_first_checkpoint_is_whole_without_a_node_that_catches_up(tmp_path: Path
     async def scene(world: World) -> None:
         left, right = world.attach("a", "life a"), world.attach("b", "life b")
         job = world.submit("one", nodes=2)
-        for session, address in ((left, "127.0.0.1:1"), (right, "127.0.0.1:2")):
-            world.say(session, job, prepared=pb.Prepared(address=address))
-        for session in (left, right):
-            world.say(session, job, ready=pb.Ready())
+        start(world, (left, right), job)
         world.dispatcher.heard(right, pb.AgentMessage(exited=pb.ProcessExited(job=job, status=-9)))
         world.wait(job, 5.0)
-        said = pb.ProcessMessage(prepared=pb.Prepared(address="127.0.0.1:3"))
-        world.dispatcher.heard(right, pb.AgentMessage(from_process=pb.FromProcess(job=job, start=1, message=said)))
+        world.say(right, job, 1, prepared=pb.Prepared(address="127.0.0.1:3"))
         assert world.change(job, 1)[:2] == ("alive", 1)
         run = world.dispatcher.run(job)
         assert run is not None

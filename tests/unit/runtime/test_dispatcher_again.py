@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from dataflow.engine.checkpoints import Resumption, encode
 from dataflow.engine.events import Snapshot
 from dataflow.errors import CheckpointError
 from dataflow.plan.job import JobSpec, Resume
+from dataflow.runtime import resuming
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.checkpoint_store import newest_whole, numbers
 from dataflow.runtime.folders import LocalFolder
@@ -72,6 +75,12 @@ async def until_kept(folder: LocalFolder, number: int) -> None:
 
 def states(world: World, job: str) -> list[str]:
     return [event.state.state for event in world.store.events(job, 0) if event.HasField("state")]
+
+
+def warnings(world: World, job: str) -> list[str]:
+    """What each warning of a job says first."""
+    texts = (event.warning.text for event in world.store.events(job, 0) if event.HasField("warning"))
+    return [text.partition(":")[0] for text in texts]
 
 
 def test_job_whose_nodes_have_all_died_is_deployed_again_from_what_was_kept_with_another_token(tmp_path: Path) -> None:
@@ -140,11 +149,40 @@ def test_checkpoint_that_is_broken_is_warned_of_and_made_again(tmp_path: Path) -
             world.dispatcher.heard(session, exited(job, 1, status=-9))
         await until(world, job, "DEPLOYING")
         assert numbers(folder) == [NUMBER]
-        warnings = [event.warning.text for event in world.store.events(job, 0) if event.HasField("warning")]
-        assert [text[: text.index(":")] for text in warnings] == [f"checkpoint {2 * NUMBER} is left out"]
+        assert warnings(world, job) == [f"checkpoint {2 * NUMBER} is left out"]
         start(world, sessions, job, 1)
         keep(world, job, 2 * NUMBER)
         await until_kept(folder, 2 * NUMBER)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("failures", [3, 1000])
+def test_checkpoint_that_cannot_be_read_is_waited_for_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    monkeypatch.setattr(resuming, "_LOOK_S", 0.001)
+    left, read = [failures], LocalFolder.read
+
+    def hardly(folder: LocalFolder, inner: str, file: str) -> Iterator[bytes]:
+        if int(inner) == 2 * NUMBER and left[0]:
+            left[0] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        return read(folder, inner, file)
+
+    async def scene(world: World) -> None:
+        job, sessions = running(world)
+        folder = LocalFolder(world.store.checkpoints / job)
+        for number in (NUMBER, 2 * NUMBER):
+            keep(world, job, number)
+            await until_kept(folder, number)
+        monkeypatch.setattr(LocalFolder, "read", hardly)
+        die(world, sessions, job, 0)
+        await until(world, job, "DEPLOYING")
+        passes = failures == 3
+        assert await goes_on_from(sessions[0], 1) == (2 * NUMBER if passes else NUMBER)
+        assert numbers(folder) == [2 * NUMBER, NUMBER]
+        assert warnings(world, job) == ([] if passes else [f"checkpoint {2 * NUMBER} is left out"])
 
     play(tmp_path, scene)
 
@@ -181,7 +219,7 @@ def test_resumed_job_that_has_kept_nothing_itself_goes_on_from_where_it_did(tmp_
         assert await goes_on_from(sessions[0], 3) == NUMBER
         assert numbers(folder) == []
         reasons = [event.state.reason for event in world.store.events(job, 0) if event.state.state == "PENDING"]
-        assert reasons[-1].endswith(f"it goes on from checkpoint {NUMBER}")
+        assert reasons[-1].endswith(f"it goes on from checkpoint {NUMBER} of the job that it was resumed from")
 
     play(tmp_path, scene)
 

@@ -6,22 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dataflow.engine.coordinator import Deadlines
+from dataflow.engine.deadlines import Deadlines
 from dataflow.errors import MasterError
 from dataflow.runtime.dispatcher import Dispatcher
 from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
-from tests.unit.runtime.dispatching import (
-    World,
-    exited,
-    heard,
-    held,
-    on,
-    play,
-    start,
-    told,
-    two_running,
-)
+from tests.unit.runtime.dispatching import World, exited, heard, held, on, play, start, told, two_running
 
 
 def test_drained_node_leaves_its_job_and_gets_no_more_before_its_agent_is_started_anew(tmp_path: Path) -> None:
@@ -173,9 +163,7 @@ def test_newcomer_whose_connection_breaks_while_it_prepares_has_another_try_once
         newcomer = world.attach("newcomer", "its life", [held(job, 1)], connection=1)
         assert [await heard(newcomer) for _ in range(2)] == [(job, "kill"), (job, "deploy")]
         world.dispatcher.heard(newcomer, pb.AgentMessage(exited=pb.ProcessExited(job=job, status=-9)))
-        prepared = pb.ProcessMessage(prepared=pb.Prepared(address="127.0.0.1:2"))
-        said = pb.FromProcess(job=job, start=1, message=prepared)
-        world.dispatcher.heard(newcomer, pb.AgentMessage(from_process=said))
+        world.say(newcomer, job, 1, prepared=pb.Prepared(address="127.0.0.1:2"))
         assert world.change(job, 1)[:2] == ("alive", 2)
 
     play(tmp_path, scene)
@@ -191,9 +179,7 @@ def test_node_whose_place_was_taken_while_it_was_away_is_free_once_its_process_i
         world.wait(job, 11.0)
         heir = world.attach("heir")
         assert on(world) == {"first": job, "heir": job}
-        prepared = pb.ProcessMessage(prepared=pb.Prepared(address="127.0.0.1:1"))
-        said = pb.FromProcess(job=job, start=1, message=prepared)
-        world.dispatcher.heard(heir, pb.AgentMessage(from_process=said))
+        world.say(heir, job, 1, prepared=pb.Prepared(address="127.0.0.1:1"))
         assert world.change(job, number)[:2] == ("alive", 1)
 
         away = world.attach("away", "its life", [held(job, number)], connection=2)

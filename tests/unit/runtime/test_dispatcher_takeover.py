@@ -10,22 +10,13 @@ from pathlib import Path
 import pytest
 
 from dataflow.engine import coordination as co
-from dataflow.engine.coordinator import Deadlines
+from dataflow.engine.deadlines import Deadlines
 from dataflow.errors import MasterError
 from dataflow.plan.job import StopRules
 from dataflow.runtime import dispatcher as dispatchers
 from dataflow.runtime.dispatcher import Dispatcher
 from dataflow.transport.generated import control_pb2 as pb
-from tests.unit.runtime.dispatching import (
-    World,
-    exited,
-    held,
-    on,
-    play,
-    start,
-    told,
-    two_running,
-)
+from tests.unit.runtime.dispatching import World, exited, held, on, play, start, told, two_running
 
 DEPLOYED, CONNECTED, STARTED = "deploy", "connect", "start"
 
@@ -226,10 +217,7 @@ def test_node_whose_agent_was_restarted_starts_again_and_one_that_stays_away_is_
     async def scene(world: World) -> None:
         sessions = [world.attach("a", "x"), world.attach("b", "y"), world.attach("c", "z")]
         job = world.submit("one", nodes=3)
-        for session in sessions:
-            world.say(session, job, prepared=pb.Prepared(address="127.0.0.1:1"))
-        for session in sessions:
-            world.say(session, job, ready=pb.Ready())
+        start(world, sessions, job)
         world.restart()
         again = world.attach("a", "another life")
         assert await told(again) == [(job, DEPLOYED)]
@@ -278,14 +266,7 @@ def test_of_several_deployments_of_a_job_that_an_agent_holds_the_newest_counts(t
         world.restart()
         right = world.attach("b", "y", [held(job, 1), held(job, 1, start=1)])
         assert await told(right) == []
-        world.dispatcher.heard(
-            right,
-            pb.AgentMessage(
-                from_process=pb.FromProcess(
-                    job=job, start=1, message=pb.ProcessMessage(prepared=pb.Prepared(address="127.0.0.1:2"))
-                )
-            ),
-        )
+        world.say(right, job, 1, prepared=pb.Prepared(address="127.0.0.1:2"))
         assert world.change(job, 1) == ("alive", 1, "")
 
     play(tmp_path, scene)
