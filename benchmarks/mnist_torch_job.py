@@ -13,23 +13,16 @@ from dataflow import LogicalGraph
 from operators.dnn import TorchSpec
 
 
-class ChannelsLast(nn.Module):
-    """Lays images out as PyTorch's convolutions are faster with."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The same images."""
-        return images.contiguous(memory_format=torch.channels_last)
-
-
 def paper() -> nn.Module:
     """Convolutions of 10, 20 and 100 filters, 200 neurons, initial weights uniform in +-1/sqrt(fan_in)."""
-    return nn.Sequential(
-        ChannelsLast(),
+    network = nn.Sequential(
         *(nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(20, 100, 4), nn.ReLU(), nn.Flatten()),
         *(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10)),
     )
+    # With the images' one channel it is the weights that decide how convolutions lay out what they compute.
+    return network.to(memory_format=torch.channels_last)
 
 
 class Config(ako.Config):

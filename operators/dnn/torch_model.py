@@ -4,6 +4,8 @@ Parameters that take a gradient are the weights; everything else in the module's
 parameters) is the statistics. Every workspace has a module of its own, into which a call loads both vectors, and puts
 the other buffers as the factory made them, so that nothing is left of one call when the next begins. Gradients are
 written straight to `out`; weights are copied on the way in if they are read-only, as snapshots are, else used in place.
+Vectors have every tensor in C order. Parameters that the factory lays out otherwise, as `module.to(memory_format=
+torch.channels_last)` does with the weights of convolutions, stay so, and are copied in and out.
 """
 
 from __future__ import annotations
@@ -161,8 +163,9 @@ class TorchModel:
             return 0.0, 0
         inputs = self._load(weights, statistics, images, workspace)
         gradients = torch.from_numpy(out).to(self.device).zero_()
-        for parameter, view in zip(workspace.parameters, self._cut(gradients), strict=True):
-            parameter.grad = view
+        parts = self._parts(gradients, workspace)
+        for parameter, part in parts:
+            parameter.grad = part if parameter.is_contiguous() else None
         workspace.module.train()
         classes = _tensor(labels).to(self.device)
         with ExitStack() as turn:
@@ -175,7 +178,9 @@ class TorchModel:
                 turn.close()
             with self._random.watched(Pass.BACKWARD):
                 total.backward(torch.full_like(total, scale))
-        for parameter in workspace.parameters:
+        for parameter, part in parts:
+            if parameter.grad is not None and not parameter.is_contiguous():
+                part.copy_(parameter.grad)
             parameter.grad = None
         if self.device.type != "cpu":
             torch.from_numpy(out).copy_(gradients)
@@ -255,10 +260,13 @@ class TorchModel:
         if workspace.spec is not self.spec and workspace.spec != self.spec:
             what = "the workspace belongs to another network: make one with this model's workspace()"
             raise ValueError(what)
-        for parameter, view in zip(workspace.parameters, self._cut(_tensor(weights).to(self.device)), strict=True):
-            parameter.data = view
+        for parameter, part in self._parts(_tensor(weights).to(self.device), workspace):
+            if parameter.is_contiguous():
+                parameter.data = part
+            else:
+                parameter.data.copy_(part)
         for (owner, attribute), statistic in zip(workspace.owners, self._statistics, strict=True):
-            tensor = statistic.read(statistics).to(self.device)
+            tensor = _laid_out(statistic.read(statistics).to(self.device), getattr(owner, attribute))
             # Put in place of the buffer, not copied into it, so that a buffer of the last graph is let go.
             if attribute in owner._buffers:
                 owner._buffers[attribute] = tensor
@@ -272,8 +280,17 @@ class TorchModel:
         for (owner, attribute), statistic in zip(owners, self._statistics, strict=True):
             statistic.write(getattr(owner, attribute), statistics)
 
-    def _cut(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        return [vector[start:stop].view(shape) for _, start, stop, shape in self.ranges]
+    def _parts(self, vector: torch.Tensor, workspace: TorchWorkspace) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
+        """Parameters with their views of a vector, which have their strides if those are another way to say C order.
+
+        So have parameters with an axis of one, whose strides PyTorch nevertheless takes for a wish.
+        """
+        parts = []
+        for parameter, (_, start, stop, shape) in zip(workspace.parameters, self.ranges, strict=True):
+            part = vector[start:stop]
+            alike = parameter.is_contiguous()
+            parts.append((parameter, part.as_strided(shape, parameter.stride()) if alike else part.view(shape)))
+        return parts
 
     def _logits(
         self, weights: Vector, images: npt.NDArray[np.float32], workspace: TorchWorkspace, statistics: Vector
@@ -311,6 +328,11 @@ def _explained(spec: TorchSpec, images: int) -> Iterator[None]:
         what = f"the module of {spec.factory} cannot be trained on a shard of one image: {error}"
         fix = "choose batch so that shards have two images or more, in an epoch's last mini-batch too; or use GroupNorm"
         raise ConfigError(what, fix=fix) from error
+
+
+def _laid_out(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The tensor, in C order, with the layout of another of its shape."""
+    return tensor if like.is_contiguous() else torch.empty_like(like).copy_(tensor)
 
 
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:

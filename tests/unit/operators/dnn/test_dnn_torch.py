@@ -106,6 +106,27 @@ def test_torch_gradient_and_statistics_equal_autograd_done_plainly():
         np.testing.assert_allclose(net.tensors(weights, advanced)[name], tensor.numpy(), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_torch_module_keeps_the_layout_that_its_factory_chose_and_vectors_are_in_c_order(frozen):
+    net, other = network(nets.convolutions, {"frozen": frozen}), network(nets.channels_last, {"frozen": frozen})
+    weights, statistics = start(net)
+    assert start(other)[0].tobytes() == weights.tobytes()
+    workspace = other.workspace(len(IMAGES))
+    strides = [parameter.stride() for parameter in workspace.module.parameters()]
+    assert strides != [parameter.stride() for parameter in net.workspace(1).module.parameters()]
+    for _ in range(2):
+        found = gradient(other, weights, statistics, workspace=workspace)
+        assert [parameter.stride() for parameter in workspace.module.parameters()] == strides
+    want = gradient(net, weights, statistics)
+    np.testing.assert_allclose(found[0], want[0], rtol=1e-4, atol=1e-6)
+    assert found[2] == pytest.approx(want[2], rel=1e-5)
+    tensors = other.tensors(weights, statistics)
+    assert {name: each.tobytes() for name, each in tensors.items()} == {
+        name: each.tobytes() for name, each in net.tensors(weights, statistics).items()
+    }
+    assert other.vectors(tensors)[0].tobytes() == weights.tobytes()
+
+
 def test_torch_two_batches_advance_the_statistics_one_after_the_other():
     net = network()
     weights, statistics = start(net)
