@@ -82,6 +82,10 @@ class CheckpointError(AkoError):
     """A checkpoint is broken, or does not fit the job that is to go on from it."""
 
 
+class UnreadableCheckpointError(CheckpointError):
+    """A checkpoint cannot be read here and now, and may well be whole."""
+
+
 class LabError(AkoError):
     """An emulated cluster cannot be made on this machine, or none is up."""
 

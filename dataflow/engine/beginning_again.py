@@ -1,4 +1,7 @@
-"""What a job begins again from that has lost all its nodes, and how often it does from the same place."""
+"""What a job begins again from that has lost all its nodes, and how often it does from the same place.
+
+A function of the job's events alone, so that a master that takes it over comes to the same.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataflow.engine.coordination import CheckpointFound
 BEGINNINGS: Final = 3
 """So often in a row a job begins again from the same place: it comes no further."""
 
-START: Final = "from its start"
+START: Final = "where it began"
 """Where a job begins again that has not run yet."""
 
 
@@ -33,11 +36,18 @@ class BeginningAgain:
         """Note that all nodes have died; `learnt`: they had run, so that there is something to be looked for."""
         self.why, self.node, self.looking = why, node, learnt
 
-    def objection(self, origin: str) -> str:
-        """Why the job does not begin again from `origin` once more; empty if it does, which is counted."""
+    def find(self, origin: str) -> None:
+        """Note where the job is to begin again."""
+        self.looking = False
         self._times = self._times + 1 if origin == self._origin else 1
         self._origin = origin
-        return f"it has gone on {BEGINNINGS} times {origin}, and come no further" if self._times > BEGINNINGS else ""
+
+    @property
+    def objection(self) -> str:
+        """Why the job does not begin again from there once more; empty if it does."""
+        if self._times <= BEGINNINGS:
+            return ""
+        return f"it has gone on {BEGINNINGS} times {self._origin}, and come no further"
 
 
 def origin_of(found: CheckpointFound) -> str:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dataflow.engine.events import Snapshot
 from dataflow.engine.loading import LoadedNode, load_node, resolve
-from dataflow.errors import CheckpointError
+from dataflow.errors import CheckpointError, UnreadableCheckpointError
 from dataflow.graph.logical import ElementSpec, LogicalGraph
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import TensorType
@@ -127,7 +127,8 @@ class Manifest(_Data):
         """A manifest from its bytes.
 
         Raises:
-            CheckpointError: they are not what was written, or of another version of the format.
+            CheckpointError: they are not what was written.
+            UnreadableCheckpointError: they are of another version of the format.
         """
         try:
             body: dict[str, Any] = json.loads(data)
@@ -141,7 +142,7 @@ class Manifest(_Data):
             raise CheckpointError(what="the manifest is not what was written")
         if body["schema_version"] != SCHEMA_VERSION:
             what = f"the checkpoint is of version {body['schema_version']}, this program reads {SCHEMA_VERSION}"
-            raise CheckpointError(what, fix="resume it with the program that wrote it")
+            raise UnreadableCheckpointError(what, fix="resume it with the program that wrote it")
         try:
             return cls.model_validate(body)
         except ValidationError as error:

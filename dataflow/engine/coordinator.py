@@ -198,7 +198,7 @@ class JobCoordinator:
         members = self.nodes.those(Life.ALIVE)
         if not members or not self._ready.issuperset(members):
             return []
-        if self.again.allowed and all(self.nodes[node].incarnation for node in members):
+        if all(self.nodes[node].incarnation for node in members):
             # Each would wait to be lent a model: no node is left that was to begin with one.
             last, cause = list(self._causes.items())[-1]
             why = f"all nodes that it had at first have died, the last of them node {self._names[last]}: {cause}"
@@ -244,7 +244,7 @@ class JobCoordinator:
         nobody_lends = set(self.nodes.those(Life.ALIVE)).issubset(unheard)
         for other in unheard:
             if nobody_lends or self._spare(other):
-                # It would wait to be lent a model; if it is needed it is started again, and finds that all is done.
+                # It would wait to be lent a model. If the job cannot end without it, it is started again, and tries.
                 commands += [KillNodes((other,)), *self._dies(other, Life.DYING, "the job is ending", now)]
         if self.state is JobState.RUNNING and self._unheard(epoch):
             # Whoever has joined since would wait for its streams' ends.
@@ -463,17 +463,16 @@ class JobCoordinator:
     def _on_checkpoint(self, event: CheckpointFound, now: float) -> list[Command]:
         if not self.again.looking:
             return []
-        self.again.looking = False
         if event.number is None:
             return self._go(Trigger.TOO_FEW_NODES, now, f"{self.again.why}; {event.why}", self.again.node)
         return self._go_on(origin_of(event), now)
 
     def _go_on(self, origin: str, now: float) -> list[Command]:
         """Wait for nodes that go on from there, unless that was tried too often."""
-        why = self.again.why
-        if objection := self.again.objection(origin):
-            return self._go(Trigger.TOO_FEW_NODES, now, f"{why}; {objection}", self.again.node)
-        told = f"{why}; it goes on {origin}"
+        self.again.find(origin)
+        if objection := self.again.objection:
+            return self._go(Trigger.TOO_FEW_NODES, now, f"{self.again.why}; {objection}", self.again.node)
+        told = f"{self.again.why}; it goes on {origin}"
         if self.state is JobState.PENDING:
             return [ChangeState(self.state, told)]
         return self._go(Trigger.ALL_DIED, now, told)

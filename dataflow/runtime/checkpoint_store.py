@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from dataflow.engine.checkpoints import KeptFile, Manifest, describe, header_nbytes
-from dataflow.errors import CheckpointError
+from dataflow.errors import CheckpointError, UnreadableCheckpointError
 from dataflow.runtime.folders import Folder, Writer
 
 MANIFEST = "manifest.json"
@@ -246,9 +246,9 @@ def load_manifest(folder: Folder, number: int) -> Manifest:
     except FileNotFoundError as error:
         raise CheckpointError(what="the checkpoint is not whole: it has no manifest", where=where) from error
     except OSError as error:
-        raise CheckpointError(what=f"the checkpoint cannot be read: {error}", where=where) from error
+        raise UnreadableCheckpointError(what=f"the checkpoint cannot be read: {error}", where=where) from error
     except CheckpointError as error:
-        raise CheckpointError(error.what, where=where, fix=error.fix) from error
+        raise type(error)(error.what, where=where, fix=error.fix) from error
 
 
 def verify(folder: Folder, number: int) -> Manifest:
@@ -262,8 +262,10 @@ def verify(folder: Folder, number: int) -> Manifest:
         where = f"{folder.place}/{_name(number)}/{file.file}"
         try:
             file.check(folder.read(_name(number), file.file))
+        except FileNotFoundError as error:
+            raise CheckpointError(what="the checkpoint is not whole: a file is missing", where=where) from error
         except OSError as error:
-            raise CheckpointError(what=f"a file cannot be read: {error}", where=where) from error
+            raise UnreadableCheckpointError(what=f"a file cannot be read: {error}", where=where) from error
         except CheckpointError as error:
             raise CheckpointError(error.what, where=where) from error
     return manifest
@@ -284,9 +286,10 @@ class Search:
     unlisted: OSError | None = None
 
     @property
-    def may_pass(self) -> bool:
+    def unsure(self) -> bool:
         """Whether something could not be read: a later search may find more."""
-        return self.unlisted is not None or any(map(_may_pass, self.left_out.values()))
+        unreadable = (isinstance(error, UnreadableCheckpointError) for error in self.left_out.values())
+        return self.unlisted is not None or any(unreadable)
 
     @property
     def warnings(self) -> list[str]:
@@ -295,12 +298,13 @@ class Search:
         return [*unlisted, *(f"checkpoint {number} is left out: {error}" for number, error in self.left_out.items())]
 
 
-def search(folder: Folder, number: int | None = None) -> Search:
+def search(folder: Folder, number: int | None = None, *, beyond_unreadable: bool = True) -> Search:
     """Find the newest checkpoint that can be used.
 
     Args:
         folder: where checkpoints are.
         number: the one that it must be; any if None.
+        beyond_unreadable: whether to look at ones that are older than one that cannot be read.
     """
     left_out: dict[int, CheckpointError] = {}
     try:
@@ -312,6 +316,8 @@ def search(folder: Folder, number: int | None = None) -> Search:
             return Search(verify(folder, each), left_out)
         except CheckpointError as error:
             left_out[each] = error
+            if isinstance(error, UnreadableCheckpointError) and not beyond_unreadable:
+                break
     return Search(None, left_out)
 
 
@@ -333,23 +339,17 @@ def newest_whole(folder: Folder, number: int | None = None) -> tuple[Manifest, l
 
 def none_whole(folder: Folder, found: Search, number: int | None = None) -> CheckpointError:
     """What to tell people after a search in vain."""
-    known = ", ".join(str(each) for each in numbers(folder))
-    fix = f"name one that is there: {known}" if number is not None and known else "see checkpoint_every"
+    known = ", ".join(map(str, numbers(folder))) if number is not None else ""
+    fix = f"name one that is there: {known}" if known else "see checkpoint_every"
     what = "there is no whole checkpoint" + (f" {number}" if number is not None else "")
     return CheckpointError("; ".join([what, *found.warnings]), where=folder.place, fix=fix)
 
 
-def remove_broken(folder: Folder, found: Search) -> None:
-    """Remove the broken ones of those left out, whose like is made again; what cannot be read now stays."""
-    for number, error in found.left_out.items():
-        if not _may_pass(error):
-            with suppress(OSError):
-                folder.remove(_name(number), MANIFEST)
-
-
-def _may_pass(error: CheckpointError) -> bool:
-    """Whether a checkpoint could not be read, and is not known to be broken."""
-    return isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError)
+def remove(folder: Folder, checkpoints: Iterable[int]) -> None:
+    """Remove checkpoints, as far as that goes."""
+    for number in checkpoints:
+        with suppress(OSError):
+            folder.remove(_name(number), MANIFEST)
 
 
 def contents(folder: Folder, number: int, file: str) -> Iterator[bytes]:

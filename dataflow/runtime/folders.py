@@ -132,7 +132,10 @@ class LocalFolder:
 
     def folders(self) -> list[str]:
         """See `Folder`."""
-        return [entry.name for entry in self._path.iterdir() if entry.is_dir()] if self._path.is_dir() else []
+        try:
+            return [entry.name for entry in self._path.iterdir() if entry.is_dir()]
+        except FileNotFoundError:
+            return []
 
     def remove(self, folder: str, first: str) -> None:
         """See `Folder`."""
@@ -213,11 +216,12 @@ class RemoteFolder:
 
     def folders(self) -> list[str]:
         """See `Folder`."""
-        with _as_os_error():
-            self._files.invalidate_cache()
-            if not self._files.isdir(self._root):
-                return []
-            entries = self._files.ls(self._root, detail=True)
+        try:
+            with _as_os_error():
+                self._files.invalidate_cache()
+                entries = self._files.ls(self._root, detail=True)
+        except FileNotFoundError:
+            return []
         return [entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory"]
 
     def remove(self, folder: str, first: str) -> None:

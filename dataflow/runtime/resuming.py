@@ -15,11 +15,12 @@ from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_store import (
     CheckpointStore,
+    Search,
     contents,
     load_manifest,
     newest_whole,
     none_whole,
-    remove_broken,
+    remove,
     search,
 )
 from dataflow.runtime.folders import Folder, open_folder
@@ -83,24 +84,30 @@ async def choose(store: Store, spec: JobSpec, bundle: Bundle) -> tuple[JobSpec, 
 async def look_again(store: Store, job: str, spec: JobSpec) -> tuple[CheckpointFound, list[str]]:
     """Which checkpoint a job goes on from whose nodes have all died, and what is wrong with the newer ones.
 
-    Broken ones are removed: it makes their like again. What cannot be read is waited for, for half a minute: the
-    machines may just have come back. If the job has kept none, it is the one that it was resumed from itself.
+    Broken ones are removed if it goes on: it makes their like again. What cannot be read is waited for, for half a
+    minute, since the machines may just have come back; then the job does not go on, so that nothing is lost which
+    somebody might bring back. If it has kept none, it is the one that it was resumed from itself.
     """
     try:
         folder = checkpoints_of(store, job, spec)
     except AkoError as error:
         return CheckpointFound(None, str(error)), []
+
+    async def look() -> Search:
+        return await asyncio.to_thread(search, folder, beyond_unreadable=False)
+
+    found = await look()
     for _ in range(_LOOKS):
-        found = await asyncio.to_thread(search, folder)
-        if not found.may_pass:
+        if not found.unsure:
             break
         await asyncio.sleep(_LOOK_S)
-    await asyncio.to_thread(remove_broken, folder, found)
-    if found.manifest is not None:
-        return CheckpointFound(found.manifest.number), found.warnings
-    if spec.resume is not None:
-        return CheckpointFound(spec.resume.number, own=False), found.warnings
-    return CheckpointFound(None, str(none_whole(folder, found))), []
+        found = await look()
+    before = None if found.unsure or spec.resume is None else CheckpointFound(spec.resume.number, own=False)
+    goes_on = before if found.manifest is None else CheckpointFound(found.manifest.number)
+    if goes_on is None:
+        return CheckpointFound(None, str(none_whole(folder, found))), []
+    await asyncio.to_thread(remove, folder, found.left_out)
+    return goes_on, found.warnings
 
 
 def goes_on_from(

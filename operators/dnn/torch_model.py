@@ -14,7 +14,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,29 @@ class _Statistic:
         )
 
 
+class _Layout(NamedTuple):
+    """How a module has a tensor in memory, as its factory made it.
+
+    Args:
+        strides: of the tensor, or of its copy if several of its elements are one.
+        in_order: whether that is C order: an axis of one may have any stride, which PyTorch takes for a wish.
+    """
+
+    strides: tuple[int, ...]
+    in_order: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Layout:
+        alike = torch.empty_like(tensor, device="meta")
+        return cls(alike.stride(), alike.is_contiguous())
+
+    def own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor in C order in this layout: the same memory if that will do, else a copy."""
+        if self.in_order:
+            return tensor.as_strided(tensor.shape, self.strides)
+        return torch.empty_strided(tensor.shape, self.strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
 @dataclass(frozen=True, eq=False)
 class TorchWorkspace:
     """A module for one thread.
@@ -79,7 +102,8 @@ class TorchWorkspace:
         batch: images of a batch at most.
         module: on the device.
         parameters: those that are trained, in the order of the vector.
-        owners: by statistic, the submodule that has it and the attribute's name there.
+        layouts: theirs.
+        owners: by statistic, the submodule that has it, the attribute's name there, and its layout.
         passing: buffers that are no statistics: submodule, attribute, and what the factory made of it.
     """
 
@@ -87,7 +111,8 @@ class TorchWorkspace:
     batch: int
     module: torch.nn.Module
     parameters: tuple[torch.nn.Parameter, ...]
-    owners: tuple[tuple[torch.nn.Module, str], ...]
+    layouts: tuple[_Layout, ...]
+    owners: tuple[tuple[torch.nn.Module, str, _Layout], ...]
     passing: tuple[tuple[torch.nn.Module, str, torch.Tensor | None], ...]
 
 
@@ -131,8 +156,9 @@ class TorchModel:
     def workspace(self, batch: int) -> TorchWorkspace:
         """A module of one's own; batches of any size fit."""
         module = self._make(0).to(self.device)
-        owners = _owners(module, self._statistics)
-        return TorchWorkspace(self.spec, batch, module, tuple(_trained(module).values()), owners, _passing(module))
+        owners, parameters = _owners(module, self._statistics), tuple(_trained(module).values())
+        layouts = tuple(map(_Layout.of, parameters))
+        return TorchWorkspace(self.spec, batch, module, parameters, layouts, owners, _passing(module))
 
     def compile(self) -> None:
         """Compute once, so that PyTorch is ready and it is known whether the module draws random numbers."""
@@ -163,9 +189,9 @@ class TorchModel:
             return 0.0, 0
         inputs = self._load(weights, statistics, images, workspace)
         gradients = torch.from_numpy(out).to(self.device).zero_()
-        parts = self._parts(gradients, workspace)
-        for parameter, part in parts:
-            parameter.grad = part if parameter.is_contiguous() else None
+        parts = list(zip(workspace.parameters, workspace.layouts, self._cut(gradients), strict=True))
+        for parameter, layout, part in parts:
+            parameter.grad = layout.own(part) if layout.in_order else None
         workspace.module.train()
         classes = _tensor(labels).to(self.device)
         with ExitStack() as turn:
@@ -178,8 +204,8 @@ class TorchModel:
                 turn.close()
             with self._random.watched(Pass.BACKWARD):
                 total.backward(torch.full_like(total, scale))
-        for parameter, part in parts:
-            if parameter.grad is not None and not parameter.is_contiguous():
+        for parameter, layout, part in parts:
+            if parameter.grad is not None and not layout.in_order:
                 part.copy_(parameter.grad)
             parameter.grad = None
         if self.device.type != "cpu":
@@ -260,13 +286,11 @@ class TorchModel:
         if workspace.spec is not self.spec and workspace.spec != self.spec:
             what = "the workspace belongs to another network: make one with this model's workspace()"
             raise ValueError(what)
-        for parameter, part in self._parts(_tensor(weights).to(self.device), workspace):
-            if parameter.is_contiguous():
-                parameter.data = part
-            else:
-                parameter.data.copy_(part)
-        for (owner, attribute), statistic in zip(workspace.owners, self._statistics, strict=True):
-            tensor = _laid_out(statistic.read(statistics).to(self.device), getattr(owner, attribute))
+        parts = self._cut(_tensor(weights).to(self.device))
+        for parameter, layout, part in zip(workspace.parameters, workspace.layouts, parts, strict=True):
+            parameter.data = layout.own(part)
+        for (owner, attribute, layout), statistic in zip(workspace.owners, self._statistics, strict=True):
+            tensor = layout.own(statistic.read(statistics).to(self.device))
             # Put in place of the buffer, not copied into it, so that a buffer of the last graph is let go.
             if attribute in owner._buffers:
                 owner._buffers[attribute] = tensor
@@ -276,21 +300,12 @@ class TorchModel:
             owner._buffers[attribute] = None if made is None else made.clone()
         return _tensor(images).to(self.device)
 
-    def _save(self, owners: tuple[tuple[torch.nn.Module, str], ...], statistics: Vector) -> None:
-        for (owner, attribute), statistic in zip(owners, self._statistics, strict=True):
+    def _save(self, owners: tuple[tuple[torch.nn.Module, str, _Layout], ...], statistics: Vector) -> None:
+        for (owner, attribute, _), statistic in zip(owners, self._statistics, strict=True):
             statistic.write(getattr(owner, attribute), statistics)
 
-    def _parts(self, vector: torch.Tensor, workspace: TorchWorkspace) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
-        """Parameters with their views of a vector, which have their strides if those are another way to say C order.
-
-        So have parameters with an axis of one, whose strides PyTorch nevertheless takes for a wish.
-        """
-        parts = []
-        for parameter, (_, start, stop, shape) in zip(workspace.parameters, self.ranges, strict=True):
-            part = vector[start:stop]
-            alike = parameter.is_contiguous()
-            parts.append((parameter, part.as_strided(shape, parameter.stride()) if alike else part.view(shape)))
-        return parts
+    def _cut(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        return [vector[start:stop].view(shape) for _, start, stop, shape in self.ranges]
 
     def _logits(
         self, weights: Vector, images: npt.NDArray[np.float32], workspace: TorchWorkspace, statistics: Vector
@@ -328,11 +343,6 @@ def _explained(spec: TorchSpec, images: int) -> Iterator[None]:
         what = f"the module of {spec.factory} cannot be trained on a shard of one image: {error}"
         fix = "choose batch so that shards have two images or more, in an epoch's last mini-batch too; or use GroupNorm"
         raise ConfigError(what, fix=fix) from error
-
-
-def _laid_out(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The tensor, in C order, with the layout of another of its shape."""
-    return tensor if like.is_contiguous() else torch.empty_like(like).copy_(tensor)
 
 
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
@@ -405,9 +415,15 @@ def _statistics(module: torch.nn.Module, spec: TorchSpec) -> tuple[_Statistic, .
     return tuple(found)
 
 
-def _owners(module: torch.nn.Module, statistics: tuple[_Statistic, ...]) -> tuple[tuple[torch.nn.Module, str], ...]:
-    paths = [statistic.name.rpartition(".") for statistic in statistics]
-    return tuple((module.get_submodule(path), attribute) for path, _, attribute in paths)
+def _owners(
+    module: torch.nn.Module, statistics: tuple[_Statistic, ...]
+) -> tuple[tuple[torch.nn.Module, str, _Layout], ...]:
+    found = []
+    for statistic in statistics:
+        path, _, attribute = statistic.name.rpartition(".")
+        owner = module.get_submodule(path)
+        found.append((owner, attribute, _Layout.of(getattr(owner, attribute))))
+    return tuple(found)
 
 
 def _passing(module: torch.nn.Module) -> tuple[tuple[torch.nn.Module, str, torch.Tensor | None], ...]:

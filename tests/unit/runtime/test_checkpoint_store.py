@@ -20,7 +20,7 @@ from dataflow.runtime.checkpoint_store import (
     load_manifest,
     newest_whole,
     numbers,
-    remove_broken,
+    remove,
     search,
     verify,
 )
@@ -394,7 +394,7 @@ def test_lost_file_is_caught_and_nothing_whole_says_why(tmp_path: Path) -> None:
 def test_store_that_goes_on_from_an_older_checkpoint_makes_the_newer_ones_again(tmp_path: Path) -> None:
     folder = written(tmp_path)
     (tmp_path / "job" / "000000020" / "node-1.safetensors").write_bytes(b"broken")
-    remove_broken(folder, search(folder))
+    remove(folder, search(folder).left_out)
     assert numbers(folder) == [10]
     again = store(folder, [])
     write(again, 20, 4096)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -157,11 +157,8 @@ def test_checkpoint_that_is_broken_is_warned_of_and_made_again(tmp_path: Path) -
     play(tmp_path, scene)
 
 
-@pytest.mark.parametrize("failures", [3, 1000])
-def test_checkpoint_that_cannot_be_read_is_waited_for_and_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
-) -> None:
-    monkeypatch.setattr(resuming, "_LOOK_S", 0.001)
+def read_hardly(failures: int) -> Callable[[LocalFolder, str, str], Iterator[bytes]]:
+    """How a folder is read whose newest checkpoint cannot be, so many times."""
     left, read = [failures], LocalFolder.read
 
     def hardly(folder: LocalFolder, inner: str, file: str) -> Iterator[bytes]:
@@ -170,19 +167,70 @@ def test_checkpoint_that_cannot_be_read_is_waited_for_and_stays(
             raise OSError(errno.EIO, "Input/output error")
         return read(folder, inner, file)
 
+    return hardly
+
+
+@pytest.mark.parametrize("failures", [3, 1000])
+def test_checkpoint_that_cannot_be_read_is_waited_for_and_stays_and_the_job_does_not_go_on_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    monkeypatch.setattr(resuming, "_LOOK_S", 0.001)
+
     async def scene(world: World) -> None:
         job, sessions = running(world)
         folder = LocalFolder(world.store.checkpoints / job)
         for number in (NUMBER, 2 * NUMBER):
             keep(world, job, number)
             await until_kept(folder, number)
-        monkeypatch.setattr(LocalFolder, "read", hardly)
+        monkeypatch.setattr(LocalFolder, "read", read_hardly(failures))
+        die(world, sessions, job, 0)
+        if failures == 3:
+            await until(world, job, "DEPLOYING")
+            assert await goes_on_from(sessions[0], 1) == 2 * NUMBER
+            assert warnings(world, job) == []
+        else:
+            await until(world, job, "FAILED")
+            assert "Input/output error" in world.state(job)[1]
+        assert numbers(folder) == [2 * NUMBER, NUMBER]
+
+    play(tmp_path, scene)
+
+
+def test_folder_that_cannot_be_listed_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resuming, "_LOOK_S", 0.001)
+    left, folders = [5], LocalFolder.folders
+
+    def hardly(folder: LocalFolder) -> list[str]:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return folders(folder)
+
+    async def scene(world: World) -> None:
+        job, sessions = running(world)
+        keep(world, job)
+        await until_kept(LocalFolder(world.store.checkpoints / job), NUMBER)
+        monkeypatch.setattr(LocalFolder, "folders", hardly)
         die(world, sessions, job, 0)
         await until(world, job, "DEPLOYING")
-        passes = failures == 3
-        assert await goes_on_from(sessions[0], 1) == (2 * NUMBER if passes else NUMBER)
-        assert numbers(folder) == [2 * NUMBER, NUMBER]
-        assert warnings(world, job) == ([] if passes else [f"checkpoint {2 * NUMBER} is left out"])
+        assert await goes_on_from(sessions[0], 1) == NUMBER
+        assert not left[0]
+
+    play(tmp_path, scene)
+
+
+def test_job_that_fails_as_its_only_checkpoint_is_broken_leaves_what_is_there(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        job, sessions = running(world)
+        folder = LocalFolder(world.store.checkpoints / job)
+        keep(world, job)
+        await until_kept(folder, NUMBER)
+        place = tmp_path / "checkpoints" / job / f"{NUMBER:09d}"
+        (place / "node-1.safetensors").write_bytes(b"broken")
+        before = sorted(path.name for path in place.iterdir())
+        die(world, sessions, job, 0)
+        await until(world, job, "FAILED")
+        assert sorted(path.name for path in place.iterdir()) == before
 
     play(tmp_path, scene)
 

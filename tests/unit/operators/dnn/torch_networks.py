@@ -142,9 +142,10 @@ def mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def convolutions(frozen: bool = False) -> nn.Module:
-    """Two convolutions, of which the second may be frozen; 2 x 4 x 4 images, 3 classes."""
-    second = nn.Conv2d(4, 3, 2).requires_grad_(not frozen)
-    return nn.Sequential(nn.Conv2d(2, 4, 2), nn.ReLU(), second, nn.Flatten(), nn.Linear(12, 3))
+    """Convolutions of several and of single channels and pixels, which may be frozen; 2 x 4 x 4 images, 3 classes."""
+    inner = nn.Sequential(nn.Conv2d(4, 3, 2), nn.Conv2d(3, 1, 1), nn.Conv2d(1, 3, 2, padding=1))
+    inner.requires_grad_(not frozen)
+    return nn.Sequential(nn.Conv2d(2, 4, 2), nn.ReLU(), inner, nn.Flatten(), nn.Linear(27, 3))
 
 
 def channels_last(frozen: bool = False) -> nn.Module:
