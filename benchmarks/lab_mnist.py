@@ -79,8 +79,8 @@ DDP = {"lr": "0.03", "batch": "32", "momentum": "0.9", "schedule": "cosine", "ep
 
 SETTINGS: dict[str, dict[str, str]] = {
     "ako": AKO,
-    "ps": {"lr": "0.05", "batch": "32", "schedule": "cosine", "epochs": "3", "servers": "all"},
-    "all_to_all": {"lr": "0.05", "batch": "32", "schedule": "cosine", "epochs": "3"},
+    "ps": AKO | {"consistency": "ssp", "servers": "2"},
+    "all_to_all": AKO | {"consistency": "ssp", "lr": "0.05"},
     "ako_torch": AKO,
     "ddp": DDP,
     "ddp_fp16": DDP,
@@ -96,9 +96,10 @@ hosts at 100 Mbit/s is no faster; with 16, 60,000 to 84,000, in half as many ste
 Ako's: uncoded, 14 combinations of learning rates 0.02 to 0.12 at a constant rate, 0.005 to 0.015 with momentum 0.9, 32
 and 64 images, p 1 to 4, every 4, 8 or 16, tau 4 to 64. With a codec, first in the simulator for the images that they
 need, two or three seeds each: thresholds 0.02 to 0.2 and densities 0.003 to 0.03, 16 to 64 images, rates 0.05 to 0.25,
-p 1 and 3, every 2 to 16, cosines of 1.2 to 2 epochs; then on four hosts 16, 24 and 32 images, tau 32, 96 and 128. The
-others' are a first guess: `ps` and `all_to_all` were tried with 0.05 and 0.1 at a constant rate, and with 0.05 and a
-cosine.
+p 1 and 3, every 2 to 16, cosines of 1.2 to 2 epochs; then on four hosts 16, 24 and 32 images, tau 32, 96 and 128.
+
+The others' began with Ako's: `ps` with 1, 2 and 4 servers, and `all_to_all` with rates 0.05 and 0.12, each with and
+without the codec, on four hosts at 100 Mbit/s, one seed; `ako_torch` with 24, 48 and 64 images and rates 0.12 and 0.2.
 """
 
 GRID: dict[str, list[str]] = {"lr": ["0.05", "0.1", "0.2"], "batch": ["32", "64"]}
