@@ -3,10 +3,10 @@
     sudo python benchmarks/lab_simulated.py --data-dir DIR [--seeds 0 1 2] [--json FILE]
 
 The simulated cluster is the lab's as it turned out, not as it was ordered. A link of 100 Mbit/s carries 95% of that,
-the rest are headers. A host's speed is how long its compute tasks took, by gradient, against what they take in the
-simulation: that has its task times from a run of the job on an idle machine, and a lab's hosts get shares of cores
-that are busy; one that makes no gradients is as fast as the others on average. How long tasks take in a simulation
-depends on the speeds, so a job is simulated three times, right after its run, and the last one counts.
+the rest are headers. A host's speed is its share of a core, times how much processor time its gradients took less than
+in the simulation: that has its task times from a run of the job on an idle machine, and the cores of a lab are shared
+with other hosts, and their caches. One that makes no gradients is as fast as the others on average. A first simulation,
+in which nothing else takes time, tells what gradients take there.
 
 Printed are, of each run, the seconds until the target had been held, in the lab and simulated, and the ratios of these,
 of images, bytes and staleness; then the median ratios. The aim is a time to accuracy within 15% and bytes within 2%.
@@ -38,9 +38,6 @@ PAYLOAD = 0.95
 
 COMMON = {"data": "mnist", "holdout": "0", "warm_start": "0", "validate_every": "6000"}
 
-PASSES = 3
-"""Simulations of a run: the first ones tell how fast hosts are."""
-
 JOBS = (
     "ako p=3 batch=32 lr=0.05 epochs=1.5",
     "ako p=2 every=8 batch=32 lr=0.05 epochs=1.5",
@@ -51,7 +48,7 @@ JOBS = (
 """What is compared: jobs that the processor limits, and jobs that the links do."""
 
 
-def both(where: Bench, text: str, seed: int, rate: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def both(where: Bench, text: str, seed: int, rate: str, share: float) -> tuple[dict[str, Any], dict[str, Any]]:
     """The records of one job, in the lab and simulated."""
     job, _, words = text.partition(" ")
     hosts = len(where.plan.hosts)
@@ -64,26 +61,26 @@ def both(where: Bench, text: str, seed: int, rate: str) -> tuple[dict[str, Any],
     real: Any = result.record
     model = ClusterModel(rate=PAYLOAD * bytes_per_second(rate), tasks=1)
     simulation = prepare_simulation(load_job(job), settings, hosts, model)
-    wanted, speeds = pace(real), dict.fromkeys(range(hosts), 1.0)
-    for _ in range(PASSES):
-        model = simulation.model.model_copy(update={"speeds": speeds})
-        simulated: Any = execute_simulation(replace(simulation, model=model)).record
-        found = pace(simulated)
-        speeds = {node: speed * found[node] / wanted[node] for node, speed in speeds.items() if wanted.get(node)}
-        speeds = dict.fromkeys(range(hosts), mean(speeds.values())) | speeds
+    alone = simulation.model.model_copy(update={"engine_s": 0.0, "message_s": 0.0, "byte_s": 0.0})
+    bare: Any = execute_simulation(replace(simulation, model=alone)).record
+    there, here = pace(bare, "computing_s"), pace(real, "compute_cpu_s")
+    speeds = {node: share * there[node] / seconds for node, seconds in here.items()}
+    speeds = dict.fromkeys(range(hosts), mean(speeds.values())) | speeds
+    found = replace(simulation, model=simulation.model.model_copy(update={"speeds": speeds}))
+    simulated: Any = execute_simulation(found).record
     return real, simulated
 
 
-def pace(record: dict[str, Any]) -> dict[int, float]:
-    """By node, seconds of compute tasks for each of its gradients; 0 for nodes that make none."""
-    return {node["node"]: node["computing_s"] / node["steps"] if node["steps"] else 0.0 for node in record["nodes"]}
+def pace(record: dict[str, Any], seconds: str) -> dict[int, float]:
+    """By node, seconds of compute tasks for each of its gradients; nodes that make none are left out."""
+    return {node["node"]: node[seconds] / node["steps"] for node in record["nodes"] if node["steps"]}
 
 
 def compare(where: Bench, text: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """What became of one job with each seed, as lines and as values."""
     found = []
     for seed in options.seeds:
-        records = both(where, text, seed, options.rate)
+        records = both(where, text, seed, options.rate, options.cpu or 1.0)
         real, simulated = (figures(record, where.target, HOLD) for record in records)
         pairs = {name: (value, simulated[name]) for name, value in real.items()}
         ratios = {name: there / here for name, (here, there) in pairs.items() if here and there}

@@ -116,7 +116,9 @@ def test_unpack_refuses_a_wrong_digest_and_writes_nothing(folder: Path, tmp_path
     assert list(into.iterdir()) == []
 
 
-@pytest.mark.parametrize("data", [b"", b"not a zip", archive(("a.py", b"x = 1"))[:-30]])
+@pytest.mark.parametrize(
+    "data", [b"", b"not a zip", archive(("a.py", b"x = 1"))[:-30]], ids=["empty", "text", "cut off"]
+)
 def test_unpack_refuses_what_is_no_archive(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(BundleError, match="no readable archive"):
         unpack(Bundle("0" * 64, data), tmp_path)
