@@ -119,7 +119,8 @@ def main() -> None:
                 if ratios:
                     print(f"    {name:24} median {median(ratios):.3f} of {len(ratios)}")
             if options.json:
-                options.json.write_text(json.dumps(found, indent=1) + "\n")
+                common = {"hosts": options.hosts, "cpu": options.cpu, "rate": options.rate, "target": options.target}
+                options.json.write_text(json.dumps(common | {"runs": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
