@@ -169,14 +169,14 @@ def test_training_goes_on_where_the_disk_is_full_and_says_so(tmp_path: Path) -> 
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(place)], check=True)
     try:
-        (place / "other").write_bytes(bytes(7 << 20))
+        (place / "other").write_bytes(bytes(15 << 19))
         settings = SETTINGS | {"epochs": 3, "checkpoint_every": 256, "keep_checkpoints": 1000, "checkpoint_dir": place}
         result = execute(prepare(load_job("ako"), {key: str(value) for key, value in settings.items()}, 2))
         assert result.state is JobState.FINISHED
         warnings: Any = result.record["warnings"]
-        (warning,) = [text for text in warnings if "No space left" in text]
-        assert f"{place}/{result.job}" in warning
-        assert "the job goes on without it" in warning
+        full = [text for text in warnings if "No space left" in text]
+        assert full
+        assert all(f"{place}/{result.job}" in text and "the job goes on without it" in text for text in full)
         manifest, _ = newest_whole(LocalFolder(place / result.job))
         assert manifest.number > 0
         assert not list(place.rglob("*.part"))
