@@ -318,12 +318,19 @@ def settings_of(text: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in text.split())
 
 
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def lab_parser(description: str | None) -> argparse.ArgumentParser:
+    """What the command lines of all benchmarks in a lab have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of the MNIST files")
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--cpu", type=float, default=0.4, help="cores of each host; 0: no share")
+    parser.add_argument("--json", type=Path, help="write everything there")
+    return parser
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = lab_parser(__doc__)
     parser.add_argument("--rate", default="100mbit")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--systems", nargs="+", choices=[*JOBS, *HOOKS], default=[*JOBS, *HOOKS])
@@ -339,7 +346,6 @@ def parse() -> argparse.Namespace:
         "--first-validates", action="store_true", help="with DDP, rank 0 validates, and the others wait"
     )
     parser.add_argument("--quick", action="store_true", help="one seed, 10 seconds a run: whether everything works")
-    parser.add_argument("--json", type=Path, help="write everything there")
     return parser.parse_args()
 
 

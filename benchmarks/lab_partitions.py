@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from lab_mnist import Run, bench
+from lab_mnist import Run, bench, lab_parser
 from mnist_one_node import HOLD
 
 AUTO = "auto"
@@ -105,17 +105,13 @@ def verdicts(cases: list[Case]) -> Iterator[str]:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder of the MNIST files")
-    parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--cpu", type=float, default=0.4, help="cores of each host; 0: no share")
+    parser = lab_parser(__doc__)
     parser.add_argument("--rates", nargs="+", default=["100mbit", "20mbit"])
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--p", nargs="+", default=[AUTO, "1", "2", "4", "8"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--limit", type=float, default=120.0, help="seconds of a run")
     parser.add_argument("--validate-every", type=int, default=6_000, help="images between two validations")
-    parser.add_argument("--json", type=Path, help="write everything there")
     parser.add_argument("--markdown", type=Path, help="write the table there")
     return parser.parse_args()
 

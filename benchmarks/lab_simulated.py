@@ -18,11 +18,10 @@ import argparse
 import json
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from lab_mnist import Bench, bench, settings_of
+from lab_mnist import Bench, bench, lab_parser, settings_of
 from mnist_one_node import HOLD
 from simulated_against_real import figures
 
@@ -94,15 +93,11 @@ def compare(where: Bench, text: str, options: argparse.Namespace) -> list[dict[s
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder of the MNIST files")
-    parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--cpu", type=float, default=0.4, help="cores of each host; 0: no share")
+    parser = lab_parser(__doc__)
     parser.add_argument("--rate", default="100mbit")
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), metavar='"JOB KEY=VALUE ..."')
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--target", type=float, default=0.97, help="accuracy to be held")
-    parser.add_argument("--json", type=Path, help="write everything there")
     return parser.parse_args()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lab_mnist import HOOKS, JOBS, SETTINGS, Run, bench, settings_of
+from lab_mnist import HOOKS, JOBS, SETTINGS, Run, bench, lab_parser, settings_of
 from mnist_one_node import HOLD
 
 SYSTEMS = ("ako", "ddp_powersgd", "ddp")
@@ -67,10 +67,7 @@ def result(measured: Measured, options: argparse.Namespace) -> dict[str, Any]:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder of the MNIST files")
-    parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--cpu", type=float, default=0.4, help="cores of each host; 0: no share")
+    parser = lab_parser(__doc__)
     parser.add_argument("--rates", nargs="+", default=list(RATES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--systems", nargs="+", choices=[*JOBS, *HOOKS], default=list(SYSTEMS))
@@ -80,7 +77,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=400.0, help="seconds of a run")
     parser.add_argument("--target", type=float, default=0.98, help="accuracy to be held")
     parser.add_argument("--validate-every", type=int, default=12_000, help="images between two validations")
-    parser.add_argument("--json", type=Path, help="write everything there")
     parser.add_argument("--markdown", type=Path, help="write the table there")
     return parser.parse_args()
 

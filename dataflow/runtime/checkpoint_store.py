@@ -341,6 +341,8 @@ def none_whole(folder: Folder, found: Search, number: int | None = None) -> Chec
     """What to tell people after a search in vain."""
     known = ", ".join(map(str, numbers(folder))) if number is not None else ""
     fix = f"name one that is there: {known}" if known else "see checkpoint_every"
+    if found.unsure:
+        fix = "once it can be read, ako resume goes on from it; before that, from an older one, if there is one"
     what = "there is no whole checkpoint" + (f" {number}" if number is not None else "")
     return CheckpointError("; ".join([what, *found.warnings]), where=folder.place, fix=fix)
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+import coordinating
 import pytest
 
 from dataflow.engine import coordination as co
 from dataflow.engine.coordinator import JobCoordinator
-from dataflow.engine.job_life import JobState
 from dataflow.engine.membership import Life
 from dataflow.plan.job import StopRules
 from dataflow.reports import NodeStatistics, OperatorReport
 
 
 def running(nodes: int = 3, adjusted: tuple[int, ...] = (0, 1, 2)) -> JobCoordinator:
-    """A job that runs."""
-    job = JobCoordinator(nodes, StopRules(), adjusted=adjusted)
-    job.handle(co.Placed(tuple(f"n{node}" for node in range(nodes))), 9.0)
-    for node in range(nodes):
-        job.handle(co.NodePrepared(node, f"host:{node}"), 9.0)
-    for node in range(nodes):
-        job.handle(co.NodeReady(node), 10.0)
-    assert job.state is JobState.RUNNING
-    return job
+    """A job that runs, and can be changed."""
+    return coordinating.running(nodes, adjusted=adjusted)
 
 
 def says(node: int, number: int, stage: str, *, touched: bool = False, why: str = "") -> co.NodeReport:

@@ -191,6 +191,7 @@ def test_checkpoint_that_cannot_be_read_is_waited_for_and_stays_and_the_job_does
         else:
             await until(world, job, "FAILED")
             assert "Input/output error" in world.state(job)[1]
+            assert "once it can be read, ako resume goes on from it" in world.state(job)[1]
         assert numbers(folder) == [2 * NUMBER, NUMBER]
 
     play(tmp_path, scene)
