@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
-
-import networkx as nx
 
 from dataflow.errors import PlanError
 from dataflow.graph.logical import Edge, LogicalGraph, OperatorSpec, UseSpec
@@ -122,13 +121,15 @@ class _Run(NamedTuple):
 
 
 def _upstream_first(graph: LogicalGraph) -> list[OperatorSpec]:
-    local: nx.DiGraph[str] = nx.DiGraph()
-    local.add_nodes_from(operator.id for operator in graph.operators)
-    local.add_edges_from((edge.source, edge.target) for edge in graph.edges if edge.route is None)
+    # Not by networkx, which is a fifth of what a job process imports, and which the rest of it does without.
     operators = {operator.id: operator for operator in graph.operators}
+    local = TopologicalSorter[str](dict.fromkeys(operators, ()))
+    for edge in graph.edges:
+        if edge.route is None:
+            local.add(edge.target, edge.source)
     try:
-        return [operators[name] for name in nx.topological_sort(local)]
-    except nx.NetworkXUnfeasible:
+        return [operators[name] for name in local.static_order()]
+    except CycleError:
         what = f"operators of {graph.name!r} form a cycle that stays on its node"
         raise PlanError(what, fix="check(graph) names it") from None
 

@@ -19,6 +19,8 @@ def pack_frame(message: bytes) -> bytes:
 async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
     """The next serialised message; None when the other side has closed, in the middle of a frame or not.
 
+    Of one that has died while it was written to, reading says so, too: as a broken pipe.
+
     Raises:
         WireError: a frame is longer than `MESSAGE_NBYTES`.
     """
@@ -27,5 +29,5 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
         if length > MESSAGE_NBYTES:
             raise WireError(what=f"a frame may have {MESSAGE_NBYTES} bytes", got=length)
         return await reader.readexactly(length)
-    except (asyncio.IncompleteReadError, ConnectionResetError):
+    except (asyncio.IncompleteReadError, ConnectionError):
         return None

@@ -30,15 +30,16 @@ class Total(Message):
 
 
 class Numbers(Operator):
-    """0, 1, ... `count` - 1, one every `pause_s` seconds."""
+    """0, 1, ... `count` - 1, one every `pause_s` seconds, or until there is a file `ends`."""
 
     source = True
     count: int
     pause_s: float = 0.0
+    ends: str = ""
     numbers = Out(Number)
 
     def process(self, tick: Tick) -> Emissions:
-        if tick.step >= self.count:
+        if tick.step >= self.count or (self.ends and os.path.exists(self.ends)):
             yield EndOfData()
             return
         time.sleep(self.pause_s)
@@ -94,11 +95,11 @@ class Receive(Operator):
                 pass
 
 
-def build(count: int = 10, pause_s: float = 0.0, harm: str = "", at: int = -1) -> LogicalGraph:
+def build(count: int = 10, pause_s: float = 0.0, harm: str = "", at: int = -1, ends: str = "") -> LogicalGraph:
     return (
         LogicalGraph(name="numbers")
         .with_role("worker")
-        .with_operator("source", Numbers(count=count, pause_s=pause_s), role="worker")
+        .with_operator("source", Numbers(count=count, pause_s=pause_s, ends=ends), role="worker")
         .with_operator("send", Send(), role="worker")
         .with_operator("receive", Receive(harm=harm, at=at), role="worker")
         .connect("source", "send")

@@ -33,6 +33,9 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
+pytestmark = pytest.mark.xdist_group(__name__)  # these tests share a cluster
+
+
 @pytest.fixture(scope="module")
 def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("state")

@@ -46,6 +46,9 @@ def replay(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
 
 
+pytestmark = pytest.mark.xdist_group(__name__)  # these tests share a run
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recorded run of real processes."""

@@ -17,6 +17,8 @@ from dataflow.runtime.local_cluster import LocalCluster
 
 ENDLESS = {"epochs": "100000", "model": "mlp", "warm_start": "0", "validate_every": "600"}
 
+pytestmark = pytest.mark.xdist_group(__name__)  # these tests share a cluster
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:

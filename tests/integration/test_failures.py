@@ -26,6 +26,8 @@ ENDLESS = 1_000_000
 CLOCK = SystemClock()
 PATIENCE_S = 30.0
 
+pytestmark = pytest.mark.xdist_group(__name__)  # these tests share a cluster
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:

@@ -22,6 +22,8 @@ from dataflow.runtime.local_cluster import LocalCluster
 HERE = Path(__file__).parent
 ENDLESS = 1_000_000
 
+pytestmark = pytest.mark.xdist_group(__name__)  # these tests share a cluster
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:

@@ -25,6 +25,8 @@ from tests.known_answers.integers import integer_job
 
 ENDLESS = 1_000_000
 
+pytestmark = pytest.mark.xdist_group(__name__)  # these tests share a cluster
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
@@ -33,10 +35,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def submit(client: Client, **parameters: object) -> str:
-    min_nodes = parameters.pop("min_nodes", 1)
-    graph = runtime_job.build(**{"pause_s": 0.005, **parameters})  # type: ignore[arg-type]
-    spec = JobSpec(name="numbers", graph=graph, nodes=3, min_nodes=min_nodes)  # type: ignore[arg-type]
-    return client.submit(spec, make_bundle(HERE))
+    graph = runtime_job.build(**{"count": ENDLESS, "pause_s": 0.02, **parameters})  # type: ignore[arg-type]
+    return client.submit(JobSpec(name="numbers", graph=graph, nodes=3), make_bundle(HERE))
 
 
 def job_process(cluster: LocalCluster, node: int) -> int:
@@ -62,14 +62,15 @@ def lives(client: Client, job: str) -> list[tuple[int, str, int]]:
     return [(each.node, each.life, each.incarnation) for each in found]
 
 
-def test_killed_job_process_is_started_again_and_all_end(cluster: LocalCluster) -> None:
-    client = cluster.client
-    job = submit(client, count=1500)
+def test_killed_job_process_is_started_again_and_all_end(cluster: LocalCluster, tmp_path: Path) -> None:
+    client, ends = cluster.client, tmp_path / "ends"
+    job = submit(client, ends=str(ends))
     until(client, job, lambda event: event.report is not None)
     killed_s = SystemClock().wall()
     os.kill(job_process(cluster, 1), signal.SIGKILL)
     buried = change(client, job, "waiting")
     joined = change(client, job, "alive", 1)
+    ends.touch()
     status = client.wait(job)
     assert status.state is JobState.FINISHED, status.reason
     assert buried.change is not None
@@ -79,21 +80,27 @@ def test_killed_job_process_is_started_again_and_all_end(cluster: LocalCluster) 
 
 
 def test_job_process_killed_while_its_job_is_deployed_is_started_again_and_the_others_wait(
-    cluster: LocalCluster,
+    cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    client = cluster.client
-    job = submit(client, count=1500)
-    while not (found := processes(f"--parent {cluster.processes()['node-2']} ")):
+    client, ends, its = cluster.client, tmp_path / "ends", f"--parent {cluster.processes()['node-2']} "
+    while processes(its):  # that of the job before
+        SystemClock().sleep(0.01)
+    job = submit(client, ends=str(ends))
+    while not (found := processes(its)):
         SystemClock().sleep(0.001)
     os.kill(next(iter(found)), signal.SIGKILL)
+    change(client, job, "alive")
+    ends.touch()
     status = client.wait(job)
     assert status.state is JobState.FINISHED, status.reason
     assert [(node, life) for node, life, _ in lives(client, job)] == [(2, "waiting"), (2, "joining"), (2, "alive")]
 
 
-def test_job_process_that_is_stopped_for_ever_is_buried_and_started_again(cluster: LocalCluster) -> None:
-    client = cluster.client
-    job = submit(client, count=2000)
+def test_job_process_that_is_stopped_for_ever_is_buried_and_started_again(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    client, ends = cluster.client, tmp_path / "ends"
+    job = submit(client, ends=str(ends))
     until(client, job, lambda event: event.report is not None)
     stopped_s = SystemClock().wall()
     stopped = job_process(cluster, 2)
@@ -102,25 +109,29 @@ def test_job_process_that_is_stopped_for_ever_is_buried_and_started_again(cluste
     joined = change(client, job, "alive", 1)
     print("detected", buried.wall_s - stopped_s, "joined", joined.wall_s - stopped_s)
     assert not Path(f"/proc/{stopped}").exists()
+    ends.touch()
     assert client.wait(job).state is JobState.FINISHED
     assert lives(client, job) == [(2, "dying", 0), (2, "waiting", 0), (2, "joining", 1), (2, "alive", 1)]
 
 
-def test_job_process_that_stands_still_for_a_second_is_left_alone(cluster: LocalCluster) -> None:
-    client = cluster.client
-    job = submit(client, count=400)
+def test_job_process_that_stands_still_for_a_second_is_left_alone(cluster: LocalCluster, tmp_path: Path) -> None:
+    client, ends = cluster.client, tmp_path / "ends"
+    job = submit(client, ends=str(ends))
     until(client, job, lambda event: event.report is not None)
     paused = job_process(cluster, 1)
     os.kill(paused, signal.SIGSTOP)
     SystemClock().sleep(1.0)
     os.kill(paused, signal.SIGCONT)
+    continued_s = SystemClock().wall()
+    until(client, job, lambda event: event.wall_s > continued_s and event.node == 1 and event.report is not None)
+    ends.touch()
     assert client.wait(job).state is JobState.FINISHED
     assert lives(client, job) == []
 
 
 def test_node_that_crashes_again_and_again_is_given_up_and_the_job_goes_on(cluster: LocalCluster) -> None:
     client = cluster.client
-    job = submit(client, count=4000, harm="kill", at=3)
+    job = submit(client, harm="kill", at=3)
     gone = change(client, job, "gone", 3)
     assert client.job(job).state is JobState.RUNNING
     client.cancel(job)
@@ -131,10 +142,10 @@ def test_node_that_crashes_again_and_again_is_given_up_and_the_job_goes_on(clust
     assert [life for _, life, _ in lives(client, job)].count("waiting") == 3
 
 
-def test_lost_agent_that_comes_back_gets_its_node_again() -> None:
+def test_lost_agent_that_comes_back_gets_its_node_again(tmp_path: Path) -> None:
     with LocalCluster(nodes=2, tasks=1) as cluster:
-        client = cluster.client
-        graph = runtime_job.build(count=3000, pause_s=0.005)
+        client, ends = cluster.client, tmp_path / "ends"
+        graph = runtime_job.build(count=ENDLESS, pause_s=0.02, ends=str(ends))
         job = client.submit(JobSpec(name="numbers", graph=graph, nodes=2), make_bundle(HERE))
         until(client, job, lambda event: event.report is not None)
         agent = cluster.processes()["node-1"]
@@ -146,6 +157,7 @@ def test_lost_agent_that_comes_back_gets_its_node_again() -> None:
         continued_s = SystemClock().wall()
         joined = change(client, job, "alive", 1)
         print("away", lost.change.reason, "joined", joined.wall_s - continued_s)
+        ends.touch()
         assert client.wait(job).state is JobState.FINISHED
 
 
@@ -170,7 +182,7 @@ def test_folder_of_a_killed_agent_goes_with_the_next_agent(tmp_path: Path, monke
 
 
 def test_killed_worker_of_ako_with_integer_gradients_leaves_the_others_to_finish(cluster: LocalCluster) -> None:
-    client, rounds = cluster.client, 4000
+    client, rounds = cluster.client, 1500
     job = client.submit(JobSpec(name="integers", graph=integer_job(2, rounds=rounds), nodes=3))
     until(client, job, lambda event: event.statistics is not None and event.statistics.tasks > 200)
     os.kill(job_process(cluster, 2), signal.SIGKILL)
