@@ -100,6 +100,8 @@ p 1 and 3, every 2 to 16, cosines of 1.2 to 2 epochs; then on four hosts 16, 24 
 
 The others' began with Ako's: `ps` with 1, 2 and 4 servers, and `all_to_all` with rates 0.05 and 0.12, each with and
 without the codec, on four hosts at 100 Mbit/s, one seed; `ako_torch` with 24 to 64 images and rates 0.12, 0.16 and 0.2.
+
+All this is for four hosts; what eight need is in docs/performance.md.
 """
 
 GRID: dict[str, list[str]] = {"lr": ["0.05", "0.1", "0.2"], "batch": ["32", "64"]}

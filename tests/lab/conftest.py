@@ -32,6 +32,7 @@ class Lab:
     def __init__(self, state_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.name, self._state_dir = lab_name(state_dir), state_dir
         self._capsys = capsys
+        self._started: list[subprocess.Popen[str]] = []
 
     def __call__(self, *words: str, status: int = 0) -> str:
         """Run a verb in this process; what it prints."""
@@ -47,16 +48,27 @@ class Lab:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Run a verb as a process of its own."""
-        return start(sys.executable, "-m", "dataflow.cli.main", "lab", *words)
+        return self._start(sys.executable, "-m", "dataflow.cli.main", "lab", *words)
 
     def python(self, host: int, program: str, *arguments: object) -> subprocess.Popen[str]:
         """Run a Python program on a host, without its share of the CPU."""
-        return start("ip", "netns", "exec", f"{self.name}-{host}", sys.executable, "-c", program, *map(str, arguments))
+        where = ("ip", "netns", "exec", f"{self.name}-{host}")
+        return self._start(*where, sys.executable, "-c", program, *map(str, arguments))
 
+    def close(self) -> None:
+        """End what a test that fails has left behind."""
+        for process in self._started:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
 
-def start(*command: str) -> subprocess.Popen[str]:
-    """Start a program whose output is read."""
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def _start(self, *command: str) -> subprocess.Popen[str]:
+        """Start a program whose output is read."""
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._started.append(process)
+        return process
 
 
 def read_until(lines: Any, text: str) -> None:
@@ -87,5 +99,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         yield made
     finally:
         made("down", "--force")
+        made.close()
     assert not [name for name in namespaces() if name.startswith(made.name)]
     assert list(Path("/sys/fs/cgroup").glob(f"**/{made.name}")) == []
