@@ -72,7 +72,9 @@ def test_cut_bandwidth_raises_p_and_loses_no_gradient_nor_memory(lab: Lab, tmp_p
     before, nbytes = until(lab, settled), resident_nbytes(lab)
     for number in HOSTS:
         lab("fault", "rate", str(number), "10mbit")
+    fallen = measured(lab)
     after = until(lab, lambda job: all(p > was for p, was in zip(partitions(job), partitions(before), strict=True)))
+    assert running_s(after) - running_s(fallen) <= 10.0
     last = until(lab, lambda job: running_s(job) >= running_s(after) + 2.0)
     # 64 MB is what a stream may cost at most; here all streams of a process together do not.
     assert max(now - was for now, was in zip(resident_nbytes(lab), nbytes, strict=True)) <= 64e6
