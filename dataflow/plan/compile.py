@@ -121,7 +121,7 @@ class _Run(NamedTuple):
 
 
 def _upstream_first(graph: LogicalGraph) -> list[OperatorSpec]:
-    # Not by networkx, which is a fifth of what a job process imports, and which the rest of it does without.
+    # Not by networkx: job processes import this, and most of them need it for nothing else.
     operators = {operator.id: operator for operator in graph.operators}
     local = TopologicalSorter[str](dict.fromkeys(operators, ()))
     for edge in graph.edges:

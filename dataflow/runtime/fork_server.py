@@ -219,7 +219,7 @@ def main() -> int:
     options = parser.parse_args()
     die_with_parent(options.agent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.disable()  # a fifth of the time that imports take; what they leave is collected when it is noted
+    gc.disable()  # an eighth of the time that imports take; what they leave is collected when it is noted
     arguments = ForkServer(socket.socket(fileno=options.asked_fd)).serve()
     if arguments is None:
         return 0
