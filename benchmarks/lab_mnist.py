@@ -26,14 +26,14 @@ while the others wait: `--first-validates` has that. Its time begins behind a ba
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -104,8 +104,8 @@ without the codec, on four hosts at 100 Mbit/s, one seed; `ako_torch` with 24 to
 All this is for four hosts; what eight need is in docs/performance.md.
 """
 
-GRID: dict[str, list[str]] = {"lr": ["0.05", "0.1", "0.2"], "batch": ["32", "64"]}
-"""What `--tune` tries in addition to a system's settings, each with each."""
+TRIED: dict[str, tuple[float, ...]] = {"lr": (0.6, 1.6), "batch": (0.5, 2.0), "epochs": (2 / 3, 4 / 3)}
+"""What `--tune` tries of each setting, as multiples of what a system begins with: alike for all, seven runs each."""
 
 
 @dataclass
@@ -283,18 +283,40 @@ def bench(options: argparse.Namespace) -> Iterator[Bench]:
             lab.down(state_dir, clock, force=True)
 
 
-def grid(settings: Mapping[str, str], values: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """`settings` with each combination of values."""
-    return [
-        {**settings, **dict(zip(values, combination, strict=True))}
-        for combination in itertools.product(*values.values())
-    ]
+def tune(
+    begin: Mapping[str, str], values: Mapping[str, Sequence[str]], execute: Callable[[Mapping[str, str]], Run]
+) -> list[Run]:
+    """The runs of a search that changes one setting after the other and goes on from the best.
+
+    Args:
+        begin: the settings of the first run.
+        values: what to try of each setting, in order, besides what it is.
+        execute: makes a run.
+    """
+    runs = [execute(begin)]
+    for key, others in values.items():
+        settings = best(runs).settings
+        runs += [execute({**settings, key: value}) for value in others]
+    return runs
 
 
-def fastest(runs: Sequence[Run]) -> Run | None:
-    """The run that held the target first; None if none did."""
-    held = [(found[0], index) for index, run in enumerate(runs) if (found := run.reached)]
-    return runs[min(held)[1]] if held else None
+def best(runs: Sequence[Run]) -> Run:
+    """The run that held the target first; if none did, the one that came closest."""
+
+    def order(run: Run) -> tuple[float, float]:
+        seconds = run.reached[0] if run.reached else math.inf
+        return seconds, -max((accuracy for *_, accuracy in run.validations), default=0.0)
+
+    return min(runs, key=order)
+
+
+def multiples(settings: Mapping[str, str]) -> dict[str, list[str]]:
+    """What to try of each setting, after `TRIED`; numbers of images stay whole."""
+    tried = dict[str, list[str]]()
+    for key, factors in TRIED.items():
+        found = [float(settings[key]) * factor for factor in factors]
+        tried[key] = [str(round(value)) if key == "batch" else f"{value:.3g}" for value in found]
+    return tried
 
 
 def summary(systems: Sequence[str], runs: Sequence[Run]) -> list[str]:
@@ -320,6 +342,11 @@ def settings_of(text: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in text.split())
 
 
+def values_of(words: Sequence[str]) -> dict[str, list[str]]:
+    """Values of settings as they are typed: ``every=4,8 p=2``."""
+    return {key: text.split(",") for key, text in settings_of(" ".join(words)).items()}
+
+
 def lab_parser(description: str | None) -> argparse.ArgumentParser:
     """What the command lines of all benchmarks in a lab have."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -339,8 +366,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--set", action="append", default=[], metavar='SYSTEM="KEY=VALUE ..."', help="besides the table"
     )
-    parser.add_argument("--tune", metavar="SYSTEM", choices=[*JOBS, *HOOKS], help="try a grid with one seed")
-    parser.add_argument("--try", dest="grid", nargs="+", metavar="KEY=A,B,C", help="a grid of your own for --tune")
+    parser.add_argument(
+        "--tune", nargs="+", default=[], metavar="SYSTEM", choices=[*JOBS, *HOOKS], help="try settings with one seed"
+    )
+    parser.add_argument("--try", dest="tried", nargs="+", metavar="KEY=A,B,C", help="what --tune tries in turn")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds of a run")
     parser.add_argument("--target", type=float, default=TARGET, help="accuracy to be held")
     parser.add_argument("--validate-every", type=int, default=12_000, help="images between two validations")
@@ -359,16 +388,14 @@ def main() -> None:
         chosen[system] |= settings_of(words)
     if options.quick:
         options.seeds, options.limit = 1, 10.0
+    runs = list[Run]()
     with bench(options) as where:
         if options.tune:
-            values = (
-                GRID
-                if options.grid is None
-                else {key: text.split(",") for key, text in settings_of(" ".join(options.grid)).items()}
-            )
-            runs = [where.run(options.tune, settings, TUNING_SEED) for settings in grid(chosen[options.tune], values)]
-            best = fastest(runs)
-            print(f"fastest: {best.row()}" if best else "none reached the target")
+            for system in options.tune:
+                tried = multiples(chosen[system]) if options.tried is None else values_of(options.tried)
+                found = tune(chosen[system], tried, partial(where.run, system, seed=TUNING_SEED))
+                print(f"best: {best(found).row()}", flush=True)
+                runs += found
         else:
             runs = [
                 where.run(system, chosen[system], seed) for seed in range(options.seeds) for system in options.systems

@@ -160,6 +160,7 @@ class Validation(Message):
         accuracy, loss: on the test images; accuracy in [0, 1].
         validation_accuracy, validation_loss: on the images held out of training; None if none are.
         training_loss: mean loss of the mini-batch after which it was due.
+        final: the weights change no more, and are those that are kept as the model.
     """
 
     step: int
@@ -170,6 +171,7 @@ class Validation(Message):
     validation_accuracy: float | None
     validation_loss: float | None
     training_loss: float
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

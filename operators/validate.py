@@ -86,6 +86,7 @@ class Validate(Operator):
                 validation_accuracy=held_out[0],
                 validation_loss=held_out[1],
                 training_loss=progress.loss,
+                final=progress.final,
             )
         )
         yield self.predictions(Predictions(images, self._test.labels, predicted))

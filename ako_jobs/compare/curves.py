@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ako_jobs.compare.runs import Record
 from ako_jobs.compare.table import tasks_per_node
+from ako_jobs.validations import validations
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,7 +53,7 @@ class Rates:
 
 def accuracies(record: Record) -> Accuracies:
     """The validations of a run; epochs are NaN if they were not told."""
-    reports = [report for report in record["reports"] if isinstance(report.get("accuracy"), int | float)]
+    reports = validations(record["reports"])
     columns = [
         np.array([np.nan if report.get(key) is None else report[key] for report in reports], dtype=np.float64)
         for key in ("time_s", "epoch", "accuracy")

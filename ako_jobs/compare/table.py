@@ -10,6 +10,7 @@ from typing import Any
 
 from ako_jobs.compare.comparison import Case, Comparison
 from ako_jobs.compare.runs import Outcome, Outcomes, Record
+from ako_jobs.validations import validations
 
 FORMAT = 1
 """Version of the JSON document's layout."""
@@ -126,7 +127,7 @@ def figures(record: Record, target: float | None) -> Figures:
         record: its record.
         target: accuracy to which the time is measured, if any.
     """
-    reports = [report for report in record["reports"] if isinstance(report.get("accuracy"), int | float)]
+    reports = validations(record["reports"])
     reached = next((report for report in reports if target is not None and report["accuracy"] >= target), None)
     told = [report["epoch"] for report in record["reports"] if isinstance(report.get("epoch"), int | float)]
     epochs = max(told, default=0.0)
@@ -137,8 +138,8 @@ def figures(record: Record, target: float | None) -> Figures:
     return Figures(
         accuracy=reports[-1]["accuracy"] if reports else None,
         best=max((report["accuracy"] for report in reports), default=None),
-        target_s=reached and reached["time_s"],
-        target_epochs=reached and reached.get("epoch"),
+        target_s=reached["time_s"] if reached else None,
+        target_epochs=reached.get("epoch") if reached else None,
         epoch_s=run_s / epochs if epochs else None,
         computing=sum(node["computing_s"] for node in computing) / (time_s * tasks_per_node(record)),
         waiting=sum(node["waiting_s"] for node in computing) / time_s,

@@ -11,6 +11,7 @@ import typer
 
 from ako_jobs.jobs import Job, Prepared, load_job, prepare
 from ako_jobs.run import check_folder
+from ako_jobs.validations import validations
 from dataflow.cli.common import (
     JobArgument,
     JsonFlag,
@@ -189,7 +190,7 @@ def _broken(
 
 def _accuracy(run: Disturbed) -> float:
     """The last accuracy that was reported; 0 if none was."""
-    return next((float(each["accuracy"]) for each in reversed(run.result.reports) if each.get("accuracy")), 0.0)
+    return next((float(each["accuracy"]) for each in reversed(validations(run.result.reports))), 0.0)
 
 
 def _report(run: Disturbed, seed: int, broken: list[str], nodes: int) -> Report:

@@ -14,6 +14,7 @@ from ako_jobs.jobs import Prepared, load_job, prepare
 from ako_jobs.resume import going_on
 from ako_jobs.run import Result, check_folder, execute, record_text
 from ako_jobs.simulate import execute_simulation, prepare_simulation
+from ako_jobs.validations import validations
 from dataflow.cli.common import (
     JobArgument,
     JsonFlag,
@@ -242,9 +243,8 @@ def _summary(result: Result) -> str:
         parts.append(result.reason)
     if result.stopped_by:
         parts[0] += f", stopped by {result.stopped_by}"
-    validations = [report for report in result.reports if isinstance(report.get("accuracy"), float)]
-    if validations:
-        last = validations[-1]
+    if found := validations(result.reports):
+        last = found[-1]
         parts.append(f"test accuracy {last['accuracy']:.2%} at epoch {last['epoch']:.2f}")
     parts.append(f"{totals['gradients']:,} gradients")
     parts.append(f"{megabytes(totals['sent_nbytes'])} sent")

@@ -18,9 +18,12 @@ from dataflow.graph.logical import LogicalGraph
 from dataflow.message import Message
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
+from dataflow.reports import Rates
 from dataflow.state import Writes
 from operators.clocks import ClocksState
+from operators.layout import Layout
 from operators.messages import Progress
+from operators.partition import LivePartition, RotationState
 from operators.vector_state import VectorState
 from tests.known_answers.integers import Beat, IntegerGather, integer_gradient, live_graph
 
@@ -54,6 +57,24 @@ class PacedGather(IntegerGather):
         return beat.shard
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen(Message):
+    """What a node chose by a measurement: p partitions, and when by the clock on the wall that all hosts share."""
+
+    p: int
+    wall_s: float
+
+
+class TellingPartition(LivePartition):
+    """Tells of each choice when it is made."""
+
+    choices = Out(Chosen, reported=True)
+
+    def on_rates(self, rates: Rates, rotation: RotationState) -> Emissions:
+        yield from super().on_rates(rates, rotation)
+        yield self.choices(Chosen(rotation.choice.partitions, time.time()))
+
+
 class Tell(Operator):
     """Tells of the replica when all has ended."""
 
@@ -71,7 +92,9 @@ class Tell(Operator):
 
 def build(_config: Config) -> LogicalGraph:
     """Workers that choose p and the gradients of a round while they run, and go on until they are cancelled."""
-    graph = live_graph(WEIGHTS, ENDLESS).replace("compute", PacedGather(n_weights=WEIGHTS))
+    graph = live_graph(WEIGHTS, ENDLESS)
+    graph = graph.replace("compute", PacedGather(n_weights=WEIGHTS))
+    graph = graph.replace("partition", TellingPartition(layout=Layout.of(WEIGHTS, cells=256)))
     return (
         graph.with_operator("tell", Tell(), role="worker")
         .connect("compute.progress", "tell")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -61,9 +62,23 @@ def test_target_is_reached_at_the_second_validation_in_a_row_that_holds_it(
     assert lab_mnist.reached(validations) == expected
 
 
-def test_grid_has_each_value_with_each_and_leaves_the_rest(lab_mnist: ModuleType) -> None:
-    tried = lab_mnist.grid({"lr": "0.1", "p": "2"}, {"lr": ["0.2", "0.3"], "batch": ["32"]})
-    assert tried == [{"lr": "0.2", "p": "2", "batch": "32"}, {"lr": "0.3", "p": "2", "batch": "32"}]
+def test_tuning_changes_one_setting_after_the_other_and_goes_on_from_the_best(lab_mnist: ModuleType) -> None:
+    def execute(settings: Mapping[str, str]) -> object:
+        # Only batches of 16 with a rate of 0.2 hold the target; of others, rates close to 0.2 come closest.
+        rate, batch = float(settings["lr"]), int(settings["batch"])
+        accuracy = 0.99 if (rate, batch) == (0.2, 16) else 0.9 - abs(rate - 0.2)
+        return lab_mnist.Run("ako", 100, settings, validations=[(1.0, 1, accuracy), (2.0, 2, accuracy)])
+
+    runs = lab_mnist.tune({"lr": "0.1", "batch": "32"}, {"lr": ["0.2", "0.3"], "batch": ["16", "64"]}, execute)
+    tried = [(run.settings["lr"], run.settings["batch"]) for run in runs]
+    assert tried == [("0.1", "32"), ("0.2", "32"), ("0.3", "32"), ("0.2", "16"), ("0.2", "64")]
+    assert lab_mnist.best(runs) is runs[3]
+    assert lab_mnist.best(runs[:3]) is runs[1]
+
+
+def test_what_tuning_tries_goes_by_what_a_system_begins_with(lab_mnist: ModuleType) -> None:
+    tried = lab_mnist.multiples({"lr": "0.05", "batch": "24", "epochs": "3", "p": "2"})
+    assert tried == {"lr": ["0.03", "0.08"], "batch": ["12", "48"], "epochs": ["2", "4"]}
 
 
 def test_settings_of_a_system_are_read_as_they_are_typed(lab_mnist: ModuleType) -> None:
@@ -84,8 +99,6 @@ def test_summary_counts_runs_that_never_got_there_in_no_median_and_pairs_ratios_
     # Images a second: 12,000 in both runs of ako; 4,000 and 24,000 / 7 in those of ddp.
     assert ako.split() == ["ako", "1", "of", "2", "2.00", "12,000", "3", "1.00"]
     assert ddp.split() == ["ddp", "2", "of", "2", "6.50", "[6.25,", "6.75]", "3,714", "3", "3.00"]
-    assert lab_mnist.fastest(runs) is runs[0]
-    assert lab_mnist.fastest(runs[2:3]) is None
 
 
 def test_table_of_slow_links_says_never_and_pairs_ratios_by_seed(lab_mnist: ModuleType, lab_slow: ModuleType) -> None:

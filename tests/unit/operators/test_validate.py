@@ -145,8 +145,8 @@ def test_validate_final_progress_reports_the_final_weights():
     harness.states["replica"].values[:4] = [0, 1, 1, 0]  # the other way round
     send(harness, 3, final=True)
     first, last = harness.emitted("results")
-    assert (first.step, first.images, first.accuracy) == (3, 48, pytest.approx(0.8))
-    assert (last.step, last.images, last.accuracy) == (3, 48, pytest.approx(0.2))
+    assert (first.step, first.images, first.accuracy, first.final) == (3, 48, pytest.approx(0.8), False)
+    assert (last.step, last.images, last.accuracy, last.final) == (3, 48, pytest.approx(0.2), True)
 
 
 def test_validate_weights_are_only_read():
