@@ -3,8 +3,8 @@
 Parameters that take a gradient are the weights; everything else in the module's state dict (buffers, frozen
 parameters) is the statistics. Every workspace has a module of its own, into which a call loads both vectors, and puts
 the other buffers as the factory made them, so that nothing is left of one call when the next begins. Gradients are
-written straight to `out`; weights are copied on the way in if they are read-only, as snapshots are, else used in place.
-Vectors have every tensor in C order. Parameters that the factory lays out otherwise, as `module.to(memory_format=
+written straight to `out`; weights are copied once, into a vector that the module's parameters are cut from. Vectors
+have every tensor in C order. Parameters that the factory lays out otherwise, as `module.to(memory_format=
 torch.channels_last)` does with the weights of convolutions, stay so, and are copied in and out.
 """
 
@@ -103,6 +103,9 @@ class TorchWorkspace:
         module: on the device.
         parameters: those that are trained, in the order of the vector.
         layouts: theirs.
+        weights: (weights,) on the device, what a call is given.
+        parts: by parameter, its part of `weights`, in C order.
+        owned: by parameter, what it holds while the module computes: its part, or a copy in its layout.
         owners: by statistic, the submodule that has it, the attribute's name there, and its layout.
         passing: buffers that are no statistics: submodule, attribute, and what the factory made of it.
     """
@@ -112,6 +115,9 @@ class TorchWorkspace:
     module: torch.nn.Module
     parameters: tuple[torch.nn.Parameter, ...]
     layouts: tuple[_Layout, ...]
+    weights: torch.Tensor
+    parts: tuple[torch.Tensor, ...]
+    owned: tuple[torch.Tensor, ...]
     owners: tuple[tuple[torch.nn.Module, str, _Layout], ...]
     passing: tuple[tuple[torch.nn.Module, str, torch.Tensor | None], ...]
 
@@ -158,7 +164,11 @@ class TorchModel:
         module = self._make(0).to(self.device)
         owners, parameters = _owners(module, self._statistics), tuple(_trained(module).values())
         layouts = tuple(map(_Layout.of, parameters))
-        return TorchWorkspace(self.spec, batch, module, parameters, layouts, owners, _passing(module))
+        weights = torch.zeros(self.n_weights, device=self.device)
+        parts = self._cut(weights)
+        owned = tuple(layout.own(part) for layout, part in zip(layouts, parts, strict=True))
+        passing = _passing(module)
+        return TorchWorkspace(self.spec, batch, module, parameters, layouts, weights, parts, owned, owners, passing)
 
     def compile(self) -> None:
         """Compute once, so that PyTorch is ready and it is known whether the module draws random numbers."""
@@ -286,9 +296,12 @@ class TorchModel:
         if workspace.spec is not self.spec and workspace.spec != self.spec:
             what = "the workspace belongs to another network: make one with this model's workspace()"
             raise ValueError(what)
-        parts = self._cut(_tensor(weights).to(self.device))
-        for parameter, layout, part in zip(workspace.parameters, workspace.layouts, parts, strict=True):
-            parameter.data = layout.own(part)
+        _fill(workspace.weights, weights)
+        for parameter, part, own in zip(workspace.parameters, workspace.parts, workspace.owned, strict=True):
+            if own.data_ptr() != part.data_ptr():
+                own.copy_(part)
+            if parameter.data_ptr() != own.data_ptr():  # at first, and if the module has put something in its place
+                parameter.data = own
         for (owner, attribute, layout), statistic in zip(workspace.owners, self._statistics, strict=True):
             tensor = layout.own(statistic.read(statistics).to(self.device))
             # Put in place of the buffer, not copied into it, so that a buffer of the last graph is let go.
@@ -304,8 +317,8 @@ class TorchModel:
         for (owner, attribute, _), statistic in zip(owners, self._statistics, strict=True):
             statistic.write(getattr(owner, attribute), statistics)
 
-    def _cut(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        return [vector[start:stop].view(shape) for _, start, stop, shape in self.ranges]
+    def _cut(self, vector: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(vector[start:stop].view(shape) for _, start, stop, shape in self.ranges)
 
     def _logits(
         self, weights: Vector, images: npt.NDArray[np.float32], workspace: TorchWorkspace, statistics: Vector
@@ -348,6 +361,14 @@ def _explained(spec: TorchSpec, images: int) -> Iterator[None]:
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
     """The array's memory as a tensor; a copy of what is read-only, since PyTorch knows no such tensors."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _fill(tensor: torch.Tensor, array: npt.NDArray[Any]) -> None:
+    """Copy an array into a tensor of its shape and dtype."""
+    if tensor.device.type == "cpu":
+        tensor.numpy()[...] = array
+    else:
+        tensor.copy_(_tensor(array))
 
 
 def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
