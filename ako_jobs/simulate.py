@@ -109,7 +109,7 @@ def prepare_simulation(
     prepared = prepare(job, settings, nodes)
     check_takes_time(prepared, model)
     profile = profile or profile_job(prepared.spec, model, clock or SystemClock(), measure_messages)
-    costs = {"engine_s": profile.engine_s, "message_s": profile.message_s, "byte_s": profile.byte_s}
+    costs = {key: getattr(profile, key) for key in Profile.COSTS}
     model = model.model_copy(update={key: costs[key] for key in costs.keys() - model.model_fields_set})
     often_s = _STATISTICS_GRADIENTS * _gradient_s(profile.means, model)
     if "statistics_s" not in model.model_fields_set:

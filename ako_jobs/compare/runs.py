@@ -252,7 +252,7 @@ class _Profiles:
         if case.cluster is not None:
             assumed = record["simulation"]
             means = {TaskKind(chain, role, first): mean for chain, role, first, mean in assumed["task_s"]}
-            costs = {key: assumed.get(key, 0.0) for key in ("engine_s", "message_s", "byte_s")}
+            costs = {key: assumed.get(key, 0.0) for key in Profile.COSTS}
             self.known.setdefault(self._key(case), Profile(means, **costs))
 
     def _key(self, case: Case) -> str:

@@ -35,6 +35,8 @@ class ClusterModel(BaseModel):
         message_s: seconds of a core that a node takes for each message to another that it sends, or that it receives:
             for packing, the connection and threads that wake each other. Measured if `compute` is ``measured``, else 0.
         byte_s: seconds that it takes besides for each byte of such a message; measured as `message_s` is.
+        variation: coefficient of variation of the times that a node's gradients take, if `compute` is ``measured``;
+            measured as well.
         detection_s: seconds from a node's failure until the coordinator knows.
         statistics_s: seconds between two statistics of every node.
         rates_s: seconds between two measurements that nodes make of themselves, if an operator minds.
@@ -53,6 +55,7 @@ class ClusterModel(BaseModel):
     engine_s: Moment = 0.0
     message_s: Moment = 0.0
     byte_s: Moment = 0.0
+    variation: Annotated[float, Field(ge=0, le=1)] = 0.0
     detection_s: Moment = 0.5
     statistics_s: Duration = 1.0
     rates_s: Duration = 0.5

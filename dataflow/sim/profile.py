@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
+from typing import ClassVar
 
 from dataflow.clock import Clock
 from dataflow.engine.events import Outcome, Task
@@ -32,6 +33,9 @@ _MEMBERS = 2
 _GROUP = 16
 """Tasks over which the engine's time is averaged: some start others, so one alone says little."""
 
+_NORMAL_QUARTILES = 1.349
+"""What lies between the quartiles of a normal distribution, in standard deviations."""
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -42,12 +46,18 @@ class Profile:
         engine_s: seconds that a node's engine takes for each task, besides the task's own; see `ClusterModel`.
         message_s: seconds that a node takes for each message that it sends or receives,
         byte_s: and for each of its bytes.
+        variation: coefficient of variation of a gradient's seconds.
+
+    Class attributes:
+        COSTS: what of it is part of a `ClusterModel`, under the same names.
     """
 
+    COSTS: ClassVar = ("engine_s", "message_s", "byte_s", "variation")
     means: Mapping[TaskKind, float]
     engine_s: float = 0.0
     message_s: float = 0.0
     byte_s: float = 0.0
+    variation: float = 0.0
 
 
 MeasureMessages = Callable[[int], tuple[float, float]]
@@ -108,6 +118,24 @@ def on_all_nodes(means: Mapping[TaskKind, float]) -> dict[TaskKind, float]:
     return {kind._replace(first=not kind.first): seconds for kind, seconds in means.items()} | dict(means)
 
 
+def variation(seconds: Mapping[TaskKind, Sequence[float]], gathering: Iterable[str]) -> float:
+    """Coefficient of variation of the times of steps, by their quartiles: what other processes took is no part of it.
+
+    Without any, nodes that have met once on a link would meet there for ever.
+
+    Args:
+        seconds: by kind of task.
+        gathering: chains that have steps.
+    """
+    chains = set(gathering)
+    of_steps = (times[1:] for kind, times in seconds.items() if kind.chain in chains and kind.role in ("step", "shard"))
+    relative = [each / median(times) for times in of_steps if len(times) > 1 for each in times]
+    if len(relative) < 2:
+        return 0.0
+    low, _, high = quantiles(relative, n=4)
+    return min(1.0, (high - low) / _NORMAL_QUARTILES)
+
+
 def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> tuple[Profile, int]:
     """How long tasks and engine take, and how large messages between nodes are on average, 0 if there are none."""
     model = ClusterModel(compute="constant", tasks=tasks, rate=1e15, latency_s=0.0)
@@ -119,7 +147,7 @@ def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> t
         raise JobFailedError(what=f"the job failed while its tasks were measured: {run.reason}")
     means = {kind: median(times[1:] or times) for kind, times in watch.seconds.items()}
     known = on_all_nodes(with_steps(means, gathering))
-    profile = Profile(dict(sorted(known.items())), watch.engine_s())
+    profile = Profile(dict(sorted(known.items())), watch.engine_s(), variation=variation(watch.seconds, gathering))
     sent_nbytes = sum(sum(each.sent_nbytes.values()) for each in run.statistics)
     return profile, sent_nbytes // run.messages if run.messages else 0
 

@@ -129,7 +129,7 @@ class Simulator:
         self._times = TaskTimes(
             means,
             plan,
-            spread=SPREADS.get(model.compute, Spread()),
+            spread=SPREADS.get(model.compute, Spread(task=model.variation)),
             speeds=model.speeds,
             seed=spec.seed,
             engine_s=model.engine_s,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ako_jobs.jobs import load_job, prepare
-from ako_jobs.simulate import prepare_simulation
+from ako_jobs.simulate import execute_simulation, prepare_simulation
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.message import Message, Tick
@@ -17,7 +18,7 @@ from dataflow.plan.job import JobSpec
 from dataflow.ports import Out
 from dataflow.sim.costs import TaskKind
 from dataflow.sim.model import ClusterModel
-from dataflow.sim.profile import Profile, profile_job, with_steps
+from dataflow.sim.profile import Profile, profile_job, variation, with_steps
 
 
 class TickingClock:
@@ -164,7 +165,36 @@ def test_simulation_has_the_message_costs_of_its_profile_unless_its_model_says_o
     measured = prepare_simulation(
         job, settings, 2, ClusterModel(byte_s=0.5), clock=TickingClock(), measure_messages=costly
     )
-    assert (measured.model.message_s, measured.model.byte_s) == (0.001, 0.5)
+    assert (measured.model.message_s, measured.model.byte_s, measured.model.variation) == (0.001, 0.5, 0.0)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.3])
+def test_variation_is_that_of_steps_whatever_their_means_and_whatever_else_took_the_processor(spread: float) -> None:
+    rng = np.random.default_rng(0)
+    drawn = {
+        TaskKind("compute", "step", first): [9.0, *(mean * rng.normal(1.0, spread, 400)), 50 * mean, 60 * mean]
+        for first, mean in ((True, 0.003), (False, 0.001))
+    }
+    others = {TaskKind("validate", "message", True): [1.0, 2.0, 3.0]}
+    assert variation(drawn | others, ["compute"]) == pytest.approx(spread, rel=0.15, abs=1e-9)
+
+
+@pytest.mark.parametrize("times", [[], [1.0], [1.0, 2.0]])
+def test_variation_is_none_where_steps_are_too_few(times: list[float]) -> None:
+    assert variation({TaskKind("compute", "step", True): times}, ["compute"]) == 0
+
+
+def test_nodes_of_a_simulation_make_gradients_at_a_pace_of_their_own_if_these_vary() -> None:
+    """Else all push at once, for ever."""
+    job, settings = load_job("ako"), {"epochs": 1}
+
+    def seconds(variation: float) -> set[float]:
+        model = ClusterModel(variation=variation, message_s=0.0, byte_s=0.0)
+        simulation = prepare_simulation(job, settings, 4, model, clock=TickingClock())
+        return {node["computing_s"] / node["steps"] for node in execute_simulation(simulation).record["nodes"]}
+
+    assert len(seconds(0.0)) == 2  # of those that validate, and of the others
+    assert len(seconds(0.05)) == 4
 
 
 def test_with_steps_gives_a_step_the_time_of_its_shard_and_its_merge() -> None:
