@@ -59,7 +59,6 @@ from dataflow.sim.simulator import Simulator
 from operators.clocks import ClocksState
 from operators.compute import Compute, Part
 from operators.messages import Batch, Vector
-from operators.source import steps_per_epoch
 
 try:
     import simpy
@@ -276,12 +275,13 @@ def engine(size: Size) -> dict[str, Any]:
 def scale(size: Size) -> dict[str, Any]:
     """Seconds and peak memory of many phantom nodes."""
     workers = size.many - size.servers
-    steps = -(-size.messages // (2 * workers * size.servers))
     config = parameter_server.Config.parse(
         {"data": "digits", "phantom": True, "servers": size.servers, "batch": 1, "validate_every": 10**12}
     )
-    images = Setting.of(config).train_images
-    config = config.model_copy(update={"epochs": steps / steps_per_epoch(images, workers, config.batch)})
+    # A gradient is pushed to all servers, and they answer. When enough have come, each worker is at another one, and
+    # servers send the last weights.
+    gradients = size.messages / (2 * size.servers) - 1.5 * workers
+    config = config.model_copy(update={"epochs": gradients / Setting.of(config).per_epoch})
     model = ClusterModel(compute="gamma", step_s=STEP_S)
     sent = []
 

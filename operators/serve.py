@@ -89,12 +89,19 @@ class PullsState(State):
         """The least gradient number applied of any worker that is there, over all cells; 0 if there is none."""
         return min(map(self.slowest, self.pushed), default=0) if self.workers else 0
 
-    def release(self, cells: Cells, bound: float) -> Iterator[int]:
-        """Workers that waited and are at most `bound` gradients ahead of the slowest; they wait no more."""
-        limit = bound if math.isinf(bound) else self.slowest(cells) + bound
-        waiting = self.waiting.get(cells, [])
-        self.waiting[cells] = [worker for worker in waiting if self.pushed[cells][worker] > limit]
-        yield from (worker for worker in waiting if self.pushed[cells][worker] <= limit)
+    def release(self, cells: Cells, bound: float) -> dict[int, int]:
+        """Workers that waited and are at most `bound` gradients ahead of the slowest; they wait no more.
+
+        Returns:
+            By worker, the number of its last gradient applied.
+        """
+        waiting = self.waiting.get(cells)
+        if not waiting:
+            return {}
+        pushed, limit = self.pushed[cells], bound if math.isinf(bound) else self.slowest(cells) + bound
+        released = {worker: pushed[worker] for worker in waiting if pushed[worker] <= limit}
+        self.waiting[cells] = [worker for worker in waiting if worker not in released]
+        return released
 
     def join(self, cells: Cells, worker: int) -> int:
         """Take a worker that has come back for as far as the one that is furthest; how far that is."""
@@ -200,11 +207,11 @@ class Serve(Operator):
     ) -> Emissions:
         """Apply a gradient fragment; answer everybody who need not wait, and one that has come back at once."""
         cells = (fragment.start, fragment.stop)
-        weights, before = shard.values[self.layout.weights(*cells)], pulls.applied()
         if fragment.low == fragment.high:
             known = {fragment.origin: pulls.join(cells, fragment.origin)}
             yield from self._tell(cells, known, shard, pulls, served, node)
             return
+        weights, before = shard.values[self.layout.weights(*cells)], pulls.applied() if self.checkpoints else 0
         run, made = served.at(cells, weights, len(pulls.workers)), pulls.made.get(cells, 0)
         if refused(fragment):
             run.pass_over(fragment.origin)
@@ -217,7 +224,8 @@ class Serve(Operator):
         if fragment.high // self.fetch_every > fragment.low // self.fetch_every:
             pulls.waiting.setdefault(cells, []).append(fragment.origin)
         yield from self._answer(cells, shard, pulls, served, node)
-        yield from due(self.checkpoints, before, pulls.applied(), node, self.workers)
+        if self.checkpoints:
+            yield from due(self.checkpoints, before, pulls.applied(), node, self.workers)
 
     def on_left(
         self, worker: int, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
@@ -247,8 +255,9 @@ class Serve(Operator):
         self, cells: Cells, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
     ) -> Emissions:
         bound = float("inf") if self.tau is None else self.tau
-        released = {worker: pulls.pushed[cells][worker] for worker in pulls.release(cells, bound)}
-        yield from self._tell(cells, released, shard, pulls, served, node)
+        released = pulls.release(cells, bound)
+        if released:
+            yield from self._tell(cells, released, shard, pulls, served, node)
 
     def _tell(
         self,
@@ -393,4 +402,5 @@ def answers(
             values, stale = served.answer(weights, worker, values), served.staleness.get(worker, UNKNOWN)
         else:
             values = weights.copy() if values is None else values
-        yield Weights(worker, node.index, *cells, clock=number, values=values, of_all=of_all, **stale._asdict())
+        lag, gap, normalised_gap = stale
+        yield Weights(worker, node.index, *cells, number, values, lag, gap, normalised_gap, of_all)

@@ -28,7 +28,9 @@ class Staleness(NamedTuple):
 
     def samples(self) -> Iterator[Sample]:
         """What is known."""
-        yield from (Sample(name, float(value)) for name, value in self._asdict().items() if value is not None)
+        yield from (
+            Sample(name, float(value)) for name, value in zip(self._fields, self, strict=True) if value is not None
+        )
 
 
 UNKNOWN = Staleness()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
@@ -12,15 +13,18 @@ Action = Callable[[Any], None]
 class VirtualClock:
     """A clock that jumps from event to event, in the order of (time, priority, order of being told).
 
-    Nothing else decides what comes first, so a run repeats itself exactly.
+    Nothing else decides what comes first, so a run repeats itself exactly. What is to happen at the very moment at
+    which it is told of needs no place in the heap: it comes behind all that was told of before, and ahead of what has a
+    priority.
     """
 
-    __slots__ = ("_count", "_heap", "_now", "_stopped")
+    __slots__ = ("_count", "_heap", "_now", "_soon", "_stopped")
 
     def __init__(self) -> None:
         """Begin at second 0."""
         self._now, self._count, self._stopped = 0.0, 0, False
         self._heap: list[tuple[float, int, int, Action, Any]] = []
+        self._soon: deque[tuple[Action, Any]] = deque()
 
     def now(self) -> float:
         """Virtual seconds since the start."""
@@ -34,18 +38,26 @@ class VirtualClock:
     @property
     def next_s(self) -> float:
         """When something happens next; infinite if nothing is left to happen."""
+        if self._soon:
+            return self._now
         return self._heap[0][0] if self._heap else float("inf")
 
     def at(self, time_s: float, action: Action, argument: Any = None, priority: int = 0) -> None:
-        """Have `action(argument)` called at a time that is not past; the lowest `priority` goes first."""
+        """Have `action(argument)` called at a time that is not past; the lowest `priority`, at least 0, goes first."""
         self._count = count = self._count + 1
-        heappush(self._heap, (time_s, priority, count, action, argument))
+        if time_s == self._now and not priority:
+            self._soon.append((action, argument))
+        else:
+            heappush(self._heap, (time_s, priority, count, action, argument))
 
     def run(self) -> None:
         """Let time go on until nothing is left to happen, or `stop` is called, which may have been before."""
-        heap = self._heap
-        while heap and not self._stopped:
-            self._now, _, _, action, argument = heappop(heap)
+        heap, soon = self._heap, self._soon
+        while (heap or soon) and not self._stopped:
+            if soon and not (heap and heap[0][0] == self._now and not heap[0][1]):
+                action, argument = soon.popleft()
+            else:
+                self._now, _, _, action, argument = heappop(heap)
             action(argument)
         self._stopped = False
 

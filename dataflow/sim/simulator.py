@@ -60,8 +60,8 @@ from dataflow.sim.model import ClusterModel
 from dataflow.sim.network import SimNetwork
 
 COLLECTED: Final = 200_000
-"""Objects made between two collections of garbage: at any time some tens of thousands are under way among many nodes,
-none of them garbage."""
+"""Objects made between two collections of garbage, at least; as many as nodes consist of, if these are more: what is
+under way among them comes and goes by the hundred thousand, and none of it is garbage."""
 
 
 @dataclass
@@ -170,7 +170,7 @@ class Simulator:
         gc.collect()
         gc.freeze()  # or every full collection would look through all nodes
         often = gc.get_threshold()
-        gc.set_threshold(COLLECTED, *often[1:])
+        gc.set_threshold(max(COLLECTED, gc.get_freeze_count()), *often[1:])
         try:
             clock.run()
             while run.state not in ENDED:
