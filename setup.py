@@ -16,8 +16,9 @@ from setuptools import Distribution, setup
 from setuptools.command.build_ext import build_ext
 
 COMPILED = {
-    "engine": "chain chain_state elements events flow inbox inputs leaving moment news node_engine recording starting"
-    " tally traffic turns wiring",
+    ".": "ports",
+    "engine": "chain chain_state elements events flow inbox inputs leaving moment needs news node_engine recording"
+    " starting tally traffic turns wiring",
     "sim": "clock cores costs lives meter network simulator",
 }
 """The compiled modules, by package in `dataflow`."""
@@ -43,7 +44,8 @@ class CompileEngine(build_ext):
     def run(self) -> None:
         """Build from scratch."""
         compiled = runpy.run_path("dataflow/compiled.py")
-        sources = [f"dataflow/{folder}/{name}.py" for folder, names in COMPILED.items() for name in names.split()]
+        places = [(folder, name) for folder, names in COMPILED.items() for name in names.split()]
+        sources = [str(Path("dataflow", folder, f"{name}.py")) for folder, name in places]
         folder = Path("" if self.inplace else self.build_lib, "dataflow", compiled["FOLDER"])
         shutil.rmtree(folder, ignore_errors=True)
         failure = ""

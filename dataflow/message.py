@@ -45,6 +45,8 @@ class Tick(Sharded):
 
 
 _FIELDS: dict[type, tuple[str, ...]] = {}
+_ARRAYS: dict[type, tuple[str, ...]] = {}
+_SCALAR = frozenset(name for kind in SCALARS for name in (kind.__name__, f"{kind.__name__} | None"))
 
 
 def field_names(kind: type[Message]) -> tuple[str, ...]:
@@ -55,10 +57,19 @@ def field_names(kind: type[Message]) -> tuple[str, ...]:
     return names
 
 
+def array_names(kind: type[Message]) -> tuple[str, ...]:
+    """Names of the fields of a message type that may be arrays: those that are not declared to be scalars."""
+    names = _ARRAYS.get(kind)
+    if names is None:
+        declared = {field.name: getattr(field.type, "__name__", field.type) for field in dataclasses.fields(kind)}
+        names = _ARRAYS[kind] = tuple(name for name, type_ in declared.items() if type_ not in _SCALAR)
+    return names
+
+
 def nbytes(message: Message, tensor_scale: int = 1) -> int:
     """Size of a message in bytes as credit counts it: its arrays, each `tensor_scale` times, plus `HEADER_NBYTES`."""
     total = 0
-    for name in field_names(type(message)):
+    for name in array_names(type(message)):
         value: Any = getattr(message, name)
         if isinstance(value, np.ndarray):
             total += value.nbytes

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Generic, Self, SupportsIndex, TypeVar, overload
+from typing import Generic, Self, SupportsIndex, TypeVar, overload
 
-if TYPE_CHECKING:
-    from dataflow.message import Message
+from dataflow.message import Message
 
-M = TypeVar("M", bound="Message")
+M = TypeVar("M", bound=Message)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, slots=True)
 class Emission:
-    """A message leaving through a port.
+    """A message leaving through a port; never changed.
 
     Args:
         port: name of the output port.
@@ -28,7 +27,10 @@ class Emission:
 
     port: str
     message: Message
-    to: int | None = None
+    to: int | None
+
+    def __init__(self, port: str, message: Message, to: int | None = None) -> None:
+        self.port, self.message, self.to = port, message, to
 
 
 class In(Generic[M]):
@@ -91,7 +93,8 @@ class BoundOut(Generic[M]):
         Raises:
             TypeError: the message is not of the port's type, or `to` is no integer.
         """
-        if not isinstance(message, self._port.kind):
-            what = f"port {self._port.name!r} emits {self._port.kind.__name__}, got {type(message).__name__}"
+        port = self._port
+        if not isinstance(message, port.kind):
+            what = f"port {port.name!r} emits {port.kind.__name__}, got {type(message).__name__}"
             raise TypeError(what)
-        return Emission(self._port.name, message, None if to is None else index(to))
+        return Emission(port.name, message, None if to is None else index(to))

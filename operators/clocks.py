@@ -7,9 +7,10 @@ origin is a prefix of its gradients, without gap or duplicate (ako.txt 3.3; the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, cast
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +20,9 @@ from operators.layout import Sharding
 
 FAR = np.iinfo(np.int64).max // 2
 """Gradient number of cells that a node does not answer for: later than any."""
+
+_REFUSED = -2
+"""What `_advance` says of an interval that does not fit, in the place of a gradient's number."""
 
 
 class ClocksState(State):
@@ -54,6 +58,14 @@ class ClocksState(State):
         self._last: dict[int, int] = {}
         self._since: dict[int, int] = {}
         self._slowest: float | None = None
+        self._slow = 0  # origins that are the slowest
+
+    @classmethod
+    def compile(cls) -> None:
+        """Compile what `advance` and `reach` need, or load it from disk, so that no message waits for it."""
+        applied = np.zeros(1, np.int64)
+        _advance(applied, 0, 1, 0, 1, False)
+        _reach(applied, 0, 1, 1)
 
     @property
     def origins(self) -> tuple[int, ...]:
@@ -81,8 +93,9 @@ class ClocksState(State):
     def slowest(self) -> float:
         """The least gradient number applied of any origin, each with its span added; infinite for nobody."""
         if self._slowest is None:
-            waited = self._waited_for()
-            self._slowest = min((low + self._span[origin] for origin, low in waited.items()), default=math.inf)
+            waited: list[float] = [low + self._span[origin] for origin, low in self._waited_for().items()]
+            self._slowest = min(waited, default=math.inf)
+            self._slow = waited.count(self._slowest)
         return self._slowest
 
     def lag(self) -> int:
@@ -117,14 +130,18 @@ class ClocksState(State):
 
         They must not when some were applied before, or when some before them were not and `skips` is not set.
         """
-        if not self._follows(origin, cells, low, skips=skips) or high <= low:
+        applied = self._applied.get(origin)
+        if applied is None or high <= low:
             self.rejected += 1
             return False
-        applied = self._applied[origin][cells]
-        applied[:] = high
+        skips = skips or origin in self._fresh  # which begins anywhere
+        lowest = _advance(applied, *self._range(cells), low, high, skips)
+        if lowest == _REFUSED:
+            self.rejected += 1
+            return False
         if origin in self._fresh:
             self._fresh[origin] = max(self._fresh[origin], span)
-        self._note(origin, span)
+        self._note(origin, lowest, span)
         return True
 
     def reach(self, origin: int, cells: slice, number: int) -> None:
@@ -134,9 +151,7 @@ class ClocksState(State):
         """
         if origin not in self._applied:
             return
-        applied = self._applied[origin][cells]
-        np.maximum(applied, number, out=applied)
-        self._note(origin, self._span[origin])
+        self._note(origin, _reach(self._applied[origin], *self._range(cells), number), self._span[origin])
 
     def leave(self, origin: int) -> int:
         """Wait for `origin` no more.
@@ -176,7 +191,7 @@ class ClocksState(State):
         if said is not None:
             self._since[origin] = number
             self.reach(origin, slice(None), number)
-            self._note(origin, max(self._first_span, said))
+            self._note(origin, self._lowest[origin], max(self._first_span, said))
             self._slowest = None
 
     def end(self, origin: int, number: int) -> None:
@@ -189,7 +204,7 @@ class ClocksState(State):
         """Note what of `origin` is applied to a replica that was taken over, unless the origin has left."""
         if origin in self._applied:
             self._applied[origin][:] = applied
-            self._note(origin, self._span[origin])
+            self._note(origin, int(applied.min()), self._span[origin])
             self._slowest = None
 
     def snapshot(self) -> ClocksState:
@@ -250,11 +265,20 @@ class ClocksState(State):
         self.poisoned = int(tensors["poisoned"][0]) if "poisoned" in tensors else 0
         self.of_all = int(tensors["of_all"][0]) if "of_all" in tensors else 0
 
-    def _note(self, origin: int, span: int) -> None:
-        """Note that what was applied of an origin, or its span, may have changed."""
+    def _range(self, cells: slice) -> tuple[int, int]:
+        """First cell and first behind of a slice that has both, or neither, and no step."""
+        return cells.start or 0, self.cells if cells.stop is None else cells.stop
+
+    def _note(self, origin: int, low: int, span: int) -> None:
+        """Note up to which gradient all cells of an origin are applied now, and its span."""
         before = self._lowest[origin] + self._span[origin]
-        self._lowest[origin], self._span[origin] = int(np.minimum.reduce(self._applied[origin])), span
-        if self._slowest is not None and min(before, self._lowest[origin] + span) <= self._slowest:
+        self._lowest[origin], self._span[origin] = low, span
+        slowest = self._slowest
+        if slowest is None or min(before, low + span) > slowest:
+            return
+        # Many may be the slowest; it is looked for anew only when the last of them has gone on.
+        self._slow -= before == slowest < low + span
+        if not self._slow or low + span < slowest or self._fresh or self._last:
             self._slowest = None
 
     def _waited_for(self) -> Mapping[int, int]:
@@ -266,13 +290,6 @@ class ClocksState(State):
             for origin, low in self._lowest.items()
             if origin not in self._fresh and low < self._last.get(origin, FAR)
         }
-
-    def _follows(self, origin: int, cells: slice, low: int, *, skips: bool) -> bool:
-        if origin not in self._applied:
-            return False
-        applied = self._applied[origin][cells]
-        skips = skips or origin in self._fresh  # which begins anywhere
-        return bool(np.logical_and.reduce(applied <= low if skips else applied == low))
 
 
 class Clocks(StateElement):
@@ -296,6 +313,7 @@ class Clocks(StateElement):
 
     def create(self, node: NodeContext) -> ClocksState:
         """The clocks at 0; of origins that answer, at -1 on a node that joins late: it has no answer yet."""
+        ClocksState.compile()
         members = node.members[self.origins]
         if self.sharding:
             owned = self.sharding.owned(members)
@@ -314,3 +332,25 @@ def everything(members: Sequence[int], cells: int, *, without: int | None) -> di
     mask = np.ones(cells, np.bool_)
     mask.flags.writeable = False
     return {member: mask for member in members if member != without}
+
+
+_Numbers = npt.NDArray[np.int64]
+
+
+def _advanced(applied: _Numbers, start: int, stop: int, low: int, high: int, skips: bool) -> int:
+    for cell in range(start, stop):
+        if applied[cell] != low and not (skips and applied[cell] < low):
+            return _REFUSED
+    applied[start:stop] = high
+    return int(applied.min())
+
+
+def _reached(applied: _Numbers, start: int, stop: int, number: int) -> int:
+    for cell in range(start, stop):
+        applied[cell] = max(applied[cell], number)
+    return int(applied.min())
+
+
+_compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
+_advance = cast("Callable[[_Numbers, int, int, int, int, bool], int]", _compiled(_advanced))
+_reach = cast("Callable[[_Numbers, int, int, int], int]", _compiled(_reached))

@@ -79,19 +79,20 @@ def advice(poison: str, weights: Vector) -> tuple[str, str]:
     return f" and {grown}: training diverges", fix
 
 
-def check_shard(weights: Vector, after: str, node: NodeContext) -> None:
+def check_shard(weights: Vector, node: NodeContext, *moved_by: object) -> None:
     """Nothing, if a server can go on with its weights: workers refuse any others, and would train on old ones for ever.
 
     Args:
         weights: (weights,) float32.
-        after: what they were moved by last.
         node: the server.
+        moved_by: words that say what has moved them last.
 
     Raises:
         OperatorError: it cannot.
     """
     if not sound(weights):
         besides, fix = advice("", weights)
+        after = " ".join(map(str, moved_by))
         what = f"the server's weights are not finite, or too large for any sum, after {after}{besides}"
         raise OperatorError(what, where=f"node {node.name}, operator serve", fix=fix)
 

@@ -89,6 +89,10 @@ class PullsState(State):
         """The least gradient number applied of any worker that is there, over all cells; 0 if there is none."""
         return min(map(self.slowest, self.pushed), default=0) if self.workers else 0
 
+    def wait(self, cells: Cells, worker: int) -> None:
+        """Note that a worker waits for an answer."""
+        self.waiting.setdefault(cells, []).append(worker)
+
     def release(self, cells: Cells, bound: float) -> dict[int, int]:
         """Workers that waited and are at most `bound` gradients ahead of the slowest; they wait no more.
 
@@ -206,24 +210,27 @@ class Serve(Operator):
         self, fragment: Fragment, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
     ) -> Emissions:
         """Apply a gradient fragment; answer everybody who need not wait, and one that has come back at once."""
-        cells = (fragment.start, fragment.stop)
-        if fragment.low == fragment.high:
-            known = {fragment.origin: pulls.join(cells, fragment.origin)}
-            yield from self._tell(cells, known, shard, pulls, served, node)
+        cells, origin, low, high = (fragment.start, fragment.stop), fragment.origin, fragment.low, fragment.high
+        joined = pulls.join(cells, origin) if low == high else None
+        weights = shard.values[self.layout.weights(*cells)]
+        run = served.at(cells, weights, len(pulls.workers))
+        if joined is not None:
+            yield from self._tell(cells, {origin: joined}, weights, run, pulls, node)
             return
-        weights, before = shard.values[self.layout.weights(*cells)], pulls.applied() if self.checkpoints else 0
-        run, made = served.at(cells, weights, len(pulls.workers)), pulls.made.get(cells, 0)
+        before = pulls.applied() if self.checkpoints else 0
         if refused(fragment):
-            run.pass_over(fragment.origin)
+            run.pass_over(origin)
             yield Sample("poisoned_fragments", 1.0)
         else:
-            run.take(weights, fragment, self._rate(fragment, made, node))
+            run.take(weights, fragment, self._rate(high, pulls.made.get(cells, 0), node))
             pulls.take(fragment, weights.size)
-            check_shard(weights, f"gradient {fragment.high} of node {fragment.origin}", node)
-        pulls.push(cells, fragment.origin, fragment.high)
-        if fragment.high // self.fetch_every > fragment.low // self.fetch_every:
-            pulls.waiting.setdefault(cells, []).append(fragment.origin)
-        yield from self._answer(cells, shard, pulls, served, node)
+            check_shard(weights, node, "gradient", high, "of node", origin)
+        pulls.push(cells, origin, high)
+        if high // self.fetch_every > low // self.fetch_every:
+            pulls.wait(cells, origin)
+        released = pulls.release(cells, self._bound)
+        if released:
+            yield from self._tell(cells, released, weights, run, pulls, node)
         if self.checkpoints:
             yield from due(self.checkpoints, before, pulls.applied(), node, self.workers)
 
@@ -233,7 +240,11 @@ class Serve(Operator):
         """Go on without a worker that has ended."""
         pulls.leave(worker)
         for cells in list(pulls.waiting):
-            yield from self._answer(cells, shard, pulls, served, node)
+            released = pulls.release(cells, self._bound)
+            if released:
+                weights = shard.values[self.layout.weights(*cells)]
+                run = served.at(cells, weights, len(pulls.workers))
+                yield from self._tell(cells, released, weights, run, pulls, node)
 
     def on_end(self, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext) -> Emissions:
         """Send every worker the final weights, theta of the papers; not to a place that nobody has ever had."""
@@ -242,36 +253,32 @@ class Serve(Operator):
             everybody = {worker: pushed.get(worker, 0) for worker in there}
             weights = shard.values[self.layout.weights(*cells)]
             final = served.at(cells, weights, len(pulls.workers)).master(weights).copy()
-            yield from map(self.weights, answers(self.layout, cells, everybody, shard, node, values=final))
+            yield from map(self.weights, answers(cells, everybody, final, node, values=final))
 
-    def _rate(self, fragment: Fragment, made: int, node: NodeContext) -> float:
-        """The learning rate of a gradient, ahead of which so many of all workers have come."""
+    @property
+    def _bound(self) -> float:
+        """How many gradients a worker that is answered may be ahead of the slowest."""
+        return math.inf if self.tau is None else self.tau
+
+    def _rate(self, number: int, made: int, node: NodeContext) -> float:
+        """The learning rate of a worker's gradient `number`, ahead of which so many of all workers have come."""
         if self.schedule is None:
             return 1.0
         workers = len(node.members[self.workers])
-        return self.schedule.at(at_equal_pace(made, workers) if self.shared else fragment.high, workers)
-
-    def _answer(
-        self, cells: Cells, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
-    ) -> Emissions:
-        bound = float("inf") if self.tau is None else self.tau
-        released = pulls.release(cells, bound)
-        if released:
-            yield from self._tell(cells, released, shard, pulls, served, node)
+        return self.schedule.at(at_equal_pace(made, workers) if self.shared else number, workers)
 
     def _tell(
         self,
         cells: Cells,
         pushed: Mapping[int, int],
-        shard: VectorState,
+        weights: Vector,
+        run: Served,
         pulls: PullsState,
-        served: ServedState,
         node: NodeContext,
     ) -> Emissions:
         """Answers for every worker in `pushed`; see `answers`."""
-        run = served.at(cells, shard.values[self.layout.weights(*cells)], len(pulls.workers))
         of_all = pulls.made.get(cells, 0) if self.shared else 0
-        yield from map(self.weights, answers(self.layout, cells, pushed, shard, node, run, of_all=of_all))
+        yield from map(self.weights, answers(cells, pushed, weights, node, run, of_all=of_all))
 
 
 class ServeMean(Operator):
@@ -343,7 +350,7 @@ class ServeMean(Operator):
         rate = self.schedule.at(mean.number, len(node.members[self.workers])) if self.schedule else 1.0
         weights = shard.values[self.layout.weights(*cells)]
         weights -= mean.values * np.float32(rate)
-        check_shard(weights, f"step {mean.number}", node)
+        check_shard(weights, node, "step", mean.number)
         yield from self._answer(cells, mean.contributors, mean.number, shard, node, FRESH)
 
     def _answer(
@@ -356,7 +363,8 @@ class ServeMean(Operator):
         stale: Staleness = UNKNOWN,
     ) -> Emissions:
         pushed = dict.fromkeys(workers, number)
-        yield from map(self.weights, answers(self.layout, cells, pushed, shard, node, stale=stale))
+        weights = shard.values[self.layout.weights(*cells)]
+        yield from map(self.weights, answers(cells, pushed, weights, node, stale=stale))
 
 
 def due(
@@ -370,10 +378,9 @@ def due(
 
 
 def answers(
-    layout: Layout,
     cells: Cells,
     pushed: Mapping[int, int],
-    shard: VectorState,
+    weights: Vector,
     node: NodeContext,
     served: Served | None = None,
     stale: Staleness = UNKNOWN,
@@ -386,17 +393,15 @@ def answers(
     weights share one copy.
 
     Args:
-        layout: the model's cells.
         cells: which of them.
         pushed: number of the last gradient by worker.
-        shard: the server's.
+        weights: (weights of the cells,) float32, the server's.
         node: the server.
-        served: these cells; None: workers are given the shard's weights.
+        served: these cells; None: workers are given the server's weights.
         stale: how stale their gradients were, if `served` does not say so.
-        values: what all are given in the shard's place, never written again.
+        values: what all are given in the place of the server's weights, never written again.
         of_all: see `Weights`.
     """
-    weights = shard.values[layout.weights(*cells)]
     for worker, number in pushed.items():
         if served:
             values, stale = served.answer(weights, worker, values), served.staleness.get(worker, UNKNOWN)

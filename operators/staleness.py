@@ -28,9 +28,12 @@ class Staleness(NamedTuple):
 
     def samples(self) -> Iterator[Sample]:
         """What is known."""
-        yield from (
-            Sample(name, float(value)) for name, value in zip(self._fields, self, strict=True) if value is not None
-        )
+        if self.lag is not None:
+            yield Sample("lag", float(self.lag))
+        if self.gap is not None:
+            yield Sample("gap", self.gap)
+        if self.normalised_gap is not None:
+            yield Sample("normalised_gap", self.normalised_gap)
 
 
 UNKNOWN = Staleness()

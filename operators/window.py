@@ -7,11 +7,12 @@ accumulation over the last p gradients of ako.txt 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -79,6 +80,11 @@ class WindowState(State):
         self._least = self._least_of_each()
         self._sums: dict[tuple[int, int, int], Vector] = {}
 
+    @classmethod
+    def compile(cls) -> None:
+        """Compile what `take` needs, or load it from disk, so that no message waits for it."""
+        _advance(np.zeros(1, np.int64), 0, 1, 0)
+
     @property
     def owed(self) -> Vector | None:
         """What was appended and is not in what may be taken, (weights,) float32, as it stands; None: nothing ever."""
@@ -122,19 +128,28 @@ class WindowState(State):
         row = self._row.get(receiver)
         if row is None or receiver in self._held:
             return []
-        sent = self._sent_to[row, start:stop]
-        alike = np.logical_and.reduce(sent == sent[0])
-        cuts = [0, len(sent)] if alike else [0, *(np.flatnonzero(np.diff(sent)) + 1).tolist(), len(sent)]
+        sent, closed = self._sent_to[row], self.closed
+        low, least = _advance(sent, start, stop, closed)
+        if low >= closed:
+            return []
+        if low >= 0:
+            intervals = [Interval(start, stop, low, closed, self._sum(start, stop, low))]
+        else:
+            intervals = self._take_unlike(sent, start, stop)
+            least = int(sent.min())
+        self._least[row] = least
+        self._free()
+        return intervals
+
+    def _take_unlike(self, sent: npt.NDArray[np.int64], start: int, stop: int) -> list[Interval]:
+        """An interval for each run of cells that were sent alike."""
         intervals = []
-        for begin, end in pairwise(cuts):
-            low = int(sent[begin])
+        cuts = np.flatnonzero(np.diff(sent[start:stop])) + start + 1
+        for first, last in pairwise([start, *cuts.tolist(), stop]):
+            low = int(sent[first])
             if low < self.closed:
-                first, last = start + begin, start + end
                 intervals.append(Interval(first, last, low, self.closed, self._sum(first, last, low)))
-                sent[begin:end] = self.closed
-        if intervals:
-            self._least[row] = int(np.minimum.reduce(self._sent_to[row]))
-            self._free()
+                sent[first:last] = self.closed
         return intervals
 
     def frames(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -295,6 +310,7 @@ class Window(StateElement):
     def create(self, node: NodeContext) -> WindowState:
         """An empty window."""
         receivers = wanted(node, self.receivers, self.layout, self.sharding)
+        WindowState.compile()
         return WindowState(self.layout, receivers, cap_nbytes=self.cap_nbytes, newest_only=self.newest_only)
 
 
@@ -306,3 +322,21 @@ def wanted(
     if sharding:
         return sharding.owned(members)
     return everything(members, layout.cells, without=node.index)
+
+
+def _advanced(sent: npt.NDArray[np.int64], start: int, stop: int, closed: int) -> tuple[int, int]:
+    low = sent[start]
+    for cell in range(start, stop):
+        if sent[cell] != low:
+            return -1, -1
+    if low < closed:
+        sent[start:stop] = closed
+    return low, sent.min()
+
+
+# Notes that cells `start` to `stop` are sent up to `closed`, unless they were further, and says up to which gradient
+# they were before, and all cells are now. Says -1, and notes nothing, if they were not sent alike.
+_advance = cast(
+    "Callable[[npt.NDArray[np.int64], int, int, int], tuple[int, int]]",
+    numba.njit(nogil=True, error_model="numpy", cache=True)(_advanced),
+)

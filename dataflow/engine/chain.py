@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import GeneratorType
@@ -15,13 +15,13 @@ import numpy as np
 from dataflow.engine.blame import reraise
 from dataflow.engine.events import Outcome
 from dataflow.engine.flow import as_set
+from dataflow.engine.needs import asked_by, needs_of
 from dataflow.errors import OperatorError
 from dataflow.graph.logical import SHARDED, Edge, LogicalGraph, OperatorSpec
 from dataflow.graph.routes import Route
 from dataflow.message import Message, Sharded, field_names
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import (
-    HOOKS,
     RECORD_FOLDER,
     Adjustment,
     Artifact,
@@ -30,7 +30,6 @@ from dataflow.operators_api import (
     Operator,
     Sample,
     declared_at,
-    needs,
     random_generator,
 )
 from dataflow.plan.physical import ChainPlan, PhysicalPlan
@@ -39,25 +38,11 @@ from dataflow.reports import OperatorReport, Rates
 from dataflow.state import State
 
 
-class Needs:
-    """State elements that a task is given: snapshots of `reads`, the live elements of `writes`; `all` are both."""
-
-    def __init__(self, reads: frozenset[str] = frozenset(), writes: frozenset[str] = frozenset()) -> None:
-        self.reads, self.writes, self.all = reads, writes, reads | writes
-
-    def __or__(self, other: Needs) -> Needs:
-        return Needs(self.reads | other.reads, self.writes | other.writes)
-
-    def without_writes(self) -> Needs:
-        """The same elements, all as snapshots."""
-        return Needs(self.all)
-
-
 class Given:
-    """What a task was given when it started, by element name."""
+    """What a task was given when it started, by element name; `locks` are the elements that it alone may write."""
 
-    def __init__(self, snapshots: dict[str, Any], live: dict[str, State]) -> None:
-        self.snapshots, self.live = snapshots, live
+    def __init__(self, snapshots: dict[str, Any], live: dict[str, State], locks: frozenset[str] = frozenset()) -> None:
+        self.snapshots, self.live, self.locks = snapshots, live, locks
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +51,17 @@ class Exit:
 
     edge: Edge
     nodes: frozenset[int] = frozenset()
+    by_destination: bool = False
+    by_owner: bool = False
 
     @classmethod
     def of(cls, graph: LogicalGraph, edge: Edge, node: NodeContext) -> Exit:
         """An edge as it leaves `node`."""
         if edge.route is not Route.BY_DESTINATION:
-            return cls(edge)
+            return cls(edge, by_owner=edge.route is Route.BY_OWNER)
         members = as_set(node.members[graph.operator(edge.target).role])
-        return cls(edge, members if edge.loopback else members - {node.index})
+        itself = not edge.loopback and node.index in members
+        return cls(edge, members - {node.index} if itself else members, by_destination=True)
 
 
 class Member:
@@ -95,38 +83,33 @@ class Member:
         kind: Any = type(operator)
         self.ports = _ports(kind)
         self.exits = {port: [leaving for leaving in exits if leaving.edge.output == port] for port in self.ports}
-        elements = {use.name: use.element for use in spec.uses}
-        written = {use.name for use in spec.uses if use.writes}
-        self._hooks = {hook: getattr(operator, hook) for hook in _asked(kind)}
-        self._asks = {
-            hook: [(name, elements.get(name), name in written) for name in names]
-            for hook, names in _asked(kind).items()
-        }
+        self.asked = asked_by(kind, spec.uses)
+        self._hooks = {hook: getattr(operator, hook) for hook in self.asked.arguments}
         if spec.gather and inspect.isgeneratorfunction(operator.process):
             self.refuse("is a Gather and yields in process", None, "return the part, and yield in merge")
 
     def has(self, hook: str) -> bool:
         """Whether the operator defines a hook."""
-        return hook in self._asks
+        return hook in self.asked.arguments
 
-    def uses(self, hook: str) -> Needs:
-        """State elements that a hook asks for."""
-        asked = [(element, writes) for _, element, writes in self._asks.get(hook, ()) if element is not None]
-        return Needs(
-            frozenset(element for element, writes in asked if not writes),
-            frozenset(element for element, writes in asked if writes),
-        )
-
-    def call(self, hook: str, positional: tuple[Any, ...], given: Given, rng: Callable[[], np.random.Generator]) -> Any:
+    def call(self, hook: str, positional: tuple[Any, ...], given: Given, rng: np.random.Generator | None) -> Any:
         """What a hook returns; a generator of effects is returned as a list.
+
+        Args:
+            hook: its name.
+            positional: what it is called with ahead of what it asks for by name.
+            given: state elements.
+            rng: random numbers, if it `draws` some and may.
 
         Raises:
             AkoError: whatever the operator raised, with its name, node and line.
         """
         arguments: dict[str, Any] = {}
-        for name, element, writes in self._asks[hook]:
-            if element is None:
-                arguments[name] = rng() if name == "rng" else self.context
+        for name, element, writes in self.asked.arguments[hook]:
+            if name == "rng":
+                arguments[name] = rng if rng is not None else self._refuse_rng()
+            elif element is None:
+                arguments[name] = self.context
             else:
                 live = writes and element in given.live
                 arguments[name] = given.live[element] if live else given.snapshots[element]
@@ -142,10 +125,13 @@ class Member:
         Raises:
             AkoError: it raised, or answered with anything but True or False.
         """
-        answer = self.call("ready", (), given, _no_rng(self))
+        answer = self.call("ready", (), given, None)
         if not isinstance(answer, bool | np.bool_):
             self.refuse("answered in ready with neither True nor False", type(answer).__name__, "return a bool")
         return bool(answer)
+
+    def _refuse_rng(self) -> NoReturn:
+        self.refuse("asks for rng in ready", None, "decide by state; draw numbers in process")
 
     def refuse(self, what: str, got: object, fix: str) -> NoReturn:
         """Raise an error about what this operator gave.
@@ -186,7 +172,6 @@ class Chain:
         ]
         self._gates = [member for member in self.members if member.has("ready")]
         self.gated = bool(self._gates)
-        self.gate_uses = _together(member.uses("ready") for member in self._gates)
         self.minds_leaving = any(member.has("on_left") for member in self.members)
         self.minds_joining = any(member.has("on_joined") for member in self.members)
         self.ends_itself = self.members[0].operator.ends_itself
@@ -197,24 +182,16 @@ class Chain:
             (member.operator.timer_s for member in self.members if member.has("on_timer") and member.operator.timer_s),
             default=0.0,
         )
-        self.uses = _together(member.uses(hook) for member in self.members for hook in HOOKS)
-        self.writes = self.uses.writes
-        self.merge_needs = Needs(writes=self.members[0].uses("merge").writes)
-        self.process_needs = self._process_needs()
-        self._process_only = self.process_needs.reads - self.members[0].uses("merge").reads
-        self.start_needs = self.process_needs | self.gate_uses.without_writes()
+        self.needs = needs_of(tuple(member.asked for member in self.members), self.gather)
         # Whether what a step needs is held by the step before it.
         self.repeats = (
             self.gather
-            and self.start_needs.all <= self.merge_needs.writes
+            and self.needs.start.all <= self.needs.merge.writes
             and not any(port.latest for port in self.head.inputs)
         )
-        self.left_needs, self.end_needs = self._hook_needs("on_left"), self._hook_needs("on_end")
-        self.joined_needs, self.rates_needs = self._hook_needs("on_joined"), self._hook_needs("on_rates")
-        self.timer_needs, self.adjust_needs = self._hook_needs("on_timer"), self._hook_needs("on_adjust")
 
     def ready(self, given: Given) -> bool:
-        """Whether every `ready` predicate of the chain holds for what `gate_uses` asks for.
+        """Whether every `ready` predicate of the chain holds for what `needs.gate` asks for.
 
         Raises:
             AkoError: an operator raised, or answered with anything but True or False.
@@ -226,7 +203,7 @@ class Chain:
 
         Args:
             message: the message.
-            given: what `process_needs` asks for.
+            given: what `needs.process` asks for.
             step: number of the step, or of the message in this chain.
         """
         call = _Call(self, given, step)
@@ -276,7 +253,7 @@ class Chain:
 
     def _let_go(self, given: Given) -> None:
         """Drop the snapshots that a merge is not given, or it would have to copy what it writes for nobody's sake."""
-        for name in self._process_only:
+        for name in self.needs.process_only:
             given.snapshots.pop(name, None)
 
     def _hook(self, hook: str, positional: tuple[Any, ...], given: Given, step: int) -> Outcome:
@@ -285,19 +262,6 @@ class Chain:
             if member.has(hook):
                 call.run(position, hook, positional)
         return call.outcome
-
-    def _process_needs(self) -> Needs:
-        """What a message needs; the parts of a step, and its merge, share snapshots."""
-        asked = _together(member.uses("process") for member in self.members)
-        return asked.without_writes() | Needs(self.members[0].uses("merge").reads) if self.gather else asked
-
-    def _hook_needs(self, hook: str) -> Needs:
-        """What a hook of every member needs, and the messages it may send down the chain."""
-        having = [position for position, member in enumerate(self.members) if member.has(hook)]
-        if not having:
-            return Needs()
-        behind = (member.uses("process") for member in self.members[having[0] + 1 :])
-        return _together([*behind, *(member.uses(hook) for member in self.members)])
 
 
 class _Call:
@@ -350,10 +314,10 @@ class _Call:
         if isinstance(effect, Emission) and effect.port in member.ports:
             self._emitted(position, member, effect)
         elif isinstance(effect, Sample):
-            self.outcome.samples.append((member.name, effect))
+            self.outcome.effects.append((member.name, effect))
         elif isinstance(effect, Artifact):
             _check_named(member, effect)
-            self.outcome.artifacts.append(effect)
+            self.outcome.effects.append((member.name, effect))
         elif isinstance(effect, EndOfData) and member is self._chain.members[0 if member.operator.source else -1]:
             self.outcome.end_of_data = True
         elif isinstance(effect, Checkpoint):
@@ -365,7 +329,7 @@ class _Call:
 
     def _emitted(self, position: int, member: Member, emission: Emission) -> None:
         if member.ports[emission.port].reported:
-            self.outcome.reports.append(_report(member, emission))
+            self.outcome.effects.append((member.name, _report(member, emission)))
         if isinstance(emission.message, Sharded):
             _check_numbered(member, emission.message)
         exits = member.exits[emission.port]
@@ -375,33 +339,25 @@ class _Call:
         for leaving in exits:
             _check_routed(member, leaving, emission)
         if exits:
-            self.outcome.emissions.append((member.name, emission))
+            self.outcome.effects.append((member.name, emission))
 
-    def _rng(self, position: int, hook: str, step: int, shard: int) -> Callable[[], np.random.Generator]:
-        """Makes the generator of an operator for a step; a second message of the same step goes on drawing from it."""
-
-        def generator() -> np.random.Generator:
-            key = (position, hook, step, shard)
-            if key not in self._rngs:
-                member = self._chain.members[position]
-                name = member.name if hook == "process" else f"{member.name}.{hook}"
-                context = member.context
-                self._rngs[key] = random_generator(context.seed, name, context.index, step, shard)
-            return self._rngs[key]
-
-        return generator
+    def _rng(self, position: int, hook: str, step: int, shard: int) -> np.random.Generator | None:
+        """The random numbers of an operator for a step, if it asks for some; its next message goes on drawing them."""
+        member = self._chain.members[position]
+        if hook not in member.asked.draws:
+            return None
+        key = (position, hook, step, shard)
+        rng = self._rngs.get(key)
+        if rng is None:
+            name, context = member.name if hook == "process" else f"{member.name}.{hook}", member.context
+            rng = self._rngs[key] = random_generator(context.seed, name, context.index, step, shard)
+        return rng
 
 
 @cache
 def _ports(kind: type[Operator]) -> Mapping[str, Out[Any]]:
     """Output ports of a class, looked up once for all nodes."""
     return kind.outputs()
-
-
-@cache
-def _asked(kind: type[Operator]) -> Mapping[str, tuple[str, ...]]:
-    """What each hook that a class defines asks for by name, looked up once for all nodes."""
-    return {hook: needs(getattr(kind, hook), hook) for hook in HOOKS if hasattr(kind, hook)}
 
 
 def _feeds_gather(graph: LogicalGraph, operator: OperatorSpec) -> bool:
@@ -411,17 +367,6 @@ def _feeds_gather(graph: LogicalGraph, operator: OperatorSpec) -> bool:
 
 def _shards(operator: OperatorSpec) -> bool:
     return all(SHARDED in port.types for port in operator.outputs)
-
-
-def _together(many: Iterable[Needs]) -> Needs:
-    total = Needs()
-    for more in many:
-        total |= more
-    return total
-
-
-def _no_rng(member: Member) -> Callable[[], NoReturn]:
-    return lambda: member.refuse("asks for rng in ready", None, "decide by state; draw numbers in process")
 
 
 def _check_named(member: Member, artifact: Artifact) -> None:
@@ -442,11 +387,11 @@ def _check_numbered(member: Member, message: Any) -> None:
 def _check_routed(member: Member, leaving: Exit, emission: Emission) -> None:
     """Refuse an emission that its edge's route cannot place."""
     edge = leaving.edge
-    if edge.route is Route.BY_DESTINATION and emission.to not in leaving.nodes:
+    if leaving.by_destination and emission.to not in leaving.nodes:
         known = ", ".join(str(node) for node in sorted(leaving.nodes))
         what = "names no node" if emission.to is None else "names a node that the edge does not reach"
         member.refuse(f"{what} on {edge.name}", emission.to, f"yield self.port(message, to=node), one of: {known}")
-    if edge.route is Route.BY_OWNER:
+    if leaving.by_owner:
         key = getattr(emission.message, edge.key or "", None)
         if not isinstance(key, int | np.integer):
             fix = f"give every message an integer {edge.key!r}"

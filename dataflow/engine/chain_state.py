@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -57,12 +56,12 @@ class Running:
     """
 
     task: Task
-    locked: AbstractSet[str]
+    locked: frozenset[str]
     delivery: Delivery | None
     joins: int
     outcome: Outcome | None
 
-    def __init__(self, task: Task, locked: AbstractSet[str], delivery: Delivery | None, joins: int) -> None:
+    def __init__(self, task: Task, locked: frozenset[str], delivery: Delivery | None, joins: int) -> None:
         self.task, self.locked, self.delivery, self.joins, self.outcome = task, locked, delivery, joins, None
 
 
@@ -121,8 +120,10 @@ class ChainState:
 
     def look_around(self, others: Iterable[ChainState]) -> None:
         """Find out whether the chain is alone among those that have not ended."""
-        written = self.chain.merge_needs.writes
-        self.alone = not written or all(other is self or written.isdisjoint(other.chain.writes) for other in others)
+        written = self.chain.needs.merge.writes
+        self.alone = not written or all(
+            other is self or written.isdisjoint(other.chain.needs.all.writes) for other in others
+        )
 
     def connect(self, local: Sequence[tuple[Inbox, str]], crossings: Sequence[Crossing]) -> None:
         """Say where the chain's emissions go: inboxes with their ports, and edges that cross nodes."""

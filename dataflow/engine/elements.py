@@ -7,11 +7,11 @@ are asked after it in the same turn.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from dataflow.engine.blame import reraise
-from dataflow.engine.chain import Given, Needs
+from dataflow.engine.chain import Given
+from dataflow.engine.needs import Needs
 from dataflow.state import State
 
 NOTHING: Final = Given({}, {})
@@ -27,6 +27,7 @@ class Elements:
 
     def __init__(self, node: str, states: Mapping[str, State]) -> None:
         self._node, self._states = node, states
+        self._written: dict[frozenset[str], dict[str, State]] = {}
         self._locked: set[str] = set()
         self._reserved: set[str] = set()
 
@@ -48,15 +49,15 @@ class Elements:
         self._reserved |= self._states.keys()
         return False
 
-    def unwritten(self, elements: AbstractSet[str]) -> bool:
+    def unwritten(self, elements: frozenset[str]) -> bool:
         """Whether nobody writes these elements; nothing is left alone if not."""
         return self._locked.isdisjoint(elements)
 
-    def lock(self, elements: AbstractSet[str]) -> None:
+    def lock(self, elements: frozenset[str]) -> None:
         """A task that writes these has started."""
         self._locked |= elements
 
-    def unlock(self, elements: AbstractSet[str]) -> None:
+    def unlock(self, elements: frozenset[str]) -> None:
         """It has ended."""
         self._locked -= elements
 
@@ -64,11 +65,12 @@ class Elements:
         """Snapshots of what is read and the live elements of what is written."""
         if not needs.all:
             return NOTHING
-        return Given({name: self._snapshot(name) for name in needs.reads}, self._live(needs))
+        snapshots = {name: self._snapshot(name) for name in needs.reads} if needs.reads else {}
+        return Given(snapshots, self._live(needs.writes), needs.writes)
 
     def given_to_merge(self, shards: Given, needs: Needs) -> Given:
         """The snapshots that the shards of a step were given, and what the merge writes."""
-        return Given(shards.snapshots, self._live(needs))
+        return Given(shards.snapshots, self._live(needs.writes), needs.writes)
 
     def kept(self) -> dict[str, Any]:
         """What a checkpoint keeps of all of them, by name of the element and of the tensor."""
@@ -81,8 +83,12 @@ class Elements:
             tensors.update({f"{name}/{key}": tensor for key, tensor in kept.items()})
         return tensors
 
-    def _live(self, needs: Needs) -> dict[str, State]:
-        return {name: self._states[name] for name in needs.writes}
+    def _live(self, names: frozenset[str]) -> dict[str, State]:
+        """The live elements of these names, looked up once for all tasks that write the same."""
+        live = self._written.get(names)
+        if live is None:
+            live = self._written[names] = {name: self._states[name] for name in names}
+        return live
 
     def _snapshot(self, name: str) -> Any:
         state = self._states[name]

@@ -25,27 +25,22 @@ class Outcome:
     """What running a task produced; nothing of it is visible to others until the engine commits it.
 
     Args:
-        emissions: operator ids with what they emitted on connected ports.
-        reports: messages emitted on reported ports.
-        samples: operator ids with their samples.
-        artifacts: files for the job's results.
+        effects: operator ids with what they emitted on connected ports, or on reported ones, their samples, and files
+            for the job's results.
         parts: a gathering operator's parts, each with the number of its shard.
         merged: a gathering operator's step has been merged.
         end_of_data: a source has nothing more, or another chain emits nothing more.
         checkpoint: number of the checkpoint that is due; None if none is.
     """
 
-    emissions: list[tuple[str, Emission]]
-    reports: list[OperatorReport]
-    samples: list[tuple[str, Sample]]
-    artifacts: list[Artifact]
+    effects: list[tuple[str, Emission | OperatorReport | Sample | Artifact]]
     parts: list[tuple[int, Any]]
     merged: bool
     end_of_data: bool
     checkpoint: int | None
 
     def __init__(self) -> None:
-        self.emissions, self.reports, self.samples, self.artifacts, self.parts = [], [], [], [], []
+        self.effects, self.parts = [], []
         self.merged = self.end_of_data = False
         self.checkpoint = None
 

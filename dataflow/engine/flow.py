@@ -112,6 +112,7 @@ class Crossing:
             tensor_scale: how many times an array in a message counts.
         """
         self._number, self._edge, self._node = number, edge, node
+        self._by_destination = edge.route is Route.BY_DESTINATION
         self._window_nbytes, self._tensor_scale = window_nbytes, tensor_scale
         self._members = [member for member in members if edge.loopback or member != node]
         self._nodes = as_set(tuple(members))
@@ -253,7 +254,7 @@ class Crossing:
 
     def _receivers(self, emission: Emission) -> tuple[int, ...]:
         edge = self._edge
-        if edge.route is Route.BY_DESTINATION:
+        if self._by_destination:
             return () if emission.to is None else (emission.to,)
         if edge.route is Route.ONE_TO_ANY:
             members = [member for member in self._members if member not in self._left]

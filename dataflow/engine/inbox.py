@@ -15,15 +15,19 @@ from dataflow.plan.physical import StreamId
 
 @dataclass(init=False, slots=True, eq=False)
 class Delivery:
-    """A message waiting; `stream` and `nbytes` say whose credit it holds, if it came on a stream."""
+    """A message waiting; `stream` and `nbytes` say whose credit it holds, if it came on a stream.
+
+    `key` says which of an inbox's queues it waits in.
+    """
 
     port: str
     message: Message
     stream: StreamId | None
     nbytes: int
+    key: Any
 
     def __init__(self, port: str, message: Message, stream: StreamId | None = None, nbytes: int = 0) -> None:
-        self.port, self.message, self.stream, self.nbytes = port, message, stream, nbytes
+        self.port, self.message, self.stream, self.nbytes, self.key = port, message, stream, nbytes, None
 
 
 class Inbox:
@@ -39,7 +43,7 @@ class Inbox:
             ports: the input ports of the chain's first operator.
             by_step: queue by the messages' steps, instead of the ports' own keys.
         """
-        self._ports = {port.name: port for port in ports}
+        self._ports = {port.name: _Port(port.name, port.capacity, port.key, port.latest) for port in ports}
         self._by_step = by_step
         self._queues: dict[Any, dict[object, Delivery]] = {}
         self._waiting: dict[str, int] = dict.fromkeys(self._ports, 0)
@@ -62,7 +66,10 @@ class Inbox:
         slot: object = self._arrivals
         if spec.latest:
             slot = (spec.name, *(_field(delivery, name) for name in spec.latest))
-        queue = self._queues.setdefault(self._key(delivery), {})
+        delivery.key = key = self._key(spec, delivery)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = {}
         replaced = queue.get(slot)
         queue[slot] = delivery
         self._count(delivery, 1)
@@ -91,7 +98,7 @@ class Inbox:
 
     def take(self, delivery: Delivery) -> None:
         """Remove a delivery that is the first of its key; the key goes behind the others."""
-        key = self._key(delivery)
+        key = delivery.key
         queue = self._queues.pop(key)
         del queue[next(iter(queue))]
         if queue:
@@ -109,17 +116,23 @@ class Inbox:
                 if delivery.stream is not None and delivery.stream.source == node:
                     yield delivery
 
-    def _key(self, delivery: Delivery) -> Any:
+    def _key(self, port: _Port, delivery: Delivery) -> Any:
         if self._by_step:
             return getattr(delivery.message, "step", None)
-        name = self._ports[delivery.port].key
-        return _field(delivery, name) if name else None
+        return _field(delivery, port.key) if port.key else None
 
     def _count(self, delivery: Delivery, change: int) -> None:
         self.size += change
         self._waiting[delivery.port] += change
         if delivery.stream is not None:
             self._senders[delivery.stream.source] += change
+
+
+class _Port:
+    """What an inbox has to know of an input port; see `dataflow.ports.In`."""
+
+    def __init__(self, name: str, capacity: int, key: str | None, latest: tuple[str, ...]) -> None:
+        self.name, self.capacity, self.key, self.latest = name, capacity, key, latest
 
 
 def _field(delivery: Delivery, name: str) -> Any:

@@ -45,7 +45,9 @@ from dataflow.engine.traffic import Traffic
 from dataflow.engine.turns import Turns
 from dataflow.engine.wiring import Wiring
 from dataflow.errors import AkoError, OperatorError
+from dataflow.operators_api import Sample
 from dataflow.plan.physical import PhysicalPlan
+from dataflow.ports import Emission
 from dataflow.reports import NodeStatistics
 
 
@@ -72,7 +74,7 @@ class NodeEngine:
         self._leaving: Leaving | None = None
         self._chains, self._turns = wiring.chains, Turns(wiring.in_order)
         self._repeating = [state for state in wiring.in_order if state.chain.repeats]
-        self._traffic = Traffic(wiring, self._turns, self._tally, self._moment)
+        self._traffic: Traffic = Traffic(wiring, self._turns, self._tally, self._moment)
         self._starter = Starter(here, wiring, elements, self._traffic, self._turns, self._tally, self._moment)
         self._started_s = 0.0
         self._started = self._ended = self._failed = False
@@ -196,17 +198,16 @@ class NodeEngine:
 
     def _publish(self, state: ChainState, run: Running, outcome: Outcome) -> None:
         """Make what a task yielded visible."""
-        if outcome.emissions and state.silent:
-            what = "an operator has emitted something after it had yielded EndOfData"
-            raise OperatorError(what, where=f"node {self._name}, operator {outcome.emissions[0][0]}")
-        for name, emission in outcome.emissions:
-            self._traffic.emit(name, emission, run.joins)
-        for report in outcome.reports:
-            self._moment.commands.append(Report(report))
-        for artifact in outcome.artifacts:
-            self._moment.commands.append(Report(artifact))
-        for name, sample in outcome.samples:
-            self._tally.sample(name, sample)
+        for name, effect in outcome.effects:
+            if isinstance(effect, Emission):
+                if state.silent:
+                    what = "an operator has emitted something after it had yielded EndOfData"
+                    raise OperatorError(what, where=f"node {self._name}, operator {name}")
+                self._traffic.emit(name, effect, run.joins)
+            elif isinstance(effect, Sample):
+                self._tally.sample(name, effect)
+            else:
+                self._moment.commands.append(Report(effect))
 
     def _measured(self, event: Measured) -> None:
         """Keep the rates for the chains that mind, in the place of older ones that none of their tasks has taken."""

@@ -7,14 +7,14 @@ for a state element is not overtaken by one that has had its turn since; so noth
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 
-from dataflow.engine.chain import Given, Needs
+from dataflow.engine.chain import Given
 from dataflow.engine.chain_state import ChainState, Offered, Role, Running, Step
 from dataflow.engine.elements import NOTHING, Elements
 from dataflow.engine.events import Offer, Outcome, Report, RunTask, Snapshot, Task
 from dataflow.engine.inbox import Delivery
 from dataflow.engine.moment import Moment
+from dataflow.engine.needs import Needs
 from dataflow.engine.news import Change
 from dataflow.engine.tally import Tally
 from dataflow.engine.traffic import Traffic
@@ -57,11 +57,11 @@ class Starter:
         """A task has ended, and makes room for another one in its pool."""
         self._slots[task.pool] += 1
 
-    def unlock(self, elements: AbstractSet[str]) -> None:
+    def unlock(self, elements: frozenset[str]) -> None:
         """A task that wrote these elements has been committed: the gates that look at them may have opened."""
         self._elements.unlock(elements)
         for state in self._gated:
-            if state.gate_shut and not elements.isdisjoint(state.chain.gate_uses.all):
+            if state.gate_shut and not elements.isdisjoint(state.chain.needs.gate.all):
                 state.gate_shut = False
                 self._turns.wake(state)
 
@@ -81,9 +81,9 @@ class Starter:
 
     def _others_wait(self, state: ChainState) -> bool:
         """Whether any other chain may wait for a slot of this one's pool, or for what its steps hold."""
-        held = state.chain.merge_needs.writes if state.alone else frozenset()
+        held = state.chain.needs.merge.writes if state.alone else frozenset()
         for other in self._turns.in_turn():
-            waits = other.pool == state.pool or not held.isdisjoint(other.chain.uses.all)
+            waits = other.pool == state.pool or not held.isdisjoint(other.chain.needs.all.all)
             if waits and other is not state and not other.idle():
                 return True
         return False
@@ -129,7 +129,7 @@ class Starter:
         if gather:
             return self._open_step(state, delivery.message)
         self._take_out(state, delivery)
-        self._run_message(state, delivery, self._elements.given(state.chain.process_needs), state.next_step)
+        self._run_message(state, delivery, self._elements.given(state.chain.needs.process), state.next_step)
         state.next_step += 1
         return True
 
@@ -140,7 +140,7 @@ class Starter:
         number, shard = state.next_step, state.next_shard
         shards = self._here.compute_tasks if state.chain.sharded else 1
         tick = Tick(number, shard, shards)
-        self._run_message(state, Delivery("", tick), self._elements.given(state.chain.process_needs), number)
+        self._run_message(state, Delivery("", tick), self._elements.given(state.chain.needs.process), number)
         state.next_step, state.next_shard = (number, shard + 1) if shard + 1 < shards else (number + 1, 0)
         return True
 
@@ -152,7 +152,7 @@ class Starter:
         if joined and not chain.minds_joining:
             self._traffic.told(state, node)
             return True
-        needs = chain.joined_needs if joined else chain.left_needs
+        needs = chain.needs.joined if joined else chain.needs.left
         if not state.has_room() or not self._elements.free(needs):
             return False
         state.telling, given = node, self._elements.given(needs)
@@ -165,7 +165,7 @@ class Starter:
 
         What it has emitted is handled first by those that have to be drained.
         """
-        elements, gate = self._elements, state.chain.gate_uses.without_writes()
+        elements, gate = self._elements, state.chain.needs.gate.without_writes()
         if state.running or state.gate_shut or not elements.free(gate) or not self._gate_open(state):
             return False
         if not elements.all_free() or any(each.inbox.size or each.running for each in state.drained):
@@ -183,35 +183,35 @@ class Starter:
 
     def _start_rates(self, state: ChainState, rates: Rates) -> bool:
         """Run `on_rates` ahead of the messages that wait, between steps."""
-        if not state.has_room() or not self._elements.free(state.chain.rates_needs):
+        if not state.has_room() or not self._elements.free(state.chain.needs.rates):
             return False
         state.rates = None
-        chain, step, given = state.chain, state.next_step, self._elements.given(state.chain.rates_needs)
+        chain, step, given = state.chain, state.next_step, self._elements.given(state.chain.needs.rates)
         self._run(state, "rates", given, lambda: chain.rates(rates, given, step))
         return True
 
     def _start_timer(self, state: ChainState) -> bool:
         """Run `on_timer` ahead of the messages that wait, between steps."""
-        if not state.has_room() or not self._elements.free(state.chain.timer_needs):
+        if not state.has_room() or not self._elements.free(state.chain.needs.timer):
             return False
         state.timed = False
-        chain, step, given = state.chain, state.next_step, self._elements.given(state.chain.timer_needs)
+        chain, step, given = state.chain, state.next_step, self._elements.given(state.chain.needs.timer)
         self._run(state, "timer", given, lambda: chain.timer(given, step))
         return True
 
     def _start_adjustment(self, state: ChainState) -> bool:
         """Run `on_adjust` ahead of the messages that wait, between steps."""
-        if not state.has_room() or not self._elements.free(state.chain.adjust_needs):
+        if not state.has_room() or not self._elements.free(state.chain.needs.adjust):
             return False
         adjustment = state.adjustments.popleft()
-        chain, step, given = state.chain, state.next_step, self._elements.given(state.chain.adjust_needs)
+        chain, step, given = state.chain, state.next_step, self._elements.given(state.chain.needs.adjust)
         self._run(state, "adjust", given, lambda: chain.adjust(adjustment, given, step))
         return True
 
     def _open_step(self, state: ChainState, first: Message) -> bool:
         """Begin a step, whose shards share the snapshots taken now; a message without shards is a step of its own."""
         number, shards = (first.step, first.shards) if isinstance(first, Sharded) else (state.next_step, 1)
-        state.step = Step(number, self._elements.given(state.chain.process_needs), shards)
+        state.step = Step(number, self._elements.given(state.chain.needs.process), shards)
         state.next_step = number + 1
         return self._continue_step(state, state.step)
 
@@ -228,7 +228,7 @@ class Starter:
             return False
         self._take_out(state, delivery)
         step.started += 1
-        if step.shards == 1 and state.alone and self._elements.unwritten(state.chain.merge_needs.writes):
+        if step.shards == 1 and state.alone and self._elements.unwritten(state.chain.needs.merge.writes):
             self._run_step(state, step, delivery)
         else:
             self._run_message(state, delivery, step.given, step.number)
@@ -238,7 +238,7 @@ class Starter:
         """Run the only shard and the merge as one task: nobody else wants to write meanwhile what the merge writes."""
         step.merging = True
         chain = state.chain
-        given = self._elements.given_to_merge(step.given, chain.merge_needs)
+        given = self._elements.given_to_merge(step.given, chain.needs.merge)
         self._run(state, "step", given, lambda: chain.step(delivery.message, given, step.number), delivery)
 
     def offer(self, state: ChainState) -> None:
@@ -258,10 +258,10 @@ class Starter:
         number, shards = (message.step, message.shards) if isinstance(message, Sharded) else (state.next_step, 1)
         if shards > 1:
             return
-        needs, elements = Needs(chain.process_needs.reads, chain.merge_needs.writes), self._elements
+        needs, elements = Needs(chain.needs.process.reads, chain.needs.merge.writes), self._elements
         task = Task(chain.plan.head, "step", state.pool, lambda: chain.step(message, elements.given(needs), number))
         state.offered = Offered(number, Running(task, needs.writes, delivery, self._traffic.joins))
-        offer = Offer(state.running[-1].task, task, lambda: chain.ready(elements.given(chain.gate_uses)))
+        offer = Offer(state.running[-1].task, task, lambda: chain.ready(elements.given(chain.needs.gate)))
         self._moment.commands.append(offer)
 
     def follow(self, state: ChainState, offered: Offered) -> None:
@@ -288,20 +288,20 @@ class Starter:
         if not step.parts:
             state.step = None
             return True
-        if not self._elements.free(chain.merge_needs):
+        if not self._elements.free(chain.needs.merge):
             return False
         step.merging = True
-        given = self._elements.given_to_merge(step.given, chain.merge_needs)
+        given = self._elements.given_to_merge(step.given, chain.needs.merge)
         self._run(state, "merge", given, lambda: chain.merge(step.parts, given, step.number))
         return True
 
     def _end(self, state: ChainState) -> bool:
         """End a chain that has nothing left to do; whether that changed anything."""
-        if not state.through() or not self._elements.free(state.chain.end_needs):
+        if not state.through() or not self._elements.free(state.chain.needs.end):
             return False
         state.ending = True
         self._unblocked(state)
-        chain, step, given = state.chain, state.next_step, self._elements.given(state.chain.end_needs)
+        chain, step, given = state.chain, state.next_step, self._elements.given(state.chain.needs.end)
         self._run(state, "end", given, lambda: chain.end(given, step))
         return True
 
@@ -319,10 +319,10 @@ class Starter:
         delivery: Delivery | None = None,
     ) -> None:
         task = Task(state.name, role, state.pool, work)
-        if given.live:
-            self._elements.lock(given.live.keys())
+        if given.locks:
+            self._elements.lock(given.locks)
         self._slots[task.pool] -= 1
-        state.running.append(Running(task, given.live.keys(), delivery, self._traffic.joins))
+        state.running.append(Running(task, given.locks, delivery, self._traffic.joins))
         self._moment.commands.append(RunTask(task))
 
     # What a task needs before it may start
@@ -330,13 +330,13 @@ class Starter:
     def _may_run(self, state: ChainState) -> bool:
         """Whether there is room for what a message makes, its state is free, and the gate is open."""
         chain = state.chain
-        if state.gate_shut or not state.has_room() or not self._elements.free(chain.start_needs):
+        if state.gate_shut or not state.has_room() or not self._elements.free(chain.needs.start):
             return False
         return not chain.gated or self._gate_open(state)
 
     def _gate_open(self, state: ChainState) -> bool:
         """Whether the chain's `ready` predicates hold; if not, they are asked again once their state has changed."""
-        uses = state.chain.gate_uses
+        uses = state.chain.needs.gate
         if state.chain.ready(self._elements.given(uses)):
             self._unblocked(state)
             return True

@@ -119,7 +119,8 @@ class Traffic:
                     self.to_self.append(StreamEnded(command.stream))
                 continue
             if isinstance(command, SendMessage):
-                self._tally.sent_nbytes[target] += command.nbytes
+                sent_nbytes = self._tally.sent_nbytes
+                sent_nbytes[target] = sent_nbytes.get(target, 0) + command.nbytes
             self._moment.commands.append(command)
 
     # In
@@ -131,7 +132,8 @@ class Traffic:
         if source in self._gone:
             return
         if source != self._node:
-            self._tally.received_nbytes[source] += size
+            received_nbytes = self._tally.received_nbytes
+            received_nbytes[source] = received_nbytes.get(source, 0) + size
         state, port = self._entries[stream.edge]
         delivery = Delivery(port, event.message, stream, size)
         if state.news or state.ending:

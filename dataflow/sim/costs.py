@@ -76,7 +76,9 @@ class TaskTimes:
         byte_s: float = 0.0,
     ) -> None:
         nodes = len(plan.nodes)
-        self._means, self._spread, self._first = dict(means), spread, first_nodes(plan)
+        # By plain tuples, which are made faster, once for each task.
+        self._means = {tuple(kind): seconds for kind, seconds in means.items()}
+        self._spread, self._first = spread, first_nodes(plan)
         roots = np.random.SeedSequence(seed, spawn_key=(2,)).spawn(nodes)
         self._draws = [np.random.Generator(np.random.PCG64(root)) for root in roots]
         machines = [_gamma(draw, spread.machine) for draw in self._draws]
@@ -86,7 +88,7 @@ class TaskTimes:
 
     def seconds(self, node: int, task: Task) -> float:
         """Seconds of work that a task is, on its node."""
-        mean = self._means.get(TaskKind(task.chain, task.role, self._first[task.chain] == node), 0.0)
+        mean = self._means.get((task.chain, task.role, self._first[task.chain] == node), 0.0)
         if not mean:
             return 0.0
         spread = self._spread.task if task.pool == "compute" else 0.0

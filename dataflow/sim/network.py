@@ -47,7 +47,8 @@ class SimNetwork:
         self._clock, self._latency_s, self._deliver = clock, latency_s, deliver
         self._up = [_Link(node, rate) for node, rate in enumerate(rates)]
         self._down = [_Link(node, rate) for node, rate in enumerate(rates)]
-        self._flows: dict[tuple[int, int], _Flow] = {}
+        self._flows: list[dict[int, _Flow]] = [{} for _ in rates]  # by sender, by receiver
+        self._spare: list[_Flow] = []
         self._gone: set[int] = set()
         self._lives: dict[int, int] = {}
 
@@ -56,7 +57,7 @@ class SimNetwork:
         if self._lost(source, target):
             return
         item = self._tagged(source, target, item)
-        if source == target or (not nbytes and (source, target) not in self._flows):
+        if source == target or (not nbytes and target not in self._flows[source]):
             self._signal(source, target, item)
             return
         flow = self._flow(source, target)
@@ -69,7 +70,7 @@ class SimNetwork:
             self._signal(source, target, self._tagged(source, target, item))
 
     def _signal(self, source: int, target: int, item: Any) -> None:
-        flow = self._flows.get((source, target))
+        flow = self._flows[source].get(target)
         if flow is not None and flow.cuts:
             flow.signals.append(item)
         else:
@@ -95,17 +96,15 @@ class SimNetwork:
     def change(self, node: int, rate: float) -> None:
         """Have a node's link carry so many bytes per second, both ways, except what is on it already."""
         self._up[node].byte_s = self._down[node].byte_s = 1.0 / rate
-        for ends, flow in self._flows.items():
-            if node in ends:
-                flow.size_window(self._latency_s)
+        for flow in self._flows_of(node):
+            flow.size_window(self._latency_s)
 
     def drop(self, node: int) -> None:
         """Deliver nothing more from or to a node."""
         self._gone.add(node)
-        for (source, target), flow in self._flows.items():
-            if node in (source, target):
-                flow.queue.clear()
-                flow.signals.clear()
+        for flow in self._flows_of(node):
+            flow.queue.clear()
+            flow.signals.clear()
 
     def join(self, node: int) -> None:
         """Deliver again what is sent from or to a node that was dropped, and nothing of what was sent before."""
@@ -122,16 +121,22 @@ class SimNetwork:
         """Whether nothing passes any more between two nodes, as one of them is gone."""
         return bool(self._gone) and (source in self._gone or target in self._gone)
 
+    def _flows_of(self, node: int) -> list[_Flow]:
+        """The flows that begin or end at a node."""
+        return [flow for flows in self._flows for flow in flows.values() if node in (flow.source, flow.target)]
+
     def _flow(self, source: int, target: int) -> _Flow:
-        flow = self._flows.get((source, target))
+        flow = self._flows[source].get(target)
         if flow is None:
-            flow = _Flow(source, target, self._up[source], self._down[target], self._latency_s)
-            self._flows[source, target] = flow
+            flow = self._spare.pop() if self._spare else _Flow()
+            flow.begin(source, target, self._up[source], self._down[target], self._latency_s)
+            self._flows[source][target] = flow
         return flow
 
     def _forget_if_idle(self, flow: _Flow) -> None:
         if flow.idle():
-            del self._flows[flow.source, flow.target]
+            del self._flows[flow.source][flow.target]
+            self._spare.append(flow)
 
     def _offer(self, flow: _Flow) -> None:
         """Put a flow among those that its sender's link serves, if it has something that may leave."""
@@ -285,16 +290,23 @@ class _Link:
 
 
 class _Flow:
-    """What goes from one node to another: waiting at the sender, under way, arriving at the receiver's link."""
+    """What goes from one node to another: waiting at the sender, under way, arriving at the receiver's link.
+
+    One that is idle is as good as new, for any other two nodes.
+    """
 
     __slots__ = (
         *("source", "target", "up", "down", "window", "queue", "arriving", "signals", "under_way", "cuts"),
         *("pieces", "in_turn_up", "in_turn_down", "turn_up", "turn_down"),
     )
 
-    def __init__(self, source: int, target: int, up: _Link, down: _Link, latency_s: float) -> None:
-        self.source, self.target, self.up, self.down = source, target, up, down
-        self.size_window(latency_s)
+    source: int
+    target: int
+    up: _Link
+    down: _Link
+    window: int
+
+    def __init__(self) -> None:
         self.queue: deque[tuple[int, Any]] = deque()
         self.arriving: deque[tuple[int, Any]] = deque()
         self.signals: list[Any] = []
@@ -305,6 +317,11 @@ class _Flow:
         self.pieces = 0
         self.cuts = 0
         self.in_turn_up = self.in_turn_down = False
+
+    def begin(self, source: int, target: int, up: _Link, down: _Link, latency_s: float) -> None:
+        """Go from one node to another, over their links."""
+        self.source, self.target, self.up, self.down = source, target, up, down
+        self.size_window(latency_s)
 
     def size_window(self, latency_s: float) -> None:
         """Let as much be under way as fills a round trip, at the rate of the slower link."""
@@ -317,5 +334,5 @@ class _Flow:
 
     def idle(self) -> bool:
         """Whether a new flow would be no different."""
-        busy = self.queue or self.pieces or self.in_turn_up or self.in_turn_down
+        busy = self.queue or self.signals or self.pieces or self.in_turn_up or self.in_turn_down
         return not (busy or self.cuts or self.turn_up or self.turn_down)

@@ -155,6 +155,15 @@ class Simulator:
         Raises:
             AkoError: an operator cannot be made or opened.
         """
+        often = gc.get_threshold()
+        gc.set_threshold(COLLECTED, *often[1:])
+        try:
+            return self._run()
+        finally:
+            gc.set_threshold(*often)
+            gc.unfreeze()
+
+    def _run(self) -> SimRun:
         run, clock = self.run_so_far, self._clock
         run.nodes = load_nodes(run.plan)
         for loaded in run.nodes:
@@ -169,16 +178,11 @@ class Simulator:
         clock.at(min(self._statistics_at_s, self._rates_at_s), self._now_and_then)
         gc.collect()
         gc.freeze()  # or every full collection would look through all nodes
-        often = gc.get_threshold()
-        gc.set_threshold(max(COLLECTED, gc.get_freeze_count()), *often[1:])
-        try:
+        gc.set_threshold(max(COLLECTED, gc.get_freeze_count()), *gc.get_threshold()[1:])
+        clock.run()
+        while run.state not in ENDED:
+            self._coordinate(self._what_stopped_it())
             clock.run()
-            while run.state not in ENDED:
-                self._coordinate(self._what_stopped_it())
-                clock.run()
-        finally:
-            gc.set_threshold(*often)
-            gc.unfreeze()
         run.statistics = [engine.statistics() for engine in self._engines]
         for engine in self._engines:
             self._keep_rest(engine)

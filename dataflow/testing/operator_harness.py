@@ -7,7 +7,7 @@ of what it declares with `Writes`, a generator `rng` with the engine's seed, and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,12 +178,12 @@ class Harness:
 
     def _given(self, hook: str) -> Given:
         """What the engine gives a hook: live elements of what it writes, snapshots of what it reads."""
-        uses = self._member.uses(hook)
+        uses = self._member.asked.needs(hook)
         return Given({name: self.states[name].snapshot() for name in uses.reads}, self.states)
 
-    def _rng(self, hook: str, step: int, shard: int) -> Callable[[], np.random.Generator]:
+    def _rng(self, hook: str, step: int, shard: int) -> np.random.Generator:
         name = self._member.name if hook == "process" else f"{self._member.name}.{hook}"
-        return lambda: random_generator(self.node.seed, name, self.node.index, step, shard)
+        return random_generator(self.node.seed, name, self.node.index, step, shard)
 
     def _run(self, hook: str, positional: tuple[Any, ...], given: Given, step: int, shard: int = 0) -> list[Effect]:
         if not self._member.has(hook):

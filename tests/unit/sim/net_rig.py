@@ -69,8 +69,13 @@ class Rig:
 
     def queued_nbytes(self, source: int, target: int) -> int:
         """Bytes that wait at one node to leave for another."""
-        flow = self.network._flows.get((source, target))
+        flow = self.network._flows[source].get(target)
         return sum(nbytes for nbytes, _ in flow.queue) if flow else 0
+
+    @property
+    def flows(self) -> int:
+        """How many flows are kept."""
+        return sum(map(len, self.network._flows))
 
     def items(self, source: int, target: int) -> list[Any]:
         """What has come from one node to another, in order."""
