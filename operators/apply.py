@@ -17,6 +17,7 @@ from operators.fragments import decoded, subtract
 from operators.layout import Layout
 from operators.messages import Code, Enough, Fragment, Progress, Weights, Word
 from operators.quarantine import refused, zeros
+from operators.roll import RollState
 from operators.schedule import Schedule
 from operators.staleness import Staleness
 from operators.vector_state import VectorState
@@ -38,6 +39,7 @@ class Apply(Operator):
     finished = Out(Progress)
     replica = Writes()
     clocks = Writes()
+    roll = Writes()
 
     def process(self, fragment: Fragment, replica: VectorState, clocks: ClocksState, node: NodeContext) -> Emissions:
         """Apply a fragment, unless its interval does not follow what was applied before."""
@@ -56,9 +58,10 @@ class Apply(Operator):
         if lost:
             yield Sample("lost_gradients", float(lost))
 
-    def on_joined(self, origin: int, clocks: ClocksState) -> Emissions:
+    def on_joined(self, origin: int, clocks: ClocksState, roll: RollState) -> Emissions:
         """Expect another node's gradients in the place of one that has died."""
         clocks.join(origin)
+        roll.follow(origin)
         yield from ()
 
 
@@ -81,6 +84,7 @@ class ApplyMean(Operator):
     replica = Writes()
     clocks = Writes()
     barrier = Writes()
+    roll = Writes()
 
     def process(
         self,
@@ -90,12 +94,8 @@ class ApplyMean(Operator):
         barrier: BarrierState,
         node: NodeContext,
     ) -> Emissions:
-        """Take in a contribution and apply the mean if it was the last; or where a node begins that joined, or ends."""
+        """Take in a contribution and apply the mean if it was the last; or go on where a node has begun, or ended."""
         if isinstance(message, Word):
-            if message.kind == "through":
-                clocks.end(message.origin, message.number)
-            else:
-                clocks.begin(message.origin, message.number)
             for mean in barrier.release(clocks.since, clocks.last):
                 self._apply(mean, replica, clocks, node)
             return
@@ -116,9 +116,10 @@ class ApplyMean(Operator):
             self._apply(mean, replica, clocks, node)
         yield from ()
 
-    def on_joined(self, origin: int, clocks: ClocksState) -> Emissions:
+    def on_joined(self, origin: int, clocks: ClocksState, roll: RollState) -> Emissions:
         """Expect another node's gradients in the place of one that has died, from where it says on."""
         clocks.join(origin)
+        roll.follow(origin)
         yield from ()
 
     def _apply(self, mean: Mean, replica: VectorState, clocks: ClocksState, node: NodeContext) -> None:

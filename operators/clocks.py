@@ -84,9 +84,10 @@ class ClocksState(State):
 
     @property
     def since(self) -> Mapping[int, int]:
-        """Nodes that have joined, with the number of the gradient behind which each begins, or -1 if it may anywhere.
+        """Nodes that have joined, with the number of the gradient behind which each begins.
 
-        While a node has not said where it begins: where it may at the earliest.
+        While a node has not said where it begins: where it may at the earliest. On a node that has joined itself, also
+        those that were there before, with the number behind which it gets their gradients.
         """
         return self._since
 
@@ -177,7 +178,7 @@ class ClocksState(State):
 
     def start(self, node: int, number: int) -> None:
         """Go on behind gradient `number`, as a node that has joined and caught up: `node`."""
-        self.made = self._since[node] = number
+        self.made = number
         self.take_over(node, np.full(self.cells, number, np.int64))
 
     def expect(self, origin: int) -> None:
@@ -201,10 +202,14 @@ class ClocksState(State):
             self._slowest = None
 
     def take_over(self, origin: int, applied: npt.NDArray[np.int64]) -> None:
-        """Note what of `origin` is applied to a replica that was taken over, unless the origin has left."""
+        """Note what of `origin` is applied to a replica that was taken over, unless the origin has left.
+
+        What comes of it is behind that: one that has joined may begin behind gradients of others that are yet to come.
+        """
         if origin in self._applied:
             self._applied[origin][:] = applied
             self._note(origin, int(applied.min()), self._span[origin])
+            self._since[origin] = self._lowest[origin]
             self._slowest = None
 
     def snapshot(self) -> ClocksState:

@@ -102,8 +102,6 @@ class Talk(Operator):
                 roll.welcomed(word)
             case "begun":
                 roll.begins(word)
-            case "through":
-                clocks.end(member, word.number)
             case "begin" if roll.is_current(word) and not window.claim(member, word.turn):
                 yield self.words(Word("late", roll.node, member, word.turn, clocks.made), to=member)
             case "begin" if roll.is_current(word):
@@ -111,9 +109,6 @@ class Talk(Operator):
                 epoch = course.reached(clocks.made)
                 answer = Word("begun", roll.node, member, word.turn, clocks.made, clocks.images, epoch)
                 yield self.words(answer, to=member)
-            case "settled" if roll.is_current(word):
-                roll.late.discard(member)
-                clocks.begin(member, word.number)
 
     def _settle(self, roll: RollState, course: CourseState, window: Outgoing, clocks: ClocksState) -> Emissions:
         if not roll.lent:
@@ -134,7 +129,7 @@ class Talk(Operator):
 
 
 class Listen(Operator):
-    """Hears what others say, and passes on what others than `Talk` have to do.
+    """Hears what others say, notes where they begin and end, and passes on what others than `Talk` have to do.
 
     `begins` are for whoever sends gradients, `loans` for whoever lends the model, `settled`, also where a node is
     through, and of this node as well, for whoever waits for all before it goes on.
@@ -147,19 +142,29 @@ class Listen(Operator):
     loans = Out(Word)
     settled = Out(Word)
     roll = Writes()
+    clocks = Writes()
 
-    def process(self, word: Word, roll: RollState) -> Emissions:
+    def process(self, word: Word, roll: RollState, clocks: ClocksState) -> Emissions:
         """Take in a word."""
-        if word.kind == "lend":
-            roll.asked[word.origin] = word
-            yield self.loans(word)
+        if roll.has_outlived(word):
             return
-        if word.kind == "through" or (word.kind == "settled" and (word.origin == roll.node or roll.is_current(word))):
-            yield self.settled(word)
-        if word.origin != roll.node:
-            roll.inbox.append(word)
-        if word.kind == "begin" and roll.is_current(word):
-            yield self.begins(word)
+        # What is noted in clocks is noted here, where it is known whose word it is: whoever it was passed on to might
+        # have heard meanwhile that its origin has died and come back.
+        match word.kind:
+            case "lend":
+                roll.asked[word.origin] = word
+                yield self.loans(word)
+            case "through":
+                clocks.end(word.origin, word.number)
+                yield self.settled(word)
+            case "settled" if word.origin == roll.node or roll.is_current(word):
+                roll.late.discard(word.origin)
+                clocks.begin(word.origin, word.number)
+                yield self.settled(word)
+            case _:
+                roll.inbox.append(word)
+                if word.kind == "begin" and roll.is_current(word):
+                    yield self.begins(word)
 
     def on_left(self, member: int, roll: RollState) -> Emissions:
         """Wait for no word of a node that says nothing more."""

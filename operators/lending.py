@@ -152,6 +152,8 @@ class Borrow(Operator):
         for part in loan.pieces[:-1]:
             vectors[part.element][part.start : part.start + part.values.size] = part.values
         for origin, last, applied in zip(piece.origins.tolist(), piece.last.tolist(), piece.applied, strict=True):
+            if origin in clocks.fresh:
+                continue  # it has died since the lender said so, and another has come in its place
             clocks.take_over(origin, applied)
             if last >= 0:
                 clocks.end(origin, last)
@@ -170,8 +172,12 @@ def _lacking(word: Word, clocks: ClocksState) -> Iterator[bool]:
     """Of every node that is followed, whether its gradients are not applied up to where they are kept for a joiner."""
     needed = dict(zip(word.origins.tolist(), word.applied.tolist(), strict=True))
     for origin in clocks.origins:
-        if origin in needed:
+        if origin in clocks.fresh:
+            # Either it was told here that it may begin, and the word where is coming; or whoever welcomed the node
+            # that asks has died, and this is another in its place, which does not begin before that node has settled.
+            yield origin in needed and origin in clocks.since
+        elif origin in needed:
             yield clocks.lacks(origin, needed[origin])
-        elif origin != word.origin and origin not in clocks.fresh:
+        elif origin != word.origin:
             last = clocks.last.get(origin)
             yield last is None or clocks.lacks(origin, last)

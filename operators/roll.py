@@ -16,6 +16,7 @@ Invariant: J computes only once it has settled, and nobody waits for it before.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -82,6 +83,9 @@ class RollState(State):
         self._told = False
         self._ended: set[int] = set()
         self._aware: set[int] = set()
+        self._joined: Counter[int] = Counter()
+        self._expected: Counter[int] = Counter()
+        self._followed: Counter[int] = Counter()
         if not self.settled:
             self.late.add(node)
 
@@ -114,6 +118,7 @@ class RollState(State):
     def expect(self, member: int) -> None:
         """Note that words come from a member that has come back."""
         self._ended.discard(member)
+        self._expected[member] += 1
 
     def join(self, member: int) -> None:
         """Note that a member has come back, to be welcomed."""
@@ -121,13 +126,24 @@ class RollState(State):
         self._aware.discard(member)
         self.late.add(member)
         self._waiting.append(member)
+        self._joined[member] += 1
+
+    def follow(self, member: int) -> None:
+        """Note that a member that has come back is followed where gradients are applied, in the old one's place."""
+        self._followed[member] += 1
+
+    def has_outlived(self, word: Word) -> bool:
+        """Whether a word that is heard now is of one that has died, while another has joined in its place."""
+        return self._joined[word.origin] > self._expected[word.origin]
 
     def due(self) -> str:
         """What the node has to do: answer, welcome, borrow, begin, settle, alone, idle, or nothing."""
         if self.inbox:
             return "answer"
         if self.settled:
-            return "welcome" if self._waiting else ""
+            # All that a member says comes behind its welcome, so what it says of itself is noted of it, and not of the
+            # one before.
+            return "welcome" if self._waiting and self._is_followed(self._waiting[0]) else ""
         if self._told:
             return "" if self._welcomes.keys() - self._begun.keys() else "settle"
         if self.lent:
@@ -169,6 +185,9 @@ class RollState(State):
         self._turn += 1
         self._turns[member] = self._turn
         return member, self._turn
+
+    def _is_followed(self, member: int) -> bool:
+        return self._followed[member] >= self._joined[member]
 
     def is_current(self, word: Word) -> bool:
         """Whether a member's word is about the newest welcome that it was given, and not of one that died."""

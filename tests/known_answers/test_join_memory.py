@@ -91,6 +91,22 @@ def turns_and_drains(draw: st.DrawFn) -> tuple[Moments, Moments]:
 @example(p=-1, nodes=3, seed=1681994893, slack=None, moments=([(130, 0), (81, 0)], [(117, 1)]))
 @example(p=-1, nodes=3, seed=1287164341, slack=None, moments=([(193, 3)], [(174, 0)]))
 @example(p=-1, nodes=3, seed=222234275, slack=None, moments=([(67, 3)], [(75, 0)]))
+# Of two that join one begins behind where the other's loan ends: it has no part in the steps between.
+@example(p=-1, nodes=3, seed=0, slack=None, moments=([(265, 0), (282, 0), (299, 3)], []))
+# One dies and comes back while another catches up: words and loans tell of the dead one, in whose place it is,
+@example(p=0, nodes=2, seed=104109475, slack=0, moments=([(111, 2), (154, 1), (155, 1)], []))
+@example(p=-1, nodes=3, seed=1017980875, slack=0, moments=([(55, 0), (56, 0), (116, 2), (116, 2)], []))
+@example(p=-1, nodes=2, seed=3651191990, slack=3, moments=([(65, 3), (185, 3), (190, 3)], []))
+# and what is applied of it may be ahead of the word that says where it begins,
+@example(p=0, nodes=3, seed=46321493, slack=0, moments=([(57, 3), (151, 2), (151, 2)], []))
+# or still be the dead one's.
+@example(
+    p=0,
+    nodes=3,
+    seed=848558681,
+    slack=3,
+    moments=([(120, 0), (125, 0), (123, 2), (123, 2), (323, 1), (325, 1), (326, 1), (346, 1)], []),
+)
 def test_joining_among_deaths_and_drains_at_any_moment_is_accounted_for(
     p: int, nodes: int, seed: int, slack: int | None, moments: tuple[Moments, Moments]
 ) -> None:

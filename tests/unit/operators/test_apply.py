@@ -12,7 +12,7 @@ from operators.compression import Residual, Threshold
 from operators.layout import Layout
 from operators.messages import Enough, Fragment, Weights
 from operators.pulling import AttendUntilEnough
-from operators.roll import RollState
+from operators.roll import Roll, RollState
 from operators.schedule import Schedule
 from operators.vector_state import VectorState
 
@@ -41,7 +41,7 @@ def replica(harness):
 
 
 def test_apply_fragment_subtracts_it_from_its_cells_and_ticks():
-    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(roll=Roll()))
     apply.send(fragment(1, 0, 2, 1, 2, 3, start=1, stop=3, span=4))
     assert replica(apply) == [10, 19, 28, 37]
     assert apply.states["clocks"].applied(1).tolist() == [0, 2, 2]
@@ -49,7 +49,7 @@ def test_apply_fragment_subtracts_it_from_its_cells_and_ticks():
 
 
 def test_apply_duplicate_changes_nothing_and_is_reported():
-    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(roll=Roll()))
     assert apply.send(fragment(1, 0, 1, 1, 1, 1, 1)) == []
     assert apply.send(fragment(1, 0, 1, 1, 1, 1, 1)) == [Sample("rejected_fragments", 1.0)]
     assert apply.send(fragment(1, 2, 3, 1, 1, 1, 1)) == [Sample("rejected_fragments", 2.0)]
@@ -57,7 +57,7 @@ def test_apply_duplicate_changes_nothing_and_is_reported():
 
 
 def test_apply_own_fragment_spans_nothing_whatever_it_says_to_others():
-    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(own=True))
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(own=True, roll=Roll()))
     for origin in (0, 1, 2):
         apply.send(fragment(origin, 0, 1, 1, 1, 1, 1, span=5))
     assert replica(apply) == [7, 17, 27, 37]
@@ -65,13 +65,13 @@ def test_apply_own_fragment_spans_nothing_whatever_it_says_to_others():
 
 
 def test_apply_skipping_fragment_is_taken_after_a_gap():
-    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(roll=Roll()))
     assert apply.send(fragment(1, 5, 6, 1, 1, 1, 1, skips=True)) == []
     assert replica(apply) == [9, 19, 29, 39]
 
 
 def test_apply_node_that_left_is_waited_for_no_more():
-    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(roll=Roll()))
     apply.send(fragment(2, 0, 3, 0, 0, 0, 0))
     assert apply.states["clocks"].slowest() == 0
     apply.left(1)
@@ -80,7 +80,7 @@ def test_apply_node_that_left_is_waited_for_no_more():
 
 def apply_mean():
     operator = ApplyMean(layout=LAYOUT, schedule=Schedule(lr=0.5))
-    return Harness(operator, node=NODE, states=states(own=True, barrier=Barrier(contributors="worker")))
+    return Harness(operator, node=NODE, states=states(own=True, barrier=Barrier(contributors="worker"), roll=Roll()))
 
 
 def test_apply_mean_last_contribution_steps_along_the_mean():

@@ -280,6 +280,13 @@ def test_take_over_of_an_origin_that_has_left_does_not_bring_it_back():
     assert clocks.origins == ()
 
 
+def test_take_over_tells_behind_which_number_an_origin_goes_on_in_the_cell_that_is_furthest_behind():
+    clocks = ClocksState(2, everything((1, 2), 2, without=None))
+    clocks.take_over(1, np.array([9, 10]))
+    clocks.take_over(2, np.array([12, 12]))
+    assert clocks.since == {1: 9, 2: 12}
+
+
 def test_create_with_sharding_on_a_node_that_comes_back_has_no_answer_yet():
     layout = Layout(bounds=(0, 1, 2))
     node = NodeContext(index=0, members={"worker": (0,), "server": (1, 2)}, incarnation=1)

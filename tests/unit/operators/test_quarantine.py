@@ -18,6 +18,7 @@ from operators.data import open_data
 from operators.layout import Layout
 from operators.messages import Batch, Fragment, Gradient, Weights
 from operators.quarantine import sound
+from operators.roll import Roll
 from operators.schedule import Schedule
 from operators.serve import Pulls, Serve, ServeMean
 from operators.served import ServedCells
@@ -62,7 +63,9 @@ def test_sound_what_sums_can_hold_passes():
 @pytest.mark.parametrize("bad", BAD)
 def test_apply_fragment_that_is_not_finite_ticks_but_changes_nothing(bad):
     apply = Harness(
-        Apply(layout=LAYOUT), node=NODE, states={"replica": replica(5, 6), "clocks": Clocks(cells=1, origins="worker")}
+        Apply(layout=LAYOUT),
+        node=NODE,
+        states={"replica": replica(5, 6), "clocks": Clocks(cells=1, origins="worker"), "roll": Roll()},
     )
     assert apply.send(fragment(1, 1, 1, bad)) == [COUNTED]
     assert apply.states["clocks"].applied(1).tolist() == [1]
@@ -71,7 +74,7 @@ def test_apply_fragment_that_is_not_finite_ticks_but_changes_nothing(bad):
 
 
 def test_apply_mean_contribution_that_is_not_finite_counts_as_zeros_in_the_mean():
-    states = {"replica": replica(5, 6), "barrier": Barrier(contributors="worker")}
+    states = {"replica": replica(5, 6), "barrier": Barrier(contributors="worker"), "roll": Roll()}
     states["clocks"] = Clocks(cells=1, origins="worker", own=True)
     mean = Harness(ApplyMean(layout=LAYOUT, schedule=Schedule(lr=1.0)), node=NODE, states=states)
     assert mean.send(fragment(0, 1, np.nan, 1)) == [COUNTED]

@@ -84,6 +84,8 @@ def test_roll_of_a_joiner_leaves_those_that_join_later_until_it_has_settled():
     roll.told()
     roll.begins(Word("begun", 1, 3, 1, 6))
     roll.settle()
+    assert roll.due() == ""  # where gradients are applied nobody has heard of it
+    roll.follow(2)
     assert roll.due() == "welcome"
     member, turn = roll.welcome()
     assert (member, roll.due()) == (2, "")
@@ -135,6 +137,17 @@ def test_roll_forgets_the_words_of_a_node_that_died():
     roll.asked[1] = Word("lend", 1, 0, 1, origins=np.array([0]), applied=np.array([2]))
     roll.leave(1)
     assert (roll.inbox, roll.asked) == ([], {})
+
+
+def test_roll_tells_words_of_one_that_died_from_those_of_another_in_its_place():
+    roll = RollState(0, MEMBERS, 0)
+    word = Word("through", 1, 0, number=7)
+    assert not roll.has_outlived(word)
+    roll.leave(1)
+    roll.join(1)
+    assert roll.has_outlived(word)
+    roll.expect(1)  # whoever hears words has come to those of the other
+    assert not roll.has_outlived(word)
 
 
 def test_present_members_are_those_that_are_there_and_have_caught_up():
