@@ -82,10 +82,6 @@ class KeptState(State):
         self._claimed.discard(receiver)
         self._free()
 
-    def holds(self, receiver: int) -> bool:
-        """Whether what comes is kept for a receiver that is new and has not begun."""
-        return receiver in self._held
-
     def join(self, receiver: int, turn: int) -> int:
         """Keep for a new receiver what comes from now on: behind the number that is returned; see `WindowState`."""
         self._held[receiver] = (turn, self.newest)

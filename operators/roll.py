@@ -86,6 +86,8 @@ class RollState(State):
         self._joined: Counter[int] = Counter()
         self._expected: Counter[int] = Counter()
         self._followed: Counter[int] = Counter()
+        self._sent_to: Counter[int] = Counter()
+        self._welcomed: dict[int, int] = {}
         if not self.settled:
             self.late.add(node)
 
@@ -131,6 +133,14 @@ class RollState(State):
     def follow(self, member: int) -> None:
         """Note that a member that has come back is followed where gradients are applied, in the old one's place."""
         self._followed[member] += 1
+
+    def send_to(self, member: int) -> None:
+        """Note that whoever sends to members has heard that one has come back."""
+        self._sent_to[member] += 1
+
+    def is_replaced(self, member: int) -> bool:
+        """Whether a member of whose death whoever sends hears now has a successor that has been welcomed already."""
+        return self._welcomed.get(member, 0) > self._sent_to[member]
 
     def has_outlived(self, word: Word) -> bool:
         """Whether a word that is heard now is of one that has died, while another has joined in its place."""
@@ -184,6 +194,7 @@ class RollState(State):
         member = self._waiting.pop(0)
         self._turn += 1
         self._turns[member] = self._turn
+        self._welcomed[member] = self._joined[member]
         return member, self._turn
 
     def _is_followed(self, member: int) -> bool:

@@ -14,6 +14,7 @@ from operators.compression import Residual, Update, most_nbytes
 from operators.kept import KeptState
 from operators.layout import Layout
 from operators.messages import Fragment, Gradient, Offer, Weights, Word
+from operators.roll import RollState
 from operators.schedule import Schedule
 from operators.shadows import ShadowsState
 from operators.window import WindowState
@@ -58,6 +59,7 @@ class SendToPeers(SendIntervals):
     """Sends a peer that has joined what it lacks, as soon as it has a model and says so."""
 
     begun = In(Word, key="origin")
+    roll = Writes()
 
     def process(self, message: Offer | Word, window: WindowState, node: NodeContext) -> Emissions:
         """The fragments of an offer, or all that a new peer lacks."""
@@ -66,10 +68,15 @@ class SendToPeers(SendIntervals):
             message = Offer(message.origin, 0, self.layout.cells)
         yield from SendIntervals.process(self, message, window, node)
 
-    def on_left(self, peer: int, window: WindowState) -> Emissions:
-        """Send nothing to a peer that has died; of one that has come back meanwhile `Talk` knows more."""
-        if not window.holds(peer):
+    def on_left(self, peer: int, window: WindowState, roll: RollState) -> Emissions:
+        """Send nothing to a peer that has died, unless another in its place has been welcomed meanwhile."""
+        if not roll.is_replaced(peer):
             window.leave(peer)
+        yield from ()
+
+    def on_joined(self, peer: int, roll: RollState) -> Emissions:
+        """Know a peer that has come back from the one before."""
+        roll.send_to(peer)
         yield from ()
 
 
@@ -89,11 +96,17 @@ class SendWhole(Operator):
     begun = In(Word)
     fragments = Out(Fragment)
     window = Writes()
+    roll = Writes()
 
-    def on_left(self, peer: int, window: KeptState) -> Emissions:
-        """Send nothing to a peer that has died; of one that has come back meanwhile `Talk` knows more."""
-        if not window.holds(peer):
+    def on_left(self, peer: int, window: KeptState, roll: RollState) -> Emissions:
+        """Send nothing to a peer that has died, unless another in its place has been welcomed meanwhile."""
+        if not roll.is_replaced(peer):
             window.leave(peer)
+        yield from ()
+
+    def on_joined(self, peer: int, roll: RollState) -> Emissions:
+        """Know a peer that has come back from the one before."""
+        roll.send_to(peer)
         yield from ()
 
     def _send(self, number: int, fragments: Sequence[Fragment], window: KeptState) -> Emissions:

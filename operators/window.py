@@ -168,10 +168,6 @@ class WindowState(State):
             self._sent_to[row] = self._least[row] = FAR
             self._free()
 
-    def holds(self, receiver: int) -> bool:
-        """Whether what comes is kept for a receiver that is new and has not begun."""
-        return receiver in self._held
-
     def claim(self, _receiver: int, _turn: int) -> bool:
         """Whether a new receiver may begin: always, since it is told of gaps like any other."""
         return True

@@ -107,6 +107,9 @@ def turns_and_drains(draw: st.DrawFn) -> tuple[Moments, Moments]:
     slack=3,
     moments=([(120, 0), (125, 0), (123, 2), (123, 2), (323, 1), (325, 1), (326, 1), (346, 1)], []),
 )
+@example(  # word of one that is dead, to begin to send to it, heard after its death: what is sent reaches its successor
+    p=1, nodes=2, seed=3486903624, slack=0, moments=([(41, 2), (141, 0), (141, 0), (144, 2), (144, 2)], [])
+)
 def test_joining_among_deaths_and_drains_at_any_moment_is_accounted_for(
     p: int, nodes: int, seed: int, slack: int | None, moments: tuple[Moments, Moments]
 ) -> None:

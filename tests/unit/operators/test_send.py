@@ -12,6 +12,7 @@ from operators.layout import MAX_CELL, Layout, Sharding
 from operators.messages import Accumulated, Fragment, Gradient, Offer, Weights, Word
 from operators.owed import Owed
 from operators.receive import ReceiveFragments, ReceiveWeights
+from operators.roll import Roll, RollState
 from operators.schedule import Cosine, Schedule, Step
 from operators.send import SendChanges, SendCoded, SendGradients, SendIntervals, SendWeights
 from operators.shadows import Shadows
@@ -123,7 +124,9 @@ def test_send_intervals_large_offer_is_cut_into_frames():
 
 
 def test_send_gradients_sends_each_gradient_whole_without_copying():
-    send = Harness(SendGradients(layout=LAYOUT), node=NODE, states={"window": Kept(receivers="worker", own=True)})
+    send = Harness(
+        SendGradients(layout=LAYOUT), node=NODE, states={"window": Kept(receivers="worker", own=True), "roll": Roll()}
+    )
     message = gradient(3, 1, 2, 3, 4)
     effects = send.send(message)
     effect = effects[0]
@@ -133,7 +136,7 @@ def test_send_gradients_sends_each_gradient_whole_without_copying():
 
 
 def coded(codec, *, schedule=None, span=0):
-    states = {"residual": Owed(codec=codec, n_weights=4), "window": KeptState([0])}
+    states = {"residual": Owed(codec=codec, n_weights=4), "window": KeptState([0]), "roll": Roll()}
     return Harness(SendCoded(layout=LAYOUT, schedule=schedule, span=span), node=NODE, states=states)
 
 
@@ -196,7 +199,7 @@ LARGE = Layout.of(4 * MAX_CELL, cells=16)
 
 def large(codec, *values, alike=False):
     """What is sent of a gradient that has these values, and else zeros, for four frames of float32."""
-    states = {"residual": Owed(codec=codec, n_weights=LARGE.n_weights), "window": KeptState([0])}
+    states = {"residual": Owed(codec=codec, n_weights=LARGE.n_weights), "window": KeptState([0]), "roll": Roll()}
     send = Harness(SendCoded(layout=LARGE, alike=alike), node=NODE, states=states)
     send.send(Gradient(1, np.resize(np.array(values, np.float32), LARGE.n_weights)))
     return [(f.start, f.stop) for f in send.emitted("fragments")]
@@ -293,7 +296,7 @@ def test_receive_fragments_passes_them_on():
 
 def test_send_gradients_keeps_what_comes_for_a_peer_that_joins_and_sends_what_its_model_lacks():
     window = KeptState([0])
-    send = Harness(SendGradients(layout=LAYOUT), node=NODE, states={"window": window})
+    send = Harness(SendGradients(layout=LAYOUT), node=NODE, states={"window": window, "roll": Roll()})
     send.send(gradient(1, 1, 1, 1, 1))
     assert window.join(2, 7) == 1
     for number in (2, 3):
@@ -306,15 +309,38 @@ def test_send_gradients_keeps_what_comes_for_a_peer_that_joins_and_sends_what_it
     assert {effect.to for effect in send.send(gradient(5, 4, 0, 0, 0))} == {0}
 
 
+def test_send_gradients_sends_nothing_to_the_successor_of_a_peer_whose_word_to_begin_comes_after_its_death():
+    window, roll = KeptState([0]), RollState(0, (0, 1, 2), 0)
+    send = Harness(SendGradients(layout=LAYOUT), node=NODE, states={"window": window, "roll": roll})
+    window.join(2, 7)
+    send.left(2)
+    assert send.send(Word("begin", 2, 1, 7, applied=np.array([0, 0, 0]))) == []
+    assert {effect.to for effect in send.send(gradient(1, 1, 0, 0, 0))} == {0}
+
+
+def test_send_gradients_sends_to_a_peer_that_was_welcomed_before_it_heard_that_the_one_before_has_died():
+    window, roll = KeptState([0, 2]), RollState(0, (0, 1, 2), 0)
+    send = Harness(SendGradients(layout=LAYOUT), node=NODE, states={"window": window, "roll": roll})
+    roll.leave(2)
+    roll.join(2)
+    window.leave(2)
+    _, turn = roll.welcome()
+    window.join(2, turn)
+    send.left(2)
+    send.joined(2)
+    send.send(Word("begin", 2, 1, turn, applied=np.array([0, 0, 0])))
+    assert {effect.to for effect in send.send(gradient(1, 1, 0, 0, 0))} == {0, 2}
+    send.left(2)  # now that one
+    assert {effect.to for effect in send.send(gradient(2, 1, 0, 0, 0))} == {0}
+
+
 def test_send_gradients_keeps_no_more_than_the_cap_for_a_peer_that_joins():
     window = KeptState([0], cap_nbytes=32)  # two gradients of four weights
-    send = Harness(SendGradients(layout=LAYOUT), node=NODE, states={"window": window})
+    send = Harness(SendGradients(layout=LAYOUT), node=NODE, states={"window": window, "roll": Roll()})
     assert window.join(2, 7) == 0
     for number in (1, 2):
         send.send(gradient(number, 1, 0, 0, 0))
-    assert window.holds(2)
     send.send(gradient(3, 1, 0, 0, 0))
-    assert not window.holds(2)
     assert not window.claim(2, 7)
     assert send.send(Word("begin", 2, 1, 7, applied=np.array([0, 0, 0]))) == []
     send.left(2)
