@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the engine and the simulator are compiled when the package is installed.
+"""What pyproject.toml cannot say: the engine, ports and the simulator are compiled when the package is installed.
 
 Where they cannot be compiled they run as they are. See docs/decisions/0018-the-engine-is-compiled.md.
 """

@@ -21,7 +21,10 @@ SCALARS = (bool, int, float, str)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Base of all messages. Fields of a subclass: `numpy.ndarray`, bool, int, float, str or None."""
+    """Base of all messages. Fields of a subclass: `numpy.ndarray`, bool, int, float, str or None.
+
+    A field that is declared to be a scalar holds no array: it would cost no credit.
+    """
 
 
 @dataclass(frozen=True, slots=True)

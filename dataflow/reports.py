@@ -34,10 +34,6 @@ class SampleStatistics:
     maximum: float
     last: float
 
-    def plus(self, value: float) -> SampleStatistics:
-        """These statistics with one more sample."""
-        return SampleStatistics(self.count + 1, self.total + value, max(self.maximum, value), value)
-
 
 @dataclass(frozen=True, slots=True)
 class LinkStatistics:

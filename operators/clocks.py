@@ -271,8 +271,16 @@ class ClocksState(State):
         self.of_all = int(tensors["of_all"][0]) if "of_all" in tensors else 0
 
     def _range(self, cells: slice) -> tuple[int, int]:
-        """First cell and first behind of a slice that has both, or neither, and no step."""
-        return cells.start or 0, self.cells if cells.stop is None else cells.stop
+        """First cell and first behind of a slice that has both, or neither, and no step.
+
+        Raises:
+            ValueError: it reaches beyond the cells that there are.
+        """
+        start, stop = cells.start or 0, self.cells if cells.stop is None else cells.stop
+        if not 0 <= start <= stop <= self.cells:
+            what = f"cells {start} to {stop} of {self.cells}"
+            raise ValueError(what)
+        return start, stop
 
     def _note(self, origin: int, low: int, span: int) -> None:
         """Note up to which gradient all cells of an origin are applied now, and its span."""

@@ -131,7 +131,10 @@ class RollState(State):
         self._joined[member] += 1
 
     def follow(self, member: int) -> None:
-        """Note that a member that has come back is followed where gradients are applied, in the old one's place."""
+        """Note that a member that has come back is followed where gradients are applied, in the old one's place.
+
+        Until then it is not welcomed: every operator that applies what others send has to say so.
+        """
         self._followed[member] += 1
 
     def send_to(self, member: int) -> None:
@@ -185,7 +188,7 @@ class RollState(State):
         Args:
             closed: it makes no more gradients.
         """
-        if self.due() or not (self.settled or self.idle):
+        if self.due() or not (self.settled or self.idle) or (self.settled and self._waiting):
             return False
         return len(self.members) == 1 or self.idle or (closed and not self.late - self._ended)
 

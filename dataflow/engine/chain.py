@@ -106,7 +106,7 @@ class Member:
         """
         arguments: dict[str, Any] = {}
         for name, element, writes in self.asked.arguments[hook]:
-            if name == "rng":
+            if element is None and name == "rng":
                 arguments[name] = rng if rng is not None else self._refuse_rng()
             elif element is None:
                 arguments[name] = self.context

@@ -46,7 +46,7 @@ class Asked:
         self.arguments: dict[str, list[tuple[str, str | None, bool]]] = {
             hook: [(name, elements.get(name), name in written) for name in names] for hook, names in asked.items()
         }
-        self.draws = frozenset(hook for hook, names in asked.items() if "rng" in names)
+        self.draws = frozenset(hook for hook, names in asked.items() if "rng" in names and "rng" not in elements)
 
     def needs(self, hook: str) -> Needs:
         """State elements that a hook asks for."""

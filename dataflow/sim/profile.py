@@ -128,8 +128,8 @@ def variation(seconds: Mapping[TaskKind, Sequence[float]], gathering: Iterable[s
         gathering: chains that have steps.
     """
     chains = set(gathering)
-    of_steps = (times[1:] for kind, times in seconds.items() if kind.chain in chains and kind.role in ("step", "shard"))
-    relative = [each / median(times) for times in of_steps if len(times) > 1 for each in times]
+    of_steps = [times[1:] for kind, times in seconds.items() if kind.chain in chains and kind.role in ("step", "shard")]
+    relative = [each / median(times) for times in of_steps if len(times) > 1 and median(times) > 0 for each in times]
     if len(relative) < 2:
         return 0.0
     low, _, high = quantiles(relative, n=4)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from dataflow.errors import WireError
-from dataflow.message import Message, field_names
+from dataflow.message import Message, array_names, field_names
 from dataflow.transport.frames import ALIGNMENT, MAX_PART_NBYTES, Buffer, pack, padding
 from dataflow.transport.generated import data_pb2
 
@@ -48,12 +48,12 @@ def encode(message: Message, *, edge: int, sequence: int, max_message_nbytes: in
     scalars: list[object] = []
     headers: list[data_pb2.ArrayHeader] = []
     payload: list[Buffer] = []
-    nbytes = 0
+    nbytes, arrays = 0, array_names(type(message))
     for index, name in enumerate(field_names(type(message))):
         value: Any = getattr(message, name)
         if type(value) in _SCALARS:
             scalars.append(value)
-        elif isinstance(value, np.ndarray):
+        elif isinstance(value, np.ndarray) and name in arrays:
             array, dtype = _portable(value, f"{type(message).__name__}.{name}")
             headers.append(data_pb2.ArrayHeader(field=index, dtype=dtype, shape=array.shape))
             nbytes += _padded_nbytes(array.shape, array.dtype, max_message_nbytes)
@@ -62,7 +62,9 @@ def encode(message: Message, *, edge: int, sequence: int, max_message_nbytes: in
                 payload.append(padding(array.nbytes))
         else:
             what = f"field {name!r} of {type(message).__name__} is neither an array nor a bool, int, float, str or None"
-            raise WireError(what, got=value, fix="convert NumPy scalars with int() or float()")
+            if isinstance(value, np.ndarray):
+                what = f"field {name!r} of {type(message).__name__} is declared to be a scalar, and holds an array"
+            raise WireError(what, got=value, fix="convert NumPy scalars with int() or float(), and declare arrays")
     if nbytes > max_message_nbytes:
         what = f"{type(message).__name__} is larger than the {max_message_nbytes} bytes a message may have"
         raise WireError(what, got=nbytes)

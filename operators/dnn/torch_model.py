@@ -300,7 +300,8 @@ class TorchModel:
         for parameter, part, own in zip(workspace.parameters, workspace.parts, workspace.owned, strict=True):
             if own.data_ptr() != part.data_ptr():
                 own.copy_(part)
-            if parameter.data_ptr() != own.data_ptr():  # at first, and if the module has put something in its place
+            # At first, and if the module has put something in its place.
+            if parameter.data_ptr() != own.data_ptr() or parameter.stride() != own.stride():
                 parameter.data = own
         for (owner, attribute, layout), statistic in zip(workspace.owners, self._statistics, strict=True):
             tensor = layout.own(statistic.read(statistics).to(self.device))

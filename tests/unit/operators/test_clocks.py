@@ -59,6 +59,15 @@ def test_advance_skipping_accepts_gaps_but_no_duplicates(low, accepted):
     assert clocks.advance(1, ALL, low, 6, skips=True) is accepted
 
 
+@pytest.mark.parametrize("cells", [slice(0, 5), slice(3, 2), slice(-1, 2), slice(9, 12)])
+def test_advance_and_reach_of_cells_that_there_are_not_are_refused(cells):
+    clocks = ClocksState(4, everything((1,), 4, without=None))
+    with pytest.raises(ValueError, match="of 4"):
+        clocks.advance(1, cells, 0, 1)
+    with pytest.raises(ValueError, match="of 4"):
+        clocks.reach(1, cells, 1)
+
+
 def test_advance_unknown_origin_is_rejected_and_counted():
     clocks = make()
     assert not clocks.advance(9, ALL, 0, 1)

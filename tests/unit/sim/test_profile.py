@@ -179,8 +179,8 @@ def test_variation_is_that_of_steps_whatever_their_means_and_whatever_else_took_
     assert variation(drawn | others, ["compute"]) == pytest.approx(spread, rel=0.15, abs=1e-9)
 
 
-@pytest.mark.parametrize("times", [[], [1.0], [1.0, 2.0]])
-def test_variation_is_none_where_steps_are_too_few(times: list[float]) -> None:
+@pytest.mark.parametrize("times", [[], [1.0], [1.0, 2.0], [1.0, 0.0, 0.0, 0.0]])
+def test_variation_is_none_where_steps_are_too_few_or_too_short_to_be_measured(times: list[float]) -> None:
     assert variation({TaskKind("compute", "step", True): times}, ["compute"]) == 0
 
 

@@ -167,6 +167,11 @@ def test_frames_of_one_packet_arrive_in_order() -> None:
     assert decode([packet]) == [Arrived(3, Picky(1)), Arrived(2, None)]
 
 
+def test_encode_array_in_a_field_that_is_declared_to_be_a_scalar_is_refused_as_it_would_cost_no_credit() -> None:
+    with pytest.raises(WireError, match="field 'step' of Picky is declared to be a scalar, and holds an array"):
+        encode(_unchecked(np.zeros(9)), edge=0, sequence=1)
+
+
 @pytest.mark.parametrize("value", [np.float32(1), np.int64(2), np.float64(0.5), np.bool_(True), [1], b"x", 1j])
 def test_encode_other_scalars_are_refused_by_field_name(value: object) -> None:
     with pytest.raises(WireError, match="field 'step' of Picky is neither"):
