@@ -15,7 +15,7 @@ from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.quantities import bytes_per_second
 from operators.accumulate import Accumulate
-from operators.apply import Apply
+from operators.apply import Apply, ApplyFromPeers
 from operators.clocks import Clocks
 from operators.coded_window import CodedWindow
 from operators.compression import Threshold, expected_nbytes
@@ -97,6 +97,7 @@ def build(config: Config) -> LogicalGraph:
     graph = add_exchange(graph, setting.layout, rotation, kept)
     graph = with_ledger(graph, setting, "window", local=True) if codec else graph
     graph = graph.replace("send", SendToPeers(layout=setting.layout)).replace("receive", ReceiveFromPeers())
+    graph = graph.replace("apply", ApplyFromPeers(layout=setting.layout))
     return finish_after(add_joining(graph), "apply")
 
 

@@ -11,7 +11,7 @@ from ako_jobs.look_ahead import LookAheadConfig
 from ako_jobs.worker import Setting, add_joining, add_worker, finish_after
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
-from operators.apply import Apply, ApplyMean
+from operators.apply import ApplyFromPeers, ApplyMean
 from operators.barrier import Barrier
 from operators.clocks import Clocks
 from operators.receive import ReceiveFromPeers
@@ -64,7 +64,7 @@ def build(config: Config) -> LogicalGraph:
         .with_operator("receive", ReceiveFromPeers(), role="worker")
         .with_operator(
             "apply",
-            ApplyMean(layout=layout, schedule=setting.schedule) if bsp else Apply(layout=layout),
+            ApplyMean(layout=layout, schedule=setting.schedule) if bsp else ApplyFromPeers(layout=layout),
             role="worker",
         )
         .connect("compute.gradients", "send.gradients")

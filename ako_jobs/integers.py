@@ -26,6 +26,7 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import Checkpoint, Emissions, EndOfData, Gather, Operator
 from dataflow.ports import In, Out
 from dataflow.state import Reads, StateElement, StateKind, Writes
+from operators.apply import ApplyFromPeers
 from operators.checkpointing import Checkpoints
 from operators.clocks import Clocks, ClocksState
 from operators.cost_model import CostModel
@@ -244,6 +245,7 @@ def build(config: Config) -> LogicalGraph:
     window = Window(layout=LAYOUT, receivers="worker")
     graph = add_exchange(graph, LAYOUT, Rotation(receivers="worker", cost=cost), window)
     graph = graph.replace("send", SendToPeers(layout=LAYOUT)).replace("receive", ReceiveFromPeers())
+    graph = graph.replace("apply", ApplyFromPeers(layout=LAYOUT))
     return add_joining(graph).connect("compute.progress", "tell").connect("apply.finished", "tell")
 
 

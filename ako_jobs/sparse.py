@@ -12,7 +12,7 @@ from ako_jobs.config import numbers
 from ako_jobs.worker import Setting, add_joining, add_worker, finish_after
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
-from operators.apply import Apply
+from operators.apply import ApplyFromPeers
 from operators.clocks import FAR, Clocks
 from operators.receive import ReceiveFromPeers
 from operators.source import Source
@@ -131,7 +131,7 @@ def build(config: Config) -> LogicalGraph:
     graph = (
         send_whole(graph, setting, config.parsed_codec, emits="gradient", rated=True, own=True, span=span)
         .with_operator("receive", ReceiveFromPeers(), role="worker")
-        .with_operator("apply", Apply(layout=layout), role="worker")
+        .with_operator("apply", ApplyFromPeers(layout=layout), role="worker")
         .connect("compute.gradients", "send.gradients")
         .connect("send", "receive.arriving", route=Route.BY_DESTINATION, loopback=True)
         .connect("receive", "apply")

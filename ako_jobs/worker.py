@@ -245,7 +245,7 @@ def add_joining(graph: LogicalGraph) -> LogicalGraph:
     Args:
         graph: role ``worker`` has operators ``send`` and ``receive`` for what workers exchange, with ports for words,
             and state ``replica``, ``statistics``, ``clocks``, ``window``, ``roll`` and ``course``. Whoever applies what
-            is received tells `clocks` and `roll` of nodes that join, as `operators.apply.Apply.on_joined` does: no node
+            is received tells `clocks` and `roll` of nodes that join, as `operators.apply.ApplyFromPeers` does: no node
             is welcomed before.
     """
     return (

@@ -39,7 +39,6 @@ class Apply(Operator):
     finished = Out(Progress)
     replica = Writes()
     clocks = Writes()
-    roll = Writes()
 
     def process(self, fragment: Fragment, replica: VectorState, clocks: ClocksState, node: NodeContext) -> Emissions:
         """Apply a fragment, unless its interval does not follow what was applied before."""
@@ -58,8 +57,21 @@ class Apply(Operator):
         if lost:
             yield Sample("lost_gradients", float(lost))
 
-    def on_joined(self, origin: int, clocks: ClocksState, roll: RollState) -> Emissions:
+    def on_joined(self, origin: int, clocks: ClocksState) -> Emissions:
         """Expect another node's gradients in the place of one that has died."""
+        clocks.join(origin)
+        yield from ()
+
+
+class ApplyFromPeers(Apply):
+    """Applies the fragments of a peer that has joined as well, which is welcomed once this expects them."""
+
+    roll = Writes()
+
+    def on_joined(  # type: ignore[override]
+        self, origin: int, clocks: ClocksState, roll: RollState
+    ) -> Emissions:
+        """Expect another node's gradients in the place of one that has died, and say so."""
         clocks.join(origin)
         roll.follow(origin)
         yield from ()

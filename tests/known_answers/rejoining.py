@@ -20,7 +20,7 @@ from dataflow.operators_api import Emissions, EndOfData, Operator
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.ports import Out
 from dataflow.state import Writes
-from operators.apply import Apply, ApplyMean
+from operators.apply import ApplyFromPeers, ApplyMean
 from operators.barrier import Barrier
 from operators.clocks import Clocks, ClocksState
 from operators.cost_model import CostModel
@@ -111,7 +111,7 @@ def rejoining_job(
         )
     )
     if p <= 0:
-        apply = ApplyMean(layout=LAYOUT, schedule=Schedule(lr=1)) if bsp else Apply(layout=LAYOUT)
+        apply = ApplyMean(layout=LAYOUT, schedule=Schedule(lr=1)) if bsp else ApplyFromPeers(layout=LAYOUT)
         if bsp:
             graph = graph.with_state("barrier", Barrier(contributors="worker"), role="worker")
         graph = (
@@ -130,7 +130,8 @@ def rejoining_job(
     graph = add_exchange(graph, LAYOUT, Rotation(receivers="worker", cost=cost), window)
     if restless:
         graph = graph.replace("partition", RestlessPartition(layout=LAYOUT))
-    return add_joining(graph.replace("send", SendToPeers(layout=LAYOUT)).replace("receive", ReceiveFromPeers()))
+    graph = graph.replace("send", SendToPeers(layout=LAYOUT)).replace("receive", ReceiveFromPeers())
+    return add_joining(graph.replace("apply", ApplyFromPeers(layout=LAYOUT)))
 
 
 class Dying(MemoryDriver):

@@ -128,7 +128,7 @@ def test_all_to_all_graph_is_akos_without_accumulate_and_partition(consistency, 
         "send.fragments -> receive.arriving": ("by-destination", bsp)
     }
     assert state(built) == WORKER_STATE | {"window", "loan"} | ({"barrier"} if bsp else set())
-    assert built.operator("apply").kind == f"operators.apply:{'ApplyMean' if bsp else 'Apply'}"
+    assert built.operator("apply").kind == f"operators.apply:{'ApplyMean' if bsp else 'ApplyFromPeers'}"
     compute = built.operator("compute").params
     assert f'"slack":{slack}' in compute
     assert f'"local":{"false" if bsp else "true"}' in compute

@@ -5,7 +5,7 @@ import numpy as np
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Sample
 from dataflow.testing.operator_harness import Harness
-from operators.apply import Apply, ApplyMean, Load
+from operators.apply import Apply, ApplyFromPeers, ApplyMean, Load
 from operators.barrier import Barrier
 from operators.clocks import Clocks
 from operators.compression import Residual, Threshold
@@ -41,7 +41,7 @@ def replica(harness):
 
 
 def test_apply_fragment_subtracts_it_from_its_cells_and_ticks():
-    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(roll=Roll()))
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
     apply.send(fragment(1, 0, 2, 1, 2, 3, start=1, stop=3, span=4))
     assert replica(apply) == [10, 19, 28, 37]
     assert apply.states["clocks"].applied(1).tolist() == [0, 2, 2]
@@ -49,7 +49,7 @@ def test_apply_fragment_subtracts_it_from_its_cells_and_ticks():
 
 
 def test_apply_duplicate_changes_nothing_and_is_reported():
-    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(roll=Roll()))
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
     assert apply.send(fragment(1, 0, 1, 1, 1, 1, 1)) == []
     assert apply.send(fragment(1, 0, 1, 1, 1, 1, 1)) == [Sample("rejected_fragments", 1.0)]
     assert apply.send(fragment(1, 2, 3, 1, 1, 1, 1)) == [Sample("rejected_fragments", 2.0)]
@@ -57,7 +57,7 @@ def test_apply_duplicate_changes_nothing_and_is_reported():
 
 
 def test_apply_own_fragment_spans_nothing_whatever_it_says_to_others():
-    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(own=True, roll=Roll()))
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(own=True))
     for origin in (0, 1, 2):
         apply.send(fragment(origin, 0, 1, 1, 1, 1, 1, span=5))
     assert replica(apply) == [7, 17, 27, 37]
@@ -65,13 +65,13 @@ def test_apply_own_fragment_spans_nothing_whatever_it_says_to_others():
 
 
 def test_apply_skipping_fragment_is_taken_after_a_gap():
-    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(roll=Roll()))
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
     assert apply.send(fragment(1, 5, 6, 1, 1, 1, 1, skips=True)) == []
     assert replica(apply) == [9, 19, 29, 39]
 
 
 def test_apply_node_that_left_is_waited_for_no_more():
-    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states(roll=Roll()))
+    apply = Harness(Apply(layout=LAYOUT), node=NODE, states=states())
     apply.send(fragment(2, 0, 3, 0, 0, 0, 0))
     assert apply.states["clocks"].slowest() == 0
     apply.left(1)
@@ -189,3 +189,14 @@ def test_load_code_is_added_to_what_was_pulled_and_overwrites_the_workers_own_up
     load.send(Weights(to=0, origin=2, start=0, stop=2, clock=7, values=read_only(7, 8, 9)))
     assert pulled.values.tolist() == [7, 8, 9, 4]
     assert replica(load) == [7, 8, 9, 39]
+
+
+def test_apply_from_peers_says_of_one_that_joins_that_its_fragments_are_expected():
+    apply = Harness(ApplyFromPeers(layout=LAYOUT), node=NODE, states=states(roll=Roll()))
+    clocks, roll = apply.states["clocks"], apply.states["roll"]
+    roll.leave(2)
+    roll.join(2)
+    apply.left(2)
+    assert (clocks.origins, roll.due()) == ((1,), "")
+    apply.joined(2)
+    assert (clocks.fresh, roll.due()) == ({2}, "welcome")

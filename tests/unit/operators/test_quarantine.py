@@ -65,7 +65,7 @@ def test_apply_fragment_that_is_not_finite_ticks_but_changes_nothing(bad):
     apply = Harness(
         Apply(layout=LAYOUT),
         node=NODE,
-        states={"replica": replica(5, 6), "clocks": Clocks(cells=1, origins="worker"), "roll": Roll()},
+        states={"replica": replica(5, 6), "clocks": Clocks(cells=1, origins="worker")},
     )
     assert apply.send(fragment(1, 1, 1, bad)) == [COUNTED]
     assert apply.states["clocks"].applied(1).tolist() == [1]
