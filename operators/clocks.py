@@ -278,7 +278,7 @@ class ClocksState(State):
         """
         start, stop = cells.start or 0, self.cells if cells.stop is None else cells.stop
         if not 0 <= start <= stop <= self.cells:
-            what = f"cells {start} to {stop} of {self.cells}"
+            what = f"cells {start} to {stop} of {self.cells}: send fragments of cells that the layout has"
             raise ValueError(what)
         return start, stop
 

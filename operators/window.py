@@ -124,7 +124,13 @@ class WindowState(State):
         """Everything that `receiver` has not been sent of cells `start` to `stop`; it counts as sent from now on.
 
         Cells that differ in what was sent give separate intervals.
+
+        Raises:
+            ValueError: there are no such cells.
         """
+        if not 0 <= start < stop <= self._layout.cells:
+            what = f"cells {start} to {stop} of {self._layout.cells}: offer a run of cells that the layout has"
+            raise ValueError(what)
         row = self._row.get(receiver)
         if row is None or receiver in self._held:
             return []

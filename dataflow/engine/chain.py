@@ -99,7 +99,7 @@ class Member:
             hook: its name.
             positional: what it is called with ahead of what it asks for by name.
             given: state elements.
-            rng: random numbers, if it `draws` some and may.
+            rng: random numbers; None if it asks for none, or may not.
 
         Raises:
             AkoError: whatever the operator raised, with its name, node and line.

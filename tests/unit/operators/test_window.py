@@ -243,6 +243,14 @@ def test_create_with_sharding_sends_every_cell_to_its_owner():
     assert tensors["sent_to"].tolist() == [[0, 0, FAR, FAR], [FAR, FAR, 0, 0]]
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, 5), (4, 5), (2, 2), (3, 1), (-1, 2)])
+def test_take_of_cells_that_there_are_not_is_refused(start, stop):
+    window = make(receivers=(1,))
+    window.append(1, constant(1))
+    with pytest.raises(ValueError, match="of 4: offer a run of cells that the layout has"):
+        window.take(1, start, stop)
+
+
 def test_join_keeps_every_number_apart_for_a_receiver_until_it_begins_where_its_cells_are():
     window = make(receivers=(1, 2), cap=2)
     window.span = 9  # so that nobody is late
