@@ -9,14 +9,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from dataflow.engine.checkpoints import KeptFile, Manifest, describe, header_nbytes
 from dataflow.errors import CheckpointError, UnreadableCheckpointError
-from dataflow.runtime.folders import Folder, Writer
+from dataflow.runtime.folders import Folder, Pieces, Writer
 
 MANIFEST = "manifest.json"
 
@@ -354,8 +354,8 @@ def remove(folder: Folder, checkpoints: Iterable[int]) -> None:
             folder.remove(_name(number), MANIFEST)
 
 
-def contents(folder: Folder, number: int, file: str) -> Iterator[bytes]:
-    """A file of a checkpoint, in pieces.
+def contents(folder: Folder, number: int, file: str) -> Pieces:
+    """A file of a checkpoint, in pieces; see `Folder.read`.
 
     Raises:
         OSError: it cannot be read.

@@ -10,7 +10,7 @@ import errno
 import importlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,9 @@ PIECE_NBYTES = 1 << 20
 """Bytes that are read at a time."""
 
 _PARTIAL = ".part"
+
+Pieces = Generator[bytes, None, None]
+"""The content of a file; it is open until all has come, or this is closed."""
 
 
 class Writer(Protocol):
@@ -45,8 +48,8 @@ class Folder(Protocol):
     def begin(self, folder: str, name: str) -> Writer:
         """Begin a file."""
 
-    def read(self, folder: str, name: str) -> Iterator[bytes]:
-        """A file's content, in pieces.
+    def read(self, folder: str, name: str) -> Pieces:
+        """A file's content, in pieces; whoever does not want all of them closes it.
 
         Raises:
             FileNotFoundError: there is none.
@@ -124,7 +127,7 @@ class LocalFolder:
         self._disk.make(self._path / folder)
         return _LocalWriter(self._path / folder / name, self._disk)
 
-    def read(self, folder: str, name: str) -> Iterator[bytes]:
+    def read(self, folder: str, name: str) -> Pieces:
         """See `Folder`."""
         with (self._path / folder / name).open("rb") as file:
             while piece := file.read(PIECE_NBYTES):
@@ -208,7 +211,7 @@ class RemoteFolder:
             self._files.makedirs(f"{self._root}/{folder}", exist_ok=True)
             return _RemoteWriter(self._files, f"{self._root}/{folder}/{name}")
 
-    def read(self, folder: str, name: str) -> Iterator[bytes]:
+    def read(self, folder: str, name: str) -> Pieces:
         """See `Folder`."""
         with _as_os_error(), self._files.open(f"{self._root}/{folder}/{name}", "rb") as file:
             while piece := file.read(PIECE_NBYTES):

@@ -10,6 +10,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from dataflow.plan.job import JobSpec, Resume
@@ -236,10 +237,11 @@ class JobNodes:
             self._sending[node] = asyncio.get_running_loop().create_task(self._send_chunks(node, *found))
 
     async def _send_chunks(self, node: int, resume: Resume, kinds: frozenset[StateKind]) -> None:
-        async for chunk in state_chunks(self._store, resume, self.plan, node, kinds):
-            while self.sessions[node].backlog > _BACKLOG and self._job in self.sessions[node].jobs:
-                await asyncio.sleep(_BACKLOG_S)
-            self._say(node, pb.MasterMessage(job=self._job, state=chunk))
+        async with aclosing(state_chunks(self._store, resume, self.plan, node, kinds)) as chunks:
+            async for chunk in chunks:
+                while self.sessions[node].backlog > _BACKLOG and self._job in self.sessions[node].jobs:
+                    await asyncio.sleep(_BACKLOG_S)
+                self._say(node, pb.MasterMessage(job=self._job, state=chunk))
 
     def _deployment(self, node: int, deployed: _Deployed) -> pb.Deploy:
         assert self._placement is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from dataflow.clock import Clock
 from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Manifest, check_fits, resumption
@@ -23,7 +24,7 @@ from dataflow.runtime.checkpoint_store import (
     remove,
     search,
 )
-from dataflow.runtime.folders import Folder, open_folder
+from dataflow.runtime.folders import Folder, Pieces, open_folder
 from dataflow.runtime.store import Store
 from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import CHUNK_NBYTES
@@ -129,7 +130,7 @@ def goes_on_from(
 
 async def state_chunks(
     store: Store, resume: Resume, plan: PhysicalPlan, node: int, kinds: frozenset[StateKind]
-) -> AsyncIterator[pb.StateChunk]:
+) -> AsyncGenerator[pb.StateChunk, None]:
     """What a node is sent to go on from a checkpoint: which one, and its files in pieces; or why it cannot.
 
     Args:
@@ -148,12 +149,28 @@ async def state_chunks(
         how = resumption(manifest, plan, node, kinds=kinds)
         yield pb.StateChunk(resumption_json=how.model_dump_json().encode())
         for file in how.files:
-            pieces = contents(folder, manifest.number, file.file)
-            while piece := await asyncio.to_thread(next, pieces, b""):
-                for start in range(0, len(piece), CHUNK_NBYTES):
-                    yield pb.StateChunk(data=piece[start : start + CHUNK_NBYTES])
+            async with aclosing(read_aside(contents(folder, manifest.number, file.file))) as pieces:
+                async for piece in pieces:
+                    for start in range(0, len(piece), CHUNK_NBYTES):
+                        yield pb.StateChunk(data=piece[start : start + CHUNK_NBYTES])
     except (AkoError, OSError) as error:
         yield pb.StateChunk(failure=str(error))
+
+
+async def read_aside(pieces: Pieces) -> AsyncGenerator[bytes, None]:
+    """Pieces of a file, each read on another thread; the file is closed in the end, whoever is cancelled meanwhile."""
+    reading: asyncio.Future[bytes] | None = None
+    try:
+        while True:
+            reading = asyncio.ensure_future(asyncio.to_thread(next, pieces, b""))
+            piece = await asyncio.shield(reading)
+            if not piece:
+                return
+            yield piece
+    finally:
+        if reading is not None:
+            await asyncio.wait((reading,))  # a file that is being read cannot be closed
+        pieces.close()
 
 
 def keeping(
