@@ -74,6 +74,7 @@ class NodeEngine:
         self._leaving: Leaving | None = None
         self._chains, self._turns = wiring.chains, Turns(wiring.in_order)
         self._repeating = [state for state in wiring.in_order if state.chain.repeats]
+        # With its type, since mypyc comes to the table of events below before it comes here.
         self._traffic: Traffic = Traffic(wiring, self._turns, self._tally, self._moment)
         self._starter = Starter(here, wiring, elements, self._traffic, self._turns, self._tally, self._moment)
         self._started_s = 0.0
