@@ -17,8 +17,8 @@ from setuptools.command.build_ext import build_ext
 
 COMPILED = {
     ".": "ports",
-    "engine": "chain chain_state elements events flow inbox inputs leaving moment needs news node_engine recording"
-    " starting tally traffic turns wiring",
+    "engine": "chain chain_state elements events flow inbox inputs leaving membership moment needs news node_engine"
+    " recording starting tally traffic turns wiring",
     "sim": "clock cores costs lives meter network simulator",
 }
 """The compiled modules, by package in `dataflow`."""

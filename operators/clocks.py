@@ -51,6 +51,7 @@ class ClocksState(State):
         self._applied = {
             origin: np.where(mask, np.int64(0), np.int64(FAR)).astype(np.int64) for origin, mask in owned.items()
         }
+        self._owned = {origin: bounds(applied) for origin, applied in self._applied.items()}
         self._lowest = dict.fromkeys(self._applied, 0)
         self._span = {origin: 0 if origin == own else span for origin in self._applied}
         self._first_span, self._own = span, own
@@ -64,8 +65,8 @@ class ClocksState(State):
     def compile(cls) -> None:
         """Compile what `advance` and `reach` need, or load it from disk, so that no message waits for it."""
         applied = np.zeros(1, np.int64)
-        _advance(applied, 0, 1, 0, 1, False)
-        _reach(applied, 0, 1, 1)
+        _advance(applied, 0, 1, 0, 1, 0, 1, False)
+        _reach(applied, 0, 1, 0, 1, 1)
 
     @property
     def origins(self) -> tuple[int, ...]:
@@ -136,7 +137,7 @@ class ClocksState(State):
             self.rejected += 1
             return False
         skips = skips or origin in self._fresh  # which begins anywhere
-        lowest = _advance(applied, *self._range(cells), low, high, skips)
+        lowest = _advance(applied, *self._owned[origin], *self._range(cells), low, high, skips)
         if lowest == _REFUSED:
             self.rejected += 1
             return False
@@ -152,7 +153,8 @@ class ClocksState(State):
         """
         if origin not in self._applied:
             return
-        self._note(origin, _reach(self._applied[origin], *self._range(cells), number), self._span[origin])
+        lowest = _reach(self._applied[origin], *self._owned[origin], *self._range(cells), number)
+        self._note(origin, lowest, self._span[origin])
 
     def leave(self, origin: int) -> int:
         """Wait for `origin` no more.
@@ -162,7 +164,7 @@ class ClocksState(State):
         """
         applied = self._applied.get(origin)
         known = applied[applied < FAR] if applied is not None else np.zeros(0, np.int64)
-        for table in (self._applied, self._lowest, self._span, self._fresh, self._last, self._since):
+        for table in (self._applied, self._owned, self._lowest, self._span, self._fresh, self._last, self._since):
             table.pop(origin, None)
         self._slowest = None
         return int(known.max() - known.min()) if known.size else 0
@@ -173,7 +175,7 @@ class ClocksState(State):
         What was applied of another that had its number before is forgotten.
         """
         self.leave(origin)
-        self._applied[origin] = np.zeros(self.cells, np.int64)
+        self._applied[origin], self._owned[origin] = np.zeros(self.cells, np.int64), (0, self.cells)
         self._lowest[origin] = self._span[origin] = self._fresh[origin] = 0
 
     def start(self, node: int, number: int) -> None:
@@ -208,6 +210,7 @@ class ClocksState(State):
         """
         if origin in self._applied:
             self._applied[origin][:] = applied
+            self._owned[origin] = bounds(applied)
             self._note(origin, int(applied.min()), self._span[origin])
             self._since[origin] = self._lowest[origin]
             self._slowest = None
@@ -219,6 +222,7 @@ class ClocksState(State):
         copy.poisoned, copy._own = self.poisoned, self._own
         copy.of_all, copy.enough = self.of_all, self.enough
         copy._applied = {origin: applied.copy() for origin, applied in self._applied.items()}
+        copy._owned = dict(self._owned)
         copy._lowest, copy._span = dict(self._lowest), dict(self._span)
         copy._fresh, copy._last, copy._since = dict(self._fresh), dict(self._last), dict(self._since)
         return copy
@@ -246,6 +250,7 @@ class ClocksState(State):
         origins = [int(origin) for origin in tensors["origins"]]
         self._count(tensors)
         self._applied = {origin: np.array(row) for origin, row in zip(origins, tensors["applied"], strict=True)}
+        self._owned = {origin: bounds(row) for origin, row in self._applied.items()}
         self._lowest = {origin: int(row.min()) for origin, row in self._applied.items()}
         self._span = {origin: int(span) for origin, span in zip(origins, tensors["span"], strict=True)}
         self._fresh, self._last, self._since, self._slowest = {}, {}, {}, None
@@ -350,20 +355,31 @@ def everything(members: Sequence[int], cells: int, *, without: int | None) -> di
 _Numbers = npt.NDArray[np.int64]
 
 
-def _advanced(applied: _Numbers, start: int, stop: int, low: int, high: int, skips: bool) -> int:
+def bounds(applied: _Numbers) -> tuple[int, int]:
+    """The first cell that is not `FAR`, and the first behind the last one; all cells if all are."""
+    owned = np.flatnonzero(applied < FAR)
+    return (int(owned[0]), int(owned[-1]) + 1) if owned.size else (0, applied.size)
+
+
+# Only cells `first` to `behind` are looked through for the least number: a node may answer for few of thousands.
+
+
+def _advanced(
+    applied: _Numbers, first: int, behind: int, start: int, stop: int, low: int, high: int, skips: bool
+) -> int:
     for cell in range(start, stop):
         if applied[cell] != low and not (skips and applied[cell] < low):
             return _REFUSED
     applied[start:stop] = high
-    return int(applied.min())
+    return int(applied[first:behind].min())
 
 
-def _reached(applied: _Numbers, start: int, stop: int, number: int) -> int:
+def _reached(applied: _Numbers, first: int, behind: int, start: int, stop: int, number: int) -> int:
     for cell in range(start, stop):
         applied[cell] = max(applied[cell], number)
-    return int(applied.min())
+    return int(applied[first:behind].min())
 
 
 _compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
-_advance = cast("Callable[[_Numbers, int, int, int, int, bool], int]", _compiled(_advanced))
-_reach = cast("Callable[[_Numbers, int, int, int], int]", _compiled(_reached))
+_advance = cast("Callable[[_Numbers, int, int, int, int, int, int, bool], int]", _compiled(_advanced))
+_reach = cast("Callable[[_Numbers, int, int, int, int, int], int]", _compiled(_reached))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Sample
 from dataflow.state import State, StateElement, StateKind
-from operators.clocks import FAR, everything
+from operators.clocks import FAR, bounds, everything
 from operators.layout import Layout, Sharding
 from operators.messages import Code, Vector
 
@@ -77,13 +77,14 @@ class WindowState(State):
         self._sent_to = np.zeros((len(wanted), layout.cells), np.int64)
         for row, mask in enumerate(wanted.values()):
             self._sent_to[row, ~mask] = FAR
+        self._bounds = [bounds(sent) for sent in self._sent_to]
         self._least = self._least_of_each()
         self._sums: dict[tuple[int, int, int], Vector] = {}
 
     @classmethod
     def compile(cls) -> None:
         """Compile what `take` needs, or load it from disk, so that no message waits for it."""
-        _advance(np.zeros(1, np.int64), 0, 1, 0)
+        _advance(np.zeros(1, np.int64), 0, 1, 0, 1, 0)
 
     @property
     def owed(self) -> Vector | None:
@@ -135,7 +136,7 @@ class WindowState(State):
         if row is None or receiver in self._held:
             return []
         sent, closed = self._sent_to[row], self.closed
-        low, least = _advance(sent, start, stop, closed)
+        low, least = _advance(sent, *self._bounds[row], start, stop, closed)
         if low >= closed:
             return []
         if low >= 0:
@@ -326,19 +327,22 @@ def wanted(
     return everything(members, layout.cells, without=node.index)
 
 
-def _advanced(sent: npt.NDArray[np.int64], start: int, stop: int, closed: int) -> tuple[int, int]:
+def _advanced(
+    sent: npt.NDArray[np.int64], first: int, behind: int, start: int, stop: int, closed: int
+) -> tuple[int, int]:
     low = sent[start]
     for cell in range(start, stop):
         if sent[cell] != low:
             return -1, -1
     if low < closed:
         sent[start:stop] = closed
-    return low, sent.min()
+    return low, sent[first:behind].min()
 
 
 # Notes that cells `start` to `stop` are sent up to `closed`, unless they were further, and says up to which gradient
-# they were before, and all cells are now. Says -1, and notes nothing, if they were not sent alike.
+# they were before, and all cells are now, of which `first` to `behind` are wanted. Says -1, and notes nothing, if they
+# were not sent alike.
 _advance = cast(
-    "Callable[[npt.NDArray[np.int64], int, int, int], tuple[int, int]]",
+    "Callable[[npt.NDArray[np.int64], int, int, int, int, int], tuple[int, int]]",
     numba.njit(nogil=True, error_model="numpy", cache=True)(_advanced),
 )

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from dataflow.sim.clock import VirtualClock
+from dataflow.sim.clock import Action, VirtualClock
 
 QUANTUM: Final = 64 << 10
 """Bytes that a link serves of a flow before it turns to the next."""
@@ -51,6 +51,11 @@ class SimNetwork:
         self._spare: list[_Flow] = []
         self._gone: set[int] = set()
         self._lives: dict[int, int] = {}
+        # What happens to every quantum: a method would be bound anew each time.
+        self._at_left: Action = self._left
+        self._at_came: Action = self._came
+        self._at_entered: Action = self._entered
+        self._at_signalled: Action = self._signalled
 
     def send(self, source: int, target: int, item: Any, nbytes: int) -> None:
         """Have an item of `nbytes` bytes, perhaps none, delivered behind all sent from `source` to `target` before."""
@@ -75,7 +80,7 @@ class SimNetwork:
             flow.signals.append(item)
         else:
             latency_s = self._latency_s if source != target else 0.0
-            self._clock.at(self._clock.now() + latency_s, self._signalled, (source, target, item))
+            self._clock.at(self._clock.now() + latency_s, self._at_signalled, (source, target, item))
 
     def cut(self, one: int, other: int) -> None:
         """Let nothing more pass between two nodes, except what is between their links already."""
@@ -176,10 +181,10 @@ class SimNetwork:
         flow.pieces += 1
         flow.turn_up -= nbytes
         now, up_s, down_s = self._clock.now(), nbytes * flow.up.byte_s, nbytes * flow.down.byte_s
-        self._clock.at(now + up_s, self._left, flow)
+        self._clock.at(now + up_s, self._at_left, flow)
         # A faster receiver's link is taken up only for as long as it needs, with the tail.
         head_s = now + self._latency_s + max(0.0, up_s - down_s)
-        self._clock.at(head_s, self._came, (flow, nbytes, item))
+        self._clock.at(head_s, self._at_came, _Quantum(flow, nbytes, item))
 
     def _left(self, flow: _Flow) -> None:
         if not flow.may_leave():
@@ -192,9 +197,9 @@ class SimNetwork:
             flow.up.join(flow.target, flow)
         self._serve_up(flow.up)
 
-    def _came(self, arrival: tuple[_Flow, int, Any]) -> None:
-        flow, nbytes, item = arrival
-        flow.arriving.append((nbytes, item))
+    def _came(self, quantum: _Quantum) -> None:
+        flow = quantum.flow
+        flow.arriving.append(quantum)
         if not flow.in_turn_down:
             flow.in_turn_down = True
             flow.down.join(flow.source, flow)
@@ -210,19 +215,19 @@ class SimNetwork:
 
     def _enter(self, flow: _Flow) -> None:
         """Let the next quantum of a flow come in on its receiver's link."""
-        nbytes, item = flow.arriving.popleft()
-        flow.turn_down -= nbytes
-        self._clock.at(self._clock.now() + nbytes * flow.down.byte_s, self._entered, (flow, nbytes, item))
+        quantum = flow.arriving.popleft()
+        flow.turn_down -= quantum.nbytes
+        self._clock.at(self._clock.now() + quantum.nbytes * flow.down.byte_s, self._at_entered, quantum)
 
-    def _entered(self, arrival: tuple[_Flow, int, Any]) -> None:
-        flow, nbytes, item = arrival
-        flow.under_way -= nbytes
+    def _entered(self, quantum: _Quantum) -> None:
+        flow = quantum.flow
+        flow.under_way -= quantum.nbytes
         flow.pieces -= 1
         self._offer(flow)
         # The next quantum is asked for after this one is handed over, so that a receiver that puts off both, to the
         # same moment, still takes them in order.
-        if item is not _MORE:
-            self._hand_over(flow.source, flow.target, item)
+        if quantum.item is not _MORE:
+            self._hand_over(flow.source, flow.target, quantum.item)
         if not flow.arriving:
             flow.in_turn_down, flow.turn_down = False, min(flow.turn_down, 0)
             self._forget_if_idle(flow)
@@ -253,6 +258,21 @@ class _Tagged(NamedTuple):
     item: Any
     source: int
     target: int
+
+
+class _Quantum:
+    """What a link serves of a flow at once.
+
+    Args:
+        flow: what it is part of.
+        nbytes: its size.
+        item: what is whole with it; `_MORE` if nothing is.
+    """
+
+    __slots__ = ("flow", "item", "nbytes")
+
+    def __init__(self, flow: _Flow, nbytes: int, item: Any) -> None:
+        self.flow, self.nbytes, self.item = flow, nbytes, item
 
 
 class _Link:
@@ -308,7 +328,7 @@ class _Flow:
 
     def __init__(self) -> None:
         self.queue: deque[tuple[int, Any]] = deque()
-        self.arriving: deque[tuple[int, Any]] = deque()
+        self.arriving: deque[_Quantum] = deque()
         self.signals: list[Any] = []
         # Bytes: between the links, and what is left of a turn on each. A turn may be overdrawn once, and the next one
         # is shorter for it.

@@ -51,7 +51,7 @@ from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec, adjusted_nodes, irreplaceable_nodes, needed_nodes
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import NodeStatistics, OperatorReport
-from dataflow.sim.clock import VirtualClock
+from dataflow.sim.clock import Action, VirtualClock
 from dataflow.sim.cores import Cores
 from dataflow.sim.costs import SPREADS, Pace, Spread, TaskKind, TaskTimes
 from dataflow.sim.lives import Lives
@@ -116,6 +116,9 @@ class Simulator:
         self.run_so_far = SimRun(plan)
         self._model, self._on_event, self._perform, self._record = model, on_event, perform, spec.record
         self._clock = VirtualClock()
+        # What happens to every task: a method would be bound anew each time.
+        self._at_fed: Action = self._feed
+        self._at_computed: Action = self._computed
         self._coordinator = JobCoordinator(
             spec.nodes,
             spec.stop,
@@ -330,7 +333,7 @@ class Simulator:
 
     def _feed_at(self, at_s: float, node: int, event: Event) -> None:
         """Give an engine an event at a certain time."""
-        self._clock.at(at_s, self._feed, (node, event, self._lives.incarnations[node]))
+        self._clock.at(at_s, self._at_fed, (node, event, self._lives.incarnations[node]))
 
     def _feed(self, happened: tuple[int, Event, int]) -> None:
         """Give an engine an event, once its node is awake, and do what it says."""
@@ -433,7 +436,8 @@ class Simulator:
         if self._meters:
             self._meters[node].ran(task.chain, task.pool, finished.busy_s)
         if task.pool == "compute":
-            self._clock.at(done_s, self._computed, (node, finished, cores.begin(now), self._lives.incarnations[node]))
+            mark, incarnation = cores.begin(now), self._lives.incarnations[node]
+            self._clock.at(done_s, self._at_computed, (node, finished, mark, incarnation))
         else:
             cores.take(now, done_s)
             self._feed_at(done_s, node, finished)
