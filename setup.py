@@ -19,7 +19,7 @@ COMPILED = {
     ".": "ports",
     "engine": "chain chain_state elements events flow inbox inputs leaving membership moment needs news node_engine"
     " recording starting tally traffic turns wiring",
-    "sim": "clock cores costs lives meter network simulator",
+    "sim": "clock cores costs lives meter network quota simulator",
 }
 """The compiled modules, by package in `dataflow`."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
 
 from dataflow import ClusterModel, parse_fault
 from dataflow.errors import ConfigError
 from dataflow.quantities import bytes_per_second, duration
 
-_OPTIONS = {"speeds": "speed", "step_s": "step-time", "latency_s": "latency", "tasks": "tasks"}
+_OPTIONS = {"speeds": "speed", "step_s": "step-time", "latency_s": "latency", "tasks": "tasks", "share": "share"}
 
 
 class ClusterOptions(BaseModel):
@@ -23,6 +23,7 @@ class ClusterOptions(BaseModel):
         step_time: mean time of a node's gradient, such as 5ms.
         tasks: compute tasks of a node.
         speed: how many times as fast as the others a node is, such as 3=0.5.
+        share: of its cores, what every node may use.
         fault: see `parse_fault`.
     """
 
@@ -34,6 +35,7 @@ class ClusterOptions(BaseModel):
     step_time: str = ""
     tasks: PositiveInt | None = None
     speed: tuple[str, ...] = ()
+    share: PositiveFloat | None = None
     fault: tuple[str, ...] = ()
 
     def plus(self, key: str, value: str) -> Self:
@@ -73,6 +75,8 @@ class ClusterOptions(BaseModel):
             said["compute"] = self.compute
         if self.tasks is not None:
             said["tasks"] = self.tasks
+        if self.share is not None:
+            said["share"] = self.share
         said["faults"] = tuple(parse_fault(text) for text in self.fault)
         try:
             return ClusterModel.model_validate(said)

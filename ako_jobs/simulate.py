@@ -90,8 +90,7 @@ def prepare_simulation(
 ) -> Simulation:
     """Configure, build and check a job, and find out how long its tasks, the engine between them, and messages take.
 
-    Nodes tell their statistics, and measure how fast they are, each time that they have had time for some gradients,
-    unless the model says when.
+    Nodes tell their statistics each time that they have had time for some gradients, unless the model says when.
 
     Args:
         job: the job.
@@ -114,8 +113,6 @@ def prepare_simulation(
     often_s = _STATISTICS_GRADIENTS * _gradient_s(profile.means, model)
     if "statistics_s" not in model.model_fields_set:
         model = model.model_copy(update={"statistics_s": often_s})
-    if "rates_s" not in model.model_fields_set:
-        model = model.model_copy(update={"rates_s": min(model.rates_s, often_s)})
     return Simulation(prepared, model, profile.means)
 
 

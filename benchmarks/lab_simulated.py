@@ -2,11 +2,13 @@
 
     sudo python benchmarks/lab_simulated.py --data-dir DIR [--seeds 0 1 2] [--json FILE]
 
-The simulated cluster is the lab's as it turned out, not as it was ordered. A link of 100 Mbit/s carries 95% of that,
-the rest are headers. A host's speed is its share of a core, times how much processor time its gradients took less than
-in the simulation: that has its task times from a run of the job on an idle machine, and the cores of a lab are shared
-with other hosts, and their caches. One that makes no gradients is as fast as the others on average. A first simulation,
-in which nothing else takes time, tells what gradients take there.
+The simulated cluster is the lab's as it turns out in a short run of the job, with a seed of its own, and not as it was
+ordered. A link of 100 Mbit/s carries 95% of that, the rest are headers. A host has its share of a core, in slices, and
+its speed by how many times as much processor time its gradients took as in the simulation: that has its task times from
+a run of the job on an idle machine, and the cores of a lab are shared with other hosts, and their caches. One that
+makes no gradients is as fast as the others on average. What a node does besides computing, in Python, is held up more
+by this than kernels are: tasks of the network, engine and messages take so many times as long as the processor time of
+that run says.
 
 Printed are, of each run, the seconds until the target had been held, in the lab and simulated, and the ratios of these,
 of images, bytes and staleness; then the median ratios. The aim is a time to accuracy within 15% and bytes within 2%.
@@ -16,7 +18,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import mean, median
 from typing import Any
@@ -27,13 +30,18 @@ from simulated_against_real import figures
 
 from ako_jobs.jobs import load_job, prepare
 from ako_jobs.run import execute
-from ako_jobs.simulate import execute_simulation, prepare_simulation
+from ako_jobs.simulate import Simulation, execute_simulation, prepare_simulation
 from dataflow import ClusterModel, JobState
 from dataflow.lab.cluster import lab_cluster
+from dataflow.plan.compile import chains
 from dataflow.quantities import bytes_per_second
+from dataflow.sim.simulator import Simulator
 
 PAYLOAD = 0.95
 """Of what a link carries; the rest are headers of packets."""
+
+LOOK_SEED, LOOK_EPOCHS = 100, 0.5
+"""Of the run by which the lab is known."""
 
 COMMON = {"data": "mnist", "holdout": "0", "warm_start": "0", "validate_every": "6000"}
 
@@ -47,48 +55,97 @@ JOBS = (
 """What is compared: jobs that the processor limits, and jobs that the links do."""
 
 
-def both(where: Bench, text: str, seed: int, rate: str, share: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The records of one job, in the lab and simulated."""
-    job, _, words = text.partition(" ")
-    hosts = len(where.plan.hosts)
-    settings = {**COMMON, "data_dir": str(where.data_dir), "seed": str(seed), **settings_of(words)}
-    prepared = prepare(load_job(job), settings, hosts)
+@dataclass(frozen=True)
+class Found:
+    """How a lab's hosts turned out in a short run of a job.
+
+    Args:
+        speeds: by host.
+        beside: how many times as long as on an idle machine takes what a node does besides computing.
+    """
+
+    speeds: Mapping[int, float]
+    beside: float
+
+    def applied(self, simulation: Simulation) -> Simulation:
+        """A simulation on such hosts."""
+        model = simulation.model
+        costs = {name: self.beside * getattr(model, name) for name in ("engine_s", "message_s", "byte_s")}
+        computing = {chain.head for chain in chains(simulation.prepared.spec.graph) if chain.pool == "compute"}
+        means = {
+            kind: seconds if kind.chain in computing else self.beside * seconds
+            for kind, seconds in simulation.means.items()
+        }
+        return replace(simulation, model=model.model_copy(update={"speeds": self.speeds, **costs}), means=means)
+
+
+def look(where: Bench, text: str, rate: str) -> Found:
+    """Run a job for a while, with a seed of its own, and see how the hosts turn out."""
+    real = in_lab(where, text, LOOK_SEED, epochs=LOOK_EPOCHS)
+    simulation = prepared_like(where, text, LOOK_SEED, rate, epochs=LOOK_EPOCHS)
+    model = simulation.model
+    free = model.model_copy(update={"engine_s": 0.0, "message_s": 0.0, "byte_s": 0.0, "share": 1.0})
+    run = Simulator(simulation.prepared.spec, free, simulation.means).run()
+    messages = 2 * run.messages / len(run.nodes)  # sent and received
+    speeds, beside = {}, []
+    for there, here in zip(run.statistics, real["nodes"], strict=True):
+        if not there.steps:
+            continue
+        slower = here["compute_cpu_s"] / here["steps"] / (there.busy_s["compute"] / there.steps)
+        speeds[there.node] = 1 / slower
+        moved = sum(there.sent_nbytes.values()) + sum(there.received_nbytes.values())
+        told_s = there.busy_s["network"] + there.tasks * model.engine_s
+        told_s += messages * model.message_s + moved * model.byte_s
+        took_s = (here["cpu_s"] - here["compute_cpu_s"]) / slower
+        beside.append(took_s / here["steps"] / (told_s / there.steps))
+    everywhere = dict.fromkeys(range(len(run.nodes)), mean(speeds.values()))
+    return Found(everywhere | speeds, max(1.0, mean(beside)))
+
+
+def in_lab(where: Bench, text: str, seed: int, **more: object) -> dict[str, Any]:
+    """The record of a job in the lab."""
+    prepared = prepare(
+        load_job(text.split(maxsplit=1)[0]), settings_in(where, text, seed, **more), len(where.plan.hosts)
+    )
     result = execute(prepared, cluster=partial(lab_cluster, where.plan, where.state_dir))
     if result.interrupted or result.state is not JobState.FINISHED:
         message = f"{text}, seed {seed}: {result.state} {result.reason}"
         raise SystemExit(message)
-    real: Any = result.record
-    model = ClusterModel(rate=PAYLOAD * bytes_per_second(rate), tasks=1)
-    simulation = prepare_simulation(load_job(job), settings, hosts, model)
-    alone = simulation.model.model_copy(update={"engine_s": 0.0, "message_s": 0.0, "byte_s": 0.0})
-    bare: Any = execute_simulation(replace(simulation, model=alone)).record
-    there, here = pace(bare, "computing_s"), pace(real, "compute_cpu_s")
-    speeds = {node: share * there[node] / seconds for node, seconds in here.items()}
-    speeds = dict.fromkeys(range(hosts), mean(speeds.values())) | speeds
-    found = replace(simulation, model=simulation.model.model_copy(update={"speeds": speeds}))
-    simulated: Any = execute_simulation(found).record
-    return real, simulated
+    record: Any = result.record
+    return record
 
 
-def pace(record: dict[str, Any], seconds: str) -> dict[int, float]:
-    """By node, seconds of compute tasks for each of its gradients; nodes that make none are left out."""
-    return {node["node"]: node[seconds] / node["steps"] for node in record["nodes"] if node["steps"]}
+def prepared_like(where: Bench, text: str, seed: int, rate: str, **more: object) -> Simulation:
+    """A job as it is run in the lab, ready to be simulated on hosts with links like the lab's."""
+    model = ClusterModel(rate=PAYLOAD * bytes_per_second(rate), tasks=1, share=where.plan.hosts[0].cores or 1.0)
+    settings = settings_in(where, text, seed, **more)
+    return prepare_simulation(load_job(text.split(maxsplit=1)[0]), settings, len(where.plan.hosts), model)
+
+
+def settings_in(where: Bench, text: str, seed: int, **more: object) -> dict[str, str]:
+    """A job's settings."""
+    told = settings_of(text.partition(" ")[2]) | {key: str(value) for key, value in more.items()}
+    return {**COMMON, "data_dir": str(where.data_dir), "seed": str(seed), **told}
 
 
 def compare(where: Bench, text: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """What became of one job with each seed, as lines and as values."""
-    found = []
+    found = look(where, text, options.rate)
+    words = ", ".join(f"{speed:.2f}" for speed in found.speeds.values())
+    print(f"{text}: speeds {words}; what is done beside computing takes {found.beside:.2f} times as long")
+    runs = []
     for seed in options.seeds:
-        records = both(where, text, seed, options.rate, options.cpu or 1.0)
-        real, simulated = (figures(record, where.target, HOLD) for record in records)
+        real = figures(in_lab(where, text, seed), where.target, HOLD)
+        simulation = found.applied(prepared_like(where, text, seed, options.rate))
+        record: Any = execute_simulation(simulation).record
+        simulated = figures(record, where.target, HOLD)
         pairs = {name: (value, simulated[name]) for name, value in real.items()}
         ratios = {name: there / here for name, (here, there) in pairs.items() if here and there}
         words = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
         seconds = [f"{value:.1f} s" if value else "never" for value in pairs["seconds to the target"]]
-        speeds = ", ".join(f"{speed:.2f}" for speed in records[1]["simulation"]["speeds"].values())
-        print(f"{text}, seed {seed}: {seconds[0]}, simulated {seconds[1]}; {words}; speeds {speeds}", flush=True)
-        found.append({"job": text, "seed": seed, "figures": pairs, "ratios": ratios})
-    return found
+        print(f"{text}, seed {seed}: {seconds[0]}, simulated {seconds[1]}; {words}", flush=True)
+        runs.append({"job": text, "seed": seed, "found": asdict(found), "figures": pairs, "ratios": ratios})
+    return runs
 
 
 def parse() -> argparse.Namespace:

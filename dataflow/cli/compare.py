@@ -22,6 +22,7 @@ from dataflow.cli.simulated import (
     ComputeOption,
     FaultOption,
     LatencyOption,
+    ShareOption,
     SimFlag,
     SpeedOption,
     StepTimeOption,
@@ -71,7 +72,7 @@ def compare(
             "--sweep",
             metavar="KEY=A,B,C",
             help="Run every job with each value of a setting, of nodes or, with --sim, of bandwidth, latency, compute, "
-            "step_time, tasks, speed or fault; given often, with each combination.",
+            "step_time, tasks, speed, share or fault; given often, with each combination.",
         ),
     ] = None,
     target: Annotated[
@@ -90,6 +91,7 @@ def compare(
     step_time: StepTimeOption = "",
     tasks: TasksOption = None,
     speed: SpeedOption = None,
+    share: ShareOption = None,
     fault: FaultOption = None,
 ) -> None:
     """Run several jobs with several seeds and put what came out side by side.
@@ -99,7 +101,7 @@ def compare(
 
     The table is printed and written as Markdown and JSON; pictures need the extra [plots].
     """
-    cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, fault)
+    cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, share, fault)
     variants, settings, files = _sorted(words)
     file = _file(files)
     if not sim and cluster is not None and (file is None or file.cluster is None):

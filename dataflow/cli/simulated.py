@@ -55,6 +55,16 @@ SpeedOption = Annotated[
     list[str] | None,
     typer.Option("--speed", metavar="NODE=FACTOR", help="A straggler or a faster node: 3=0.5.", rich_help_panel=_PANEL),
 ]
+ShareOption = Annotated[
+    float | None,
+    typer.Option(
+        "--share",
+        help="Of its cores, what each node may use, in slices of 20 ms, as a lab's or a container's [default: 1].",
+        min=0.001,
+        max=1.0,
+        rich_help_panel=_PANEL,
+    ),
+]
 FaultOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -74,6 +84,7 @@ def cluster_options(
     step_time: str,
     tasks: int | None,
     speed: list[str] | None,
+    share: float | None,
     fault: list[str] | None,
 ) -> ClusterOptions | None:
     """The options that were given; None if none of them was."""
@@ -84,6 +95,7 @@ def cluster_options(
         step_time=step_time,
         tasks=tasks,
         speed=tuple(speed or ()),
+        share=share,
         fault=tuple(fault or ()),
     )
     return None if given == ClusterOptions() else given

@@ -39,6 +39,7 @@ from dataflow.cli.simulated import (
     ComputeOption,
     FaultOption,
     LatencyOption,
+    ShareOption,
     SimFlag,
     SpeedOption,
     StepTimeOption,
@@ -102,6 +103,7 @@ def run(
     step_time: StepTimeOption = "",
     tasks: TasksOption = None,
     speed: SpeedOption = None,
+    share: ShareOption = None,
     fault: FaultOption = None,
 ) -> None:
     """Run a job and follow it until it has ended.
@@ -113,7 +115,7 @@ def run(
 
     With --sim, all nodes live in this process and time is virtual: real gradients, modelled network and machines.
     """
-    cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, fault)
+    cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, share, fault)
     if not sim and cluster is not None:
         raise ConfigError(what="options of a simulated cluster without --sim", fix="add --sim, or leave them out")
     _check_place(sim=sim, master=master, lab=lab)

@@ -6,6 +6,8 @@ network pool, and the messages that it sends and receives. So `_busy_until_s` sa
 
 from __future__ import annotations
 
+from dataflow.sim.quota import Quota
+
 
 class Cores:
     """Says by how much tasks of the compute pool are held up by what else the node does.
@@ -15,12 +17,13 @@ class Cores:
 
     Args:
         count: cores, and compute tasks at most.
+        quota: what the node may use of them; all if None. While it stands still nobody holds up anybody.
     """
 
-    __slots__ = ("_busy_until_s", "_computing", "_count", "_lost_s", "_seen_s")
+    __slots__ = ("_busy_until_s", "_computing", "_count", "_lost_s", "_quota", "_seen_s")
 
-    def __init__(self, count: int) -> None:
-        self._count, self._computing = count, 0
+    def __init__(self, count: int, quota: Quota | None = None) -> None:
+        self._count, self._computing, self._quota = count, 0, quota
         self._lost_s = self._seen_s = self._busy_until_s = 0.0
 
     def begin(self, now: float) -> float:
@@ -49,7 +52,7 @@ class Cores:
             return 0.0, mark
         more_s = 0.0
         if self._computing == self._count:
-            left_s = max(0.0, self._busy_until_s - now) / self._count
+            left_s = self._worked_s(now, self._busy_until_s) / self._count
             more_s = min(left_s, lost_s / (self._count - 1)) if self._count > 1 else left_s
         return lost_s + more_s, self._lost_s + more_s
 
@@ -61,5 +64,10 @@ class Cores:
     def _look(self, now: float) -> None:
         """Note what compute tasks have lost until now."""
         if self._busy_until_s > self._seen_s and self._computing == self._count:
-            self._lost_s += max(0.0, min(now, self._busy_until_s) - self._seen_s) / self._count
+            self._lost_s += self._worked_s(self._seen_s, min(now, self._busy_until_s)) / self._count
         self._seen_s = now
+
+    def _worked_s(self, begin_s: float, end_s: float) -> float:
+        """Seconds between two moments for which the node does not stand still."""
+        stood_s = self._quota.stood_s(begin_s, end_s) if self._quota is not None else 0.0
+        return max(0.0, end_s - begin_s - stood_s)

@@ -58,6 +58,7 @@ from dataflow.sim.lives import Lives
 from dataflow.sim.meter import Meter
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.network import SimNetwork
+from dataflow.sim.quota import Quota
 
 COLLECTED: Final = 200_000
 """Objects made between two collections of garbage, at least; as many as nodes consist of, if these are more: what is
@@ -140,8 +141,10 @@ class Simulator:
             byte_s=model.byte_s,
         )
         self._messages_cost = model.message_s > 0 or model.byte_s > 0
-        self._paces = [Pace(model.faults, node) for node in range(spec.nodes)]
-        self._cores = [Cores(model.tasks) for _ in range(spec.nodes)]
+        slices = random.Random(f"slices {spec.seed}")
+        self._quotas = [_quota(model, slices) for _ in range(spec.nodes)]
+        self._paces = [Pace(model.faults, node, quota) for node, quota in enumerate(self._quotas)]
+        self._cores = [Cores(model.tasks, quota) for quota in self._quotas]
         self._engines: list[NodeEngine] = []
         self._meters: list[Meter] = []
         self._statistics_at_s, self._rates_at_s = model.statistics_s, model.rates_s
@@ -313,7 +316,7 @@ class Simulator:
         run.nodes[node] = load_node(run.plan, node, incarnation=incarnation)
         run.nodes[node].open()
         self._engines[node] = self._make_engine(node, run.plan.digest() if self._record else "")
-        self._cores[node] = Cores(self._model.tasks)
+        self._cores[node] = Cores(self._model.tasks, self._quotas[node])
         if self._meters:
             self._meters[node] = Meter(run.plan)
 
@@ -434,7 +437,7 @@ class Simulator:
         done_s = pace.done(begin_s, work_s + self._times.engine_s(node))
         finished = TaskFinished(task, outcome, pace.done(begin_s, work_s) - begin_s, error)
         if self._meters:
-            self._meters[node].ran(task.chain, task.pool, finished.busy_s)
+            self._meters[node].ran(task.chain, task.pool, work_s)
         if task.pool == "compute":
             mark, incarnation = cores.begin(now), self._lives.incarnations[node]
             self._clock.at(done_s, self._at_computed, (node, finished, mark, incarnation))
@@ -455,6 +458,11 @@ class Simulator:
         else:
             cores.end(now)
             self._feed((node, finished, incarnation))
+
+
+def _quota(model: ClusterModel, slices: random.Random) -> Quota | None:
+    """What a node may use of its cores; None if all."""
+    return Quota(model.share, model.slice_s, slices.uniform(0.0, model.slice_s)) if model.share < 1 else None
 
 
 _CARRY_OUT: Final[Mapping[type, Callable[[Simulator, int, Any], None]]] = {

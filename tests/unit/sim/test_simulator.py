@@ -208,6 +208,20 @@ def test_straggler_takes_its_factor_longer(speed: float, tasks: int) -> None:
     assert finished.elapsed_s == pytest.approx(gradients(finished) * STEP_S / speed, rel=1e-3)
 
 
+@pytest.mark.parametrize(("share", "tasks"), [(0.25, 1), (0.4, 1), (0.4, 2), (0.999, 1)])
+def test_node_with_a_share_of_its_cores_takes_as_much_longer_but_for_a_slice(share: float, tasks: int) -> None:
+    finished = run("ako", 1, PHANTOM, share=share, tasks=tasks)
+    assert finished.elapsed_s == pytest.approx(gradients(finished) * STEP_S / share, rel=1e-3, abs=2 * 0.02)
+
+
+def test_messages_that_come_while_a_node_stands_still_are_taken_in_once_it_goes_on() -> None:
+    """So that nobody is ahead of what a share allows: nodes that wait for each other are as slow as the slowest."""
+    settings = {**PHANTOM, "consistency": "bsp"}
+    plain, shared = (run("all_to_all", 4, settings, share=share) for share in (1.0, 0.5))
+    assert 1.5 * plain.elapsed_s < shared.elapsed_s < 6 * plain.elapsed_s
+    assert gradients(shared) == gradients(plain)
+
+
 # What they send
 
 
