@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from bisect import bisect_right
 from typing import Final
 
 _ROUNDING_S: Final = 1e-12
@@ -33,7 +33,7 @@ class Quota:
         self._used_s = 0.0
         # What has been asked for so far keeps the core busy until then, but for these stops.
         self._until_s = 0.0
-        self._stops: deque[tuple[float, float]] = deque()
+        self._stops: list[tuple[float, float]] = []
 
     def done(self, begin_s: float, work_s: float) -> float:
         """When `work_s` seconds of the core that begin at `begin_s` are done.
@@ -41,9 +41,8 @@ class Quota:
         What runs while other work does uses the core once: it is the simulator's part that one holds up the other.
         """
         now, left_s = self.awake(begin_s), work_s
-        for stop_s, end_s in self._stops:
-            if end_s <= now:
-                continue
+        for place in range(self._behind(now), len(self._stops)):
+            stop_s, end_s = self._stops[place]
             if now + left_s <= stop_s:
                 return now + left_s
             left_s -= stop_s - now
@@ -58,19 +57,28 @@ class Quota:
 
     def awake(self, at_s: float) -> float:
         """The first moment from `at_s` on at which the node does not stand still."""
-        for stop_s, end_s in self._stops:
-            if stop_s <= at_s < end_s:
-                return end_s
-        return at_s
+        behind = self._behind(at_s)
+        return max(at_s, self._stops[behind - 1][1]) if behind else at_s
 
     def stood_s(self, begin_s: float, end_s: float) -> float:
         """Seconds for which the node stands still between two moments that are not long past."""
-        return sum(max(0.0, min(end_s, until_s) - max(begin_s, stop_s)) for stop_s, until_s in self._stops)
+        stood_s = 0.0
+        for place in range(max(0, self._behind(begin_s) - 1), len(self._stops)):
+            stop_s, until_s = self._stops[place]
+            if stop_s >= end_s:
+                break
+            stood_s += max(0.0, min(end_s, until_s) - max(begin_s, stop_s))
+        return stood_s
+
+    def _behind(self, at_s: float) -> int:
+        """The place of the first stop that begins later."""
+        return bisect_right(self._stops, (at_s, math.inf))
 
     def _use(self, now: float, left_s: float) -> float:
         """When so much of the core is used that nobody has asked for; notes where the node stands still."""
-        while len(self._stops) > _KEPT and self._stops[0][1] < now - self._period_s:
-            self._stops.popleft()
+        past = min(self._behind(now - self._period_s), len(self._stops) - _KEPT)
+        if past > _KEPT:
+            del self._stops[:past]
         while True:
             number = math.floor((now - self._phase_s) / self._period_s)
             if number > self._number:

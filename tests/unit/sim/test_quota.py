@@ -57,3 +57,13 @@ def test_one_task_after_the_other_never_uses_more_than_the_share(
     for begin_s, end_s, work_s in spans:
         assert work_s <= share * (end_s - begin_s) + 2 * share * period_s + 1e-9
         assert work_s >= share * (end_s - begin_s) - 2 * share * period_s - 1e-9
+
+
+def test_work_of_very_many_slices_is_told_soon_and_forgotten_once_it_is_past() -> None:
+    quota = Quota(0.5, 1.0, 0.0)
+    assert quota.done(0.0, 50_000.0) == pytest.approx(99_999.5)
+    assert quota.awake(70_000.75) == pytest.approx(70_001.0)
+    assert quota.stood_s(70_000.0, 70_010.0) == pytest.approx(5.0)
+    assert quota.done(70_000.0, 1.25) == pytest.approx(70_002.25)
+    assert quota.done(200_000.0, 0.25) == pytest.approx(200_000.25)
+    assert quota.stood_s(0.0, 90_000.0) == 0.0
