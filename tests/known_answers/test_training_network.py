@@ -78,6 +78,4 @@ def test_asynchronous_training_with_two_compute_tasks_over_grpc_ends_with_equal_
     for node in workers:
         np.testing.assert_allclose(replica(node), first, rtol=0, atol=1e-5)
     assert "model.safetensors" in run.artifacts
-    # The validating worker knows of the others' gradients what its last answer said: n_fetch of its own steps ago.
-    unknown = 0.02 * settings.get("n_fetch", 1)
-    assert [report.fields["epoch"] for _, report in run.reports] == [pytest.approx(0.25, abs=0.03 + unknown)]
+    assert [report.fields["epoch"] for _, report in run.reports] == [pytest.approx(0.25, abs=0.05)]
