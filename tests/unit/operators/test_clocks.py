@@ -24,6 +24,22 @@ def test_advance_interval_that_follows_is_accepted():
     assert clocks.rejected == 0
 
 
+@pytest.mark.parametrize("restored", [False, True])
+@given(st.lists(st.booleans(), min_size=1, max_size=8).filter(any), st.data())
+def test_origin_is_as_far_as_the_least_of_the_cells_that_it_answers_for(restored, owned, data):
+    clocks = ClocksState(len(owned), {1: np.array(owned)})
+    if restored:
+        clocks.restore(clocks.tensors())
+    expected = np.where(owned, 0, FAR)
+    for _ in range(data.draw(st.integers(1, 6))):
+        start = data.draw(st.integers(0, len(owned) - 1))
+        stop, number = data.draw(st.integers(start + 1, len(owned))), data.draw(st.integers(0, 5))
+        clocks.reach(1, slice(start, stop), number)
+        expected[start:stop] = np.maximum(expected[start:stop], number)
+        assert clocks.slowest() == expected.min()
+        assert clocks.applied(1).tolist() == expected.tolist()
+
+
 def test_clocks_over_all_workers_begin_with_a_span_of_others_and_none_of_their_own():
     node = NodeContext(index=1, members={"worker": (0, 1, 2)})
     clocks = Clocks(cells=4, origins="worker", span=FAR, own=True).create(node)
