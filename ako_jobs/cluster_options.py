@@ -10,7 +10,12 @@ from dataflow import ClusterModel, parse_fault
 from dataflow.errors import ConfigError
 from dataflow.quantities import bytes_per_second, duration
 
-_OPTIONS = {"speeds": "speed", "step_s": "step-time", "latency_s": "latency", "tasks": "tasks", "share": "share"}
+_OPTIONS = {
+    "speeds": "speed",
+    "step_s": "step-time",
+    "latency_s": "latency",
+    **{name: name for name in ("tasks", "cpu", "cores")},
+}
 
 
 class ClusterOptions(BaseModel):
@@ -23,7 +28,8 @@ class ClusterOptions(BaseModel):
         step_time: mean time of a node's gradient, such as 5ms.
         tasks: compute tasks of a node.
         speed: how many times as fast as the others a node is, such as 3=0.5.
-        share: of its cores, what every node may use.
+        cpu: what every node may use of the processor, in cores.
+        cores: those of one machine that all nodes share.
         fault: see `parse_fault`.
     """
 
@@ -35,7 +41,8 @@ class ClusterOptions(BaseModel):
     step_time: str = ""
     tasks: PositiveInt | None = None
     speed: tuple[str, ...] = ()
-    share: PositiveFloat | None = None
+    cpu: PositiveFloat | None = None
+    cores: PositiveInt | None = None
     fault: tuple[str, ...] = ()
 
     def plus(self, key: str, value: str) -> Self:
@@ -73,10 +80,7 @@ class ClusterOptions(BaseModel):
             said["compute"] = "constant"
         if self.compute:
             said["compute"] = self.compute
-        if self.tasks is not None:
-            said["tasks"] = self.tasks
-        if self.share is not None:
-            said["share"] = self.share
+        said |= {key: value for key in ("tasks", "cpu", "cores") if (value := getattr(self, key)) is not None}
         said["faults"] = tuple(parse_fault(text) for text in self.fault)
         try:
             return ClusterModel.model_validate(said)

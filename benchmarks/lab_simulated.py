@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -36,6 +37,8 @@ from dataflow.lab.cluster import lab_cluster
 from dataflow.plan.compile import chains
 from dataflow.quantities import bytes_per_second
 from dataflow.sim.simulator import Simulator
+
+CORES = len(os.sched_getaffinity(0))
 
 PAYLOAD = 0.95
 """Of what a link carries; the rest are headers of packets."""
@@ -84,7 +87,7 @@ def look(where: Bench, text: str, rate: str) -> Found:
     real = in_lab(where, text, LOOK_SEED, epochs=LOOK_EPOCHS)
     simulation = prepared_like(where, text, LOOK_SEED, rate, epochs=LOOK_EPOCHS)
     model = simulation.model
-    free = model.model_copy(update={"engine_s": 0.0, "message_s": 0.0, "byte_s": 0.0, "share": 1.0})
+    free = model.model_copy(update={"engine_s": 0.0, "message_s": 0.0, "byte_s": 0.0, "cpu": 2.0, "cores": None})
     run = Simulator(simulation.prepared.spec, free, simulation.means).run()
     messages = 2 * run.messages / len(run.nodes)  # sent and received
     speeds, beside = {}, []
@@ -117,7 +120,7 @@ def in_lab(where: Bench, text: str, seed: int, **more: object) -> dict[str, Any]
 
 def prepared_like(where: Bench, text: str, seed: int, rate: str, **more: object) -> Simulation:
     """A job as it is run in the lab, ready to be simulated on hosts with links like the lab's."""
-    model = ClusterModel(rate=PAYLOAD * bytes_per_second(rate), tasks=1, share=where.plan.hosts[0].cores or 1.0)
+    model = ClusterModel(rate=PAYLOAD * bytes_per_second(rate), tasks=1, cpu=where.plan.hosts[0].cores, cores=CORES)
     settings = settings_in(where, text, seed, **more)
     return prepare_simulation(load_job(text.split(maxsplit=1)[0]), settings, len(where.plan.hosts), model)
 

@@ -20,9 +20,10 @@ from dataflow.cli.emulated import LabFlag, cluster_maker, lab_plan
 from dataflow.cli.simulated import (
     BandwidthOption,
     ComputeOption,
+    CoresOption,
+    CpuOption,
     FaultOption,
     LatencyOption,
-    ShareOption,
     SimFlag,
     SpeedOption,
     StepTimeOption,
@@ -72,7 +73,7 @@ def compare(
             "--sweep",
             metavar="KEY=A,B,C",
             help="Run every job with each value of a setting, of nodes or, with --sim, of bandwidth, latency, compute, "
-            "step_time, tasks, speed, share or fault; given often, with each combination.",
+            "step_time, tasks, speed, cpu, cores or fault; given often, with each combination.",
         ),
     ] = None,
     target: Annotated[
@@ -91,7 +92,8 @@ def compare(
     step_time: StepTimeOption = "",
     tasks: TasksOption = None,
     speed: SpeedOption = None,
-    share: ShareOption = None,
+    cpu: CpuOption = None,
+    cores: CoresOption = None,
     fault: FaultOption = None,
 ) -> None:
     """Run several jobs with several seeds and put what came out side by side.
@@ -101,7 +103,7 @@ def compare(
 
     The table is printed and written as Markdown and JSON; pictures need the extra [plots].
     """
-    cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, share, fault)
+    cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, cpu, cores, fault)
     variants, settings, files = _sorted(words)
     file = _file(files)
     if not sim and cluster is not None and (file is None or file.cluster is None):

@@ -55,13 +55,26 @@ SpeedOption = Annotated[
     list[str] | None,
     typer.Option("--speed", metavar="NODE=FACTOR", help="A straggler or a faster node: 3=0.5.", rich_help_panel=_PANEL),
 ]
-ShareOption = Annotated[
+CpuOption = Annotated[
     float | None,
     typer.Option(
-        "--share",
-        help="Of its cores, what each node may use, in slices of 20 ms, as a lab's or a container's [default: 1].",
+        "--cpu",
+        metavar="CORES",
+        help="What each node may use of the processor, in slices of 20 ms, as a lab's host or a container: 0.5 of a "
+        "core [default: a core for each task].",
         min=0.001,
-        max=1.0,
+        max=MOST_TASKS,
+        rich_help_panel=_PANEL,
+    ),
+]
+CoresOption = Annotated[
+    int | None,
+    typer.Option(
+        "--cores",
+        metavar="N",
+        help="Those of one machine that all nodes share [default: each has a machine of its own].",
+        min=1,
+        max=MOST_TASKS,
         rich_help_panel=_PANEL,
     ),
 ]
@@ -84,7 +97,8 @@ def cluster_options(
     step_time: str,
     tasks: int | None,
     speed: list[str] | None,
-    share: float | None,
+    cpu: float | None,
+    cores: int | None,
     fault: list[str] | None,
 ) -> ClusterOptions | None:
     """The options that were given; None if none of them was."""
@@ -95,7 +109,8 @@ def cluster_options(
         step_time=step_time,
         tasks=tasks,
         speed=tuple(speed or ()),
-        share=share,
+        cpu=cpu,
+        cores=cores,
         fault=tuple(fault or ()),
     )
     return None if given == ClusterOptions() else given

@@ -37,9 +37,10 @@ from dataflow.cli.progress import Progress
 from dataflow.cli.simulated import (
     BandwidthOption,
     ComputeOption,
+    CoresOption,
+    CpuOption,
     FaultOption,
     LatencyOption,
-    ShareOption,
     SimFlag,
     SpeedOption,
     StepTimeOption,
@@ -103,7 +104,8 @@ def run(
     step_time: StepTimeOption = "",
     tasks: TasksOption = None,
     speed: SpeedOption = None,
-    share: ShareOption = None,
+    cpu: CpuOption = None,
+    cores: CoresOption = None,
     fault: FaultOption = None,
 ) -> None:
     """Run a job and follow it until it has ended.
@@ -115,7 +117,7 @@ def run(
 
     With --sim, all nodes live in this process and time is virtual: real gradients, modelled network and machines.
     """
-    cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, share, fault)
+    cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, cpu, cores, fault)
     if not sim and cluster is not None:
         raise ConfigError(what="options of a simulated cluster without --sim", fix="add --sim, or leave them out")
     _check_place(sim=sim, master=master, lab=lab)

@@ -1,73 +1,104 @@
-"""The cores of a simulated node: as many as its compute tasks, and borrowed from these for all that it does besides.
+"""The cores of a simulated node: when what it works on is done.
 
-Invariant: besides computing, a node does one thing at a time, in the order in which they came up: the tasks of its
-network pool, and the messages that it sends and receives. So `_busy_until_s` says all about them.
+Tasks of its compute pool run beside each other. Besides computing, a node does one thing at a time, in the order in
+which they come up: the tasks of its network pool, and the messages that it sends and receives. That comes first, as on
+a cluster, where compute threads have a lower priority.
+
+What has been done is worked out up to the moment at which somebody asks, and not ahead of it, since what comes up later
+may hold up what is worked on. So the times that are told are the earliest: whoever has waited asks again.
 """
 
 from __future__ import annotations
 
-from dataflow.sim.quota import Quota
+from typing import Final
+
+ROUNDING_S: Final = 1e-12
+"""Work that is left of sums of rounded numbers only: nobody waits for it."""
 
 
 class Cores:
-    """Says by how much tasks of the compute pool are held up by what else the node does.
+    """Those of a node with a machine of its own that never stands still: one for each compute task.
 
-    That comes first, as on a cluster, where compute threads have a lower priority. While a core is free it holds up
-    nobody; while all compute, each compute task loses its share of the time that it takes.
+    What it does besides borrows from these: while all compute, each of them loses its share of the time that it takes.
 
     Args:
-        count: cores, and compute tasks at most.
-        quota: what the node may use of them; all if None. While it stands still nobody holds up anybody.
+        tasks: compute tasks at most.
     """
 
-    __slots__ = ("_busy_until_s", "_computing", "_count", "_lost_s", "_quota", "_seen_s")
+    even = True
+    """Whether times that are told of `beside` are when it is done, so that nobody need ask again."""
 
-    def __init__(self, count: int, quota: Quota | None = None) -> None:
-        self._count, self._computing, self._quota = count, 0, quota
-        self._lost_s = self._seen_s = self._busy_until_s = 0.0
+    def __init__(self, tasks: int) -> None:
+        self._count = tasks
+        self._seen_s = 0.0
+        """Until when all below is worked out."""
+        self._computing = 0
+        self._computed_s = 0.0
+        """What every task that computes has done, counted from a moment at which none did."""
+        self._asked_s = self._beside_s = 0.0
+        """Seconds of work besides computing that have come up, and of these what is done."""
+        self._done_s = 0.0
+        """When somebody was told last that something besides computing is done."""
 
-    def begin(self, now: float) -> float:
-        """A compute task begins; returns the mark by which `owed` knows it."""
-        self._look(now)
+    def compute(self, now: float, work_s: float) -> float:
+        """A compute task begins that is so much work; the mark by which `computed_s` and `end` know it."""
+        self.look(now)
+        if not self._computing:
+            self._computed_s = 0.0
         self._computing += 1
-        return self._lost_s
+        return self._computed_s + work_s
 
-    def free_s(self, now: float) -> float:
-        """When the node can turn to something else than computing that comes up now."""
-        return max(self._busy_until_s, now)
+    def computed_s(self, now: float, mark: float) -> float:
+        """When a compute task is done, at the earliest; `now` if it is."""
+        self.look(now)
+        left_s, ahead_s = mark - self._computed_s, self._asked_s - self._beside_s
+        if left_s <= ROUNDING_S:
+            return now
+        if ahead_s > 0.0 and self._computing == self._count:
+            each = self._each()
+            return now + (left_s / each if left_s <= ahead_s * each else left_s + ahead_s * (1.0 - each))
+        return now + left_s
 
-    def take(self, now: float, until_s: float) -> None:
-        """Something that has come up now will be done at `until_s`, having begun at `free_s`."""
-        self._look(now)
-        self._busy_until_s = until_s
-
-    def owed(self, now: float, mark: float) -> tuple[float, float]:
-        """Seconds until a compute task has made up for what it has lost since its mark, and its new mark.
-
-        What it is sure to lose meanwhile is in them, as far as it is known: 0 means that the task has ended.
-        """
-        self._look(now)
-        lost_s = self._lost_s - mark
-        if lost_s <= 0:
-            return 0.0, mark
-        more_s = 0.0
-        if self._computing == self._count:
-            left_s = self._worked_s(now, self._busy_until_s) / self._count
-            more_s = min(left_s, lost_s / (self._count - 1)) if self._count > 1 else left_s
-        return lost_s + more_s, self._lost_s + more_s
-
-    def end(self, now: float) -> None:
+    def end(self, now: float, _mark: float) -> None:
         """A compute task has ended."""
-        self._look(now)
+        self.look(now)
         self._computing -= 1
 
-    def _look(self, now: float) -> None:
-        """Note what compute tasks have lost until now."""
-        if self._busy_until_s > self._seen_s and self._computing == self._count:
-            self._lost_s += self._worked_s(self._seen_s, min(now, self._busy_until_s)) / self._count
-        self._seen_s = now
+    def beside(self, now: float, work_s: float) -> float:
+        """Something else comes up that is so much work, behind all before; the mark by which `beside_s` knows it."""
+        self.look(now)
+        self._asked_s += work_s
+        return self._asked_s
 
-    def _worked_s(self, begin_s: float, end_s: float) -> float:
-        """Seconds between two moments for which the node does not stand still."""
-        stood_s = self._quota.stood_s(begin_s, end_s) if self._quota is not None else 0.0
-        return max(0.0, end_s - begin_s - stood_s)
+    def beside_s(self, now: float, mark: float) -> float:
+        """When something besides computing is done, at the earliest; `now` if it is."""
+        self.look(now)
+        left_s = mark - self._beside_s
+        return now if left_s <= ROUNDING_S else now + left_s
+
+    def turn_s(self, now: float, asked_s: float) -> float:
+        """Seconds for which the node was at something besides computing that came up at `asked_s` and is done now."""
+        began_s, self._done_s = max(asked_s, self._done_s), now
+        return now - began_s
+
+    def awake_s(self, now: float) -> float:
+        """The first moment from now on at which the node does not stand still, as far as it is known."""
+        return now
+
+    def look(self, now: float) -> None:
+        """Work out what is done until now."""
+        if now <= self._seen_s:
+            return
+        passed_s, ahead_s = now - self._seen_s, self._asked_s - self._beside_s
+        self._seen_s = now
+        if ahead_s > 0.0:
+            beside_s = min(passed_s, ahead_s)
+            self._beside_s = self._asked_s if beside_s == ahead_s else self._beside_s + beside_s
+            if self._computing == self._count:
+                passed_s -= beside_s * (1.0 - self._each())
+        if self._computing:
+            self._computed_s += passed_s
+
+    def _each(self) -> float:
+        """The pace of each compute task while all compute and something is done besides."""
+        return (self._count - 1) / self._count

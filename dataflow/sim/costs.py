@@ -1,18 +1,15 @@
-"""How long tasks take in virtual time: a mean per kind of task, random spread, and what slows their node."""
+"""How long tasks take in virtual time: a mean per kind of task, and random spread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from dataflow.engine.events import Task
 from dataflow.plan.physical import PhysicalPlan
-from dataflow.sim.faults import Fault, NodePauses, NodeSlows
-from dataflow.sim.quota import Quota
 
 
 class TaskKind(NamedTuple):
@@ -113,59 +110,3 @@ def first_nodes(plan: PhysicalPlan) -> dict[str, int]:
 def _gamma(draw: np.random.Generator, variation: float) -> float:
     """A draw of mean 1 and this coefficient of variation."""
     return float(draw.gamma(1 / variation**2, variation**2)) if variation else 1.0
-
-
-class Pace:
-    """When work is done on a node that pauses and slows at declared times, and has a share of its cores.
-
-    Args:
-        faults: those of the node are picked out.
-        node: its number.
-        quota: what it may use of its cores; all if None.
-    """
-
-    def __init__(self, faults: Iterable[Fault], node: int, quota: Quota | None = None) -> None:
-        mine = [fault for fault in faults if isinstance(fault, NodePauses | NodeSlows) and fault.node == node]
-        edges = sorted({0.0, *(fault.at_s for fault in mine), *(fault.at_s + fault.for_s for fault in mine)})
-        self._spans = [(begin, end, _slowness(mine, begin)) for begin, end in pairwise([*edges, float("inf")])]
-        self._quota, self._faultless = quota, not mine
-        self.even = not mine and quota is None
-
-    def done(self, begin_s: float, work_s: float) -> float:
-        """When `work_s` seconds of work that begin at `begin_s` are done."""
-        if self.even:
-            return begin_s + work_s
-        if self._quota is not None:
-            done_s = self._quota.done(begin_s, work_s)
-            if self._faultless:
-                return done_s
-            work_s = done_s - begin_s
-        now = begin_s
-        for _, end, slowness in self._spans:
-            if end <= now:
-                continue
-            if slowness != float("inf"):
-                finish = now + work_s * slowness
-                if finish <= end:
-                    return finish
-                work_s -= (end - now) / slowness
-            now = end
-        return now
-
-    def awake(self, at_s: float) -> float:
-        """The first moment from `at_s` on at which the node does not pause, nor stand still for want of its share."""
-        if self._quota is not None:
-            at_s = self._quota.awake(at_s)
-        for begin, end, slowness in self._spans:
-            if begin <= at_s < end and slowness == float("inf"):
-                at_s = end
-        return at_s
-
-
-def _slowness(faults: Sequence[NodePauses | NodeSlows], at_s: float) -> float:
-    """How many times as long work takes at a moment; infinite while the node pauses."""
-    factor = 1.0
-    for fault in faults:
-        if fault.at_s <= at_s < fault.at_s + fault.for_s:
-            factor *= fault.factor if isinstance(fault, NodeSlows) else float("inf")
-    return factor

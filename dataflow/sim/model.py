@@ -28,9 +28,11 @@ class ClusterModel(BaseModel):
         step_s: seconds of a node's gradient on one compute task; as measured if None. Must be None if `compute` is
             ``measured``.
         speeds: by node, how many times as fast as the others it is.
-        share: of its cores, what every node may use, as a control group's quota: in slices, see `dataflow.sim.quota`.
-        slice_s: seconds from the begin of one slice to that of the next; nodes begin theirs at different times.
         tasks: compute tasks of every node, up to `MOST_TASKS`, and its cores, which tasks of its network pool borrow.
+        cpu: seconds of processor time that every node may use in a second, as a control group's quota: in slices, and
+            on one core more than it has tasks; None: as much as its cores have. See `dataflow.sim.machine`.
+        cores: those of the one machine that all nodes share; None: each has its own.
+        slice_s: seconds from the begin of one slice to that of the next; nodes begin theirs at different times.
         faults: what happens to nodes and links.
         engine_s: seconds that a node's engine takes for each task, on the core that the task runs on. Measured if
             `compute` is ``measured``, else 0.
@@ -52,9 +54,10 @@ class ClusterModel(BaseModel):
     compute: Compute = "measured"
     step_s: Duration | None = None
     speeds: Mapping[NonNegativeInt, Factor] = {}
-    share: Annotated[float, Field(ge=0.001, le=1)] = 1.0
-    slice_s: Duration = 0.02
     tasks: Annotated[int, Field(ge=1, le=MOST_TASKS)] = 1
+    cpu: Annotated[float, Field(ge=0.001, le=MOST_TASKS)] | None = None
+    cores: Annotated[int, Field(ge=1, le=MOST_TASKS)] | None = None
+    slice_s: Duration = 0.02
     faults: tuple[Fault, ...] = ()
     engine_s: Moment = 0.0
     message_s: Moment = 0.0

@@ -53,12 +53,13 @@ from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.sim.clock import Action, VirtualClock
 from dataflow.sim.cores import Cores
-from dataflow.sim.costs import SPREADS, Pace, Spread, TaskKind, TaskTimes
+from dataflow.sim.costs import SPREADS, Spread, TaskKind, TaskTimes
 from dataflow.sim.lives import Lives
+from dataflow.sim.machine import Machine, Part
 from dataflow.sim.meter import Meter
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.network import SimNetwork
-from dataflow.sim.quota import Quota
+from dataflow.sim.pace import Pace
 
 COLLECTED: Final = 200_000
 """Objects made between two collections of garbage, at least; as many as nodes consist of, if these are more: what is
@@ -120,6 +121,8 @@ class Simulator:
         # What happens to every task: a method would be bound anew each time.
         self._at_fed: Action = self._feed
         self._at_computed: Action = self._computed
+        self._at_packed: Action = self._hand_over
+        self._at_done: Action = self._done
         self._coordinator = JobCoordinator(
             spec.nodes,
             spec.stop,
@@ -142,9 +145,9 @@ class Simulator:
         )
         self._messages_cost = model.message_s > 0 or model.byte_s > 0
         slices = random.Random(f"slices {spec.seed}")
-        self._quotas = [_quota(model, slices) for _ in range(spec.nodes)]
-        self._paces = [Pace(model.faults, node, quota) for node, quota in enumerate(self._quotas)]
-        self._cores = [Cores(model.tasks, quota) for quota in self._quotas]
+        self._phases_s = [slices.uniform(0.0, model.slice_s) for _ in range(spec.nodes)]
+        self._machine = Machine(model.cores) if model.cores else None
+        self._cores = [self._make_cores(node) for node in range(spec.nodes)]
         self._engines: list[NodeEngine] = []
         self._meters: list[Meter] = []
         self._statistics_at_s, self._rates_at_s = model.statistics_s, model.rates_s
@@ -316,9 +319,21 @@ class Simulator:
         run.nodes[node] = load_node(run.plan, node, incarnation=incarnation)
         run.nodes[node].open()
         self._engines[node] = self._make_engine(node, run.plan.digest() if self._record else "")
-        self._cores[node] = Cores(self._model.tasks, self._quotas[node])
+        old = self._cores[node]
+        if self._machine and isinstance(old, Part):
+            self._machine.leave(old)
+        self._cores[node] = self._make_cores(node)
         if self._meters:
             self._meters[node] = Meter(run.plan)
+
+    def _make_cores(self, node: int) -> Cores:
+        model, pace = self._model, Pace(self._model.faults, node)
+        if pace.even and not model.cpu and not self._machine:
+            return Cores(model.tasks)
+        machine = self._machine or Machine(model.tasks + 1 if model.cpu else model.tasks)
+        if not model.cpu:
+            return Part(machine, pace)
+        return Part(machine, pace, model.cpu * model.slice_s, model.slice_s, self._phases_s[node])
 
     def _keep_rest(self, engine: NodeEngine) -> None:
         if isinstance(engine, RecordedEngine) and (rest := engine.rest()):
@@ -329,10 +344,11 @@ class Simulator:
         if self._meters and nbytes is not None and source != target:
             self._meters[source].arrived(target, nbytes, self._clock.now())
             self._meters[target].exchanged(self._times.message_s(target, nbytes))
+        happened = target, event, self._lives.incarnations[target]
         if self._messages_cost and source != target:
-            self._feed_at(self._handled_s(target, nbytes), target, event)
+            self._handle(target, nbytes, self._at_fed, happened)
         else:
-            self._feed((target, event, self._lives.incarnations[target]))
+            self._feed(happened)
 
     def _feed_at(self, at_s: float, node: int, event: Event) -> None:
         """Give an engine an event at a certain time."""
@@ -343,9 +359,9 @@ class Simulator:
         node, event, incarnation = happened
         if not self._lives.is_there(node, incarnation):
             return
-        now, pace = self._clock.now(), self._paces[node]
-        if not pace.even and (awake_s := pace.awake(now)) > now:
-            self._clock.at(awake_s, self._feed, happened)
+        now, cores = self._clock.now(), self._cores[node]
+        if not cores.even and (awake_s := cores.awake_s(now)) > now:
+            self._clock.at(awake_s, self._at_fed, happened)
             return
         self._happened_s = now
         for command in self._engines[node].handle(event, now):
@@ -359,20 +375,21 @@ class Simulator:
             self._meters[node].exchanged(self._times.message_s(node, nbytes))
         arrival = MessageArrived(stream, command.message, nbytes)
         if self._messages_cost and node != stream.target:
-            self._hand_over_at(self._handled_s(node, nbytes), stream, arrival, nbytes)
+            self._pack(node, stream, arrival, nbytes)
         else:
             self._network.send(node, stream.target, arrival, nbytes)
 
     def _send_end(self, node: int, command: SendEnd) -> None:
         stream = command.stream
         if self._messages_cost and node != stream.target:
-            self._hand_over_at(self._handled_s(node, None), stream, StreamEnded(stream), 0)
+            self._pack(node, stream, StreamEnded(stream), None)
         else:
             self._network.send(node, stream.target, StreamEnded(stream), 0)
 
-    def _hand_over_at(self, at_s: float, stream: StreamId, event: Event, nbytes: int) -> None:
+    def _pack(self, node: int, stream: StreamId, event: Event, nbytes: int | None) -> None:
+        """Have a node make a message of so many bytes, or anything else, ready to be sent."""
         lives = self._lives.incarnations[stream.source], self._lives.incarnations[stream.target]
-        self._clock.at(at_s, self._hand_over, (stream, event, nbytes, lives))
+        self._handle(node, nbytes, self._at_packed, (stream, event, nbytes or 0, lives))
 
     def _hand_over(self, packed: tuple[StreamId, Event, int, tuple[int, int]]) -> None:
         """Give the network what a node has packed, unless one of the two has failed since."""
@@ -381,15 +398,34 @@ class Simulator:
         if stream.source not in self._lives.dead and lives == now:
             self._network.send(stream.source, stream.target, event, nbytes)
 
-    def _handled_s(self, node: int, nbytes: int | None) -> float:
-        """When a node has dealt with a message of so many bytes; with anything else, when it has come to it."""
+    def _handle(self, node: int, nbytes: int | None, action: Action, argument: Any) -> None:
+        """Do something once a node has dealt with a message of so many bytes; with anything else, has come to it."""
+        self._beside(node, 0.0 if nbytes is None else self._times.message_s(node, nbytes), action, argument)
+
+    def _beside(self, node: int, work_s: float, action: Action, argument: Any) -> None:
+        """Do something once a node has done work besides computing."""
         now, cores = self._clock.now(), self._cores[node]
-        begin_s = cores.free_s(now)
-        if nbytes is None:
-            return begin_s
-        done_s = self._paces[node].done(begin_s, self._times.message_s(node, nbytes))
-        cores.take(now, done_s)
-        return done_s
+        mark = cores.beside(now, work_s)
+        done_s = cores.beside_s(now, mark)
+        if cores.even:
+            self._clock.at(done_s, action, argument)
+        else:
+            self._clock.at(done_s, self._at_done, (node, cores, mark, now, action, argument))
+
+    def _done(self, waiting: tuple[int, Cores, float, float, Action, Any]) -> None:
+        """Do what was to be done, unless what else the node did has held up the work."""
+        node, cores, mark, since_s, action, argument = waiting
+        if cores is not self._cores[node]:
+            return
+        now = self._clock.now()
+        done_s = cores.beside_s(now, mark)
+        if done_s > now:
+            self._clock.at(done_s, self._at_done, waiting)
+            return
+        took_s = cores.turn_s(now, since_s)
+        if action is self._at_fed and isinstance(argument[1], TaskFinished):
+            argument[1].busy_s = took_s
+        action(argument)
 
     def _grant(self, node: int, command: GrantCredit) -> None:
         self._network.signal(node, command.stream.source, CreditGranted(command.stream, command.nbytes))
@@ -431,38 +467,33 @@ class Simulator:
             outcome = self._perform(node, task)
         except AkoError as raised:
             outcome, error = Outcome(), raised
-        now, cores, pace = self._clock.now(), self._cores[node], self._paces[node]
-        work_s = self._times.seconds(node, task)
-        begin_s = now if task.pool == "compute" else cores.free_s(now)
-        done_s = pace.done(begin_s, work_s + self._times.engine_s(node))
-        finished = TaskFinished(task, outcome, pace.done(begin_s, work_s) - begin_s, error)
+        work_s, engine_s = self._times.seconds(node, task), self._times.engine_s(node)
         if self._meters:
             self._meters[node].ran(task.chain, task.pool, work_s)
+        finished = TaskFinished(task, outcome, work_s, error)
         if task.pool == "compute":
-            mark, incarnation = cores.begin(now), self._lives.incarnations[node]
-            self._clock.at(done_s, self._at_computed, (node, finished, mark, incarnation))
+            now, cores = self._clock.now(), self._cores[node]
+            mark = cores.compute(now, work_s + engine_s)
+            run = node, cores, mark, now + engine_s, finished
+            self._clock.at(cores.computed_s(now, mark), self._at_computed, run)
         else:
-            cores.take(now, done_s)
-            self._feed_at(done_s, node, finished)
+            happened = node, finished, self._lives.incarnations[node]
+            self._beside(node, work_s + engine_s, self._at_fed, happened)
 
-    def _computed(self, happened: tuple[int, TaskFinished, float, int]) -> None:
-        """End a compute task, once it has made up for what others took of its core."""
-        node, finished, mark, incarnation = happened
-        if incarnation != self._lives.incarnations[node]:
+    def _computed(self, run: tuple[int, Cores, float, float, TaskFinished]) -> None:
+        """End a compute task, unless what else the node did has held it up."""
+        node, cores, mark, since_s, finished = run
+        if cores is not self._cores[node]:
             return
-        cores = self._cores[node]
         now = self._clock.now()
-        owed_s, mark = cores.owed(now, mark)
-        if owed_s > 0:
-            self._clock.at(self._paces[node].done(now, owed_s), self._computed, (node, finished, mark, incarnation))
-        else:
-            cores.end(now)
-            self._feed((node, finished, incarnation))
-
-
-def _quota(model: ClusterModel, slices: random.Random) -> Quota | None:
-    """What a node may use of its cores; None if all."""
-    return Quota(model.share, model.slice_s, slices.uniform(0.0, model.slice_s)) if model.share < 1 else None
+        done_s = cores.computed_s(now, mark)
+        if done_s > now:
+            self._clock.at(done_s, self._at_computed, run)
+            return
+        cores.end(now, mark)
+        if not cores.even:
+            finished.busy_s = now - since_s
+        self._feed((node, finished, self._lives.incarnations[node]))
 
 
 _CARRY_OUT: Final[Mapping[type, Callable[[Simulator, int, Any], None]]] = {

@@ -21,7 +21,8 @@ def test_model_of_every_option_has_them_in_bytes_and_seconds() -> None:
         step_time="500us",
         tasks=2,
         speed=("1=0.5",),
-        share=0.4,
+        cpu=0.4,
+        cores=2,
         fault=("fail:2@10",),
     )
     assert options.model() == ClusterModel(
@@ -32,7 +33,8 @@ def test_model_of_every_option_has_them_in_bytes_and_seconds() -> None:
         step_s=0.0005,
         tasks=2,
         speeds={1: 0.5},
-        share=0.4,
+        cpu=0.4,
+        cores=2,
         faults=(parse_fault("fail:2@10"),),
     )
 
@@ -57,7 +59,8 @@ def test_plus_adds_to_lists_and_replaces_the_rest() -> None:
         ({"speed": ("2",)}, "not about a node (got 2); write it like 3=0.5"),
         ({"speed": ("2=fast",)}, "--speed: Input should be a valid number"),
         ({"compute": "slow"}, "--compute: Input should be 'measured', 'constant'"),
-        ({"share": 1.5}, "--share: Input should be less than or equal to 1 (got 1.5)"),
+        ({"cores": 1025}, "--cores: Input should be less than or equal to 1024 (got 1025)"),
+        ({"cpu": 1025}, "--cpu: Input should be less than or equal to 1024 (got 1025.0)"),
         ({"tasks": 1025}, "--tasks: Input should be less than or equal to 1024 (got 1025)"),
         ({"fault": ("fail:2",)}, "the fault cannot be read (got fail:2)"),
     ],

@@ -1,22 +1,16 @@
-"""Times of tasks against computed distributions, and paces against plain integration."""
+"""Times of tasks against computed distributions."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ako_jobs import ako
 from dataflow.engine.events import Outcome, Task
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
-from dataflow.sim.costs import SPREADS, Pace, TaskKind, TaskTimes, first_nodes
-from dataflow.sim.faults import Fault, NodeFails, NodePauses, NodeSlows
+from dataflow.sim.costs import SPREADS, TaskKind, TaskTimes, first_nodes
 
 MEAN = 128.0
 STEP = Task("compute", "step", "compute", Outcome)
@@ -102,52 +96,3 @@ def test_times_in_the_network_pool_do_not_spread(plan: PhysicalPlan) -> None:
 def test_first_nodes_are_those_of_each_chains_role(plan: PhysicalPlan) -> None:
     assert set(first_nodes(plan).values()) == {0}
     assert {"source", "compute", "advance"} <= set(first_nodes(plan))
-
-
-EIGHTHS = st.integers(0, 40).map(lambda eighths: eighths / 8)
-LENGTHS = st.integers(1, 24).map(lambda eighths: eighths / 8)
-FAULTS = st.lists(
-    st.one_of(
-        st.builds(NodePauses, node=st.just(1), at_s=EIGHTHS, for_s=LENGTHS),
-        st.builds(NodeSlows, node=st.just(1), at_s=EIGHTHS, for_s=LENGTHS, factor=st.sampled_from([0.5, 2.0, 4.0])),
-        st.builds(NodePauses, node=st.just(0), at_s=EIGHTHS, for_s=LENGTHS),
-        st.builds(NodeFails, node=st.just(1), at_s=EIGHTHS),
-    ),
-    max_size=5,
-)
-
-
-def rates(faults: list[Fault], begin_s: float) -> Iterator[tuple[float, float]]:
-    """(time, work done per second) of node 1 in steps of an eighth of a second, in which nothing changes."""
-    for step in count():
-        at_s, rate = begin_s + step / 8, 1.0
-        for fault in faults:
-            mine = isinstance(fault, NodePauses | NodeSlows) and fault.node == 1
-            if mine and fault.at_s <= at_s < fault.at_s + fault.for_s:
-                rate *= 0.0 if isinstance(fault, NodePauses) else 1 / fault.factor
-        yield at_s, rate
-
-
-@settings(max_examples=300, deadline=None)
-@given(faults=FAULTS, begin_s=EIGHTHS, work=st.integers(1, 4000))
-def test_done_is_when_the_integral_of_the_pace_reaches_the_work(faults: list[Fault], begin_s: float, work: int) -> None:
-    left_s = work / 512
-    for at_s, rate in rates(faults, begin_s):
-        if left_s <= rate / 8:
-            want = at_s + left_s / rate
-            break
-        left_s -= rate / 8
-    assert Pace(faults, 1).done(begin_s, work / 512) == want
-
-
-@settings(max_examples=200, deadline=None)
-@given(faults=FAULTS, begin_s=EIGHTHS)
-def test_awake_is_the_first_moment_without_a_pause(faults: list[Fault], begin_s: float) -> None:
-    assert Pace(faults, 1).awake(begin_s) == next(at_s for at_s, rate in rates(faults, begin_s) if rate)
-
-
-def test_pace_of_a_node_without_faults_of_its_own_is_even() -> None:
-    faults = [NodePauses(node=0, at_s=1, for_s=1), NodeFails(node=1, at_s=2)]
-    assert Pace(faults, 1).even
-    assert not Pace(faults, 0).even
-    assert Pace(faults, 1).done(0.5, 3.0) == 3.5

@@ -208,18 +208,34 @@ def test_straggler_takes_its_factor_longer(speed: float, tasks: int) -> None:
     assert finished.elapsed_s == pytest.approx(gradients(finished) * STEP_S / speed, rel=1e-3)
 
 
-@pytest.mark.parametrize(("share", "tasks"), [(0.25, 1), (0.4, 1), (0.4, 2), (0.999, 1)])
-def test_node_with_a_share_of_its_cores_takes_as_much_longer_but_for_a_slice(share: float, tasks: int) -> None:
-    finished = run("ako", 1, PHANTOM, share=share, tasks=tasks)
-    assert finished.elapsed_s == pytest.approx(gradients(finished) * STEP_S / share, rel=1e-3, abs=2 * 0.02)
+@pytest.mark.parametrize(("cpu", "tasks"), [(0.25, 1), (0.4, 1), (0.8, 2), (0.999, 1)])
+def test_node_with_a_share_of_the_processor_takes_as_much_longer_but_for_a_slice(cpu: float, tasks: int) -> None:
+    finished = run("ako", 1, PHANTOM, cpu=cpu, tasks=tasks)
+    assert finished.elapsed_s == pytest.approx(gradients(finished) * tasks * STEP_S / cpu, rel=1e-3, abs=2 * 0.02)
 
 
 def test_messages_that_come_while_a_node_stands_still_are_taken_in_once_it_goes_on() -> None:
     """So that nobody is ahead of what a share allows: nodes that wait for each other are as slow as the slowest."""
     settings = {**PHANTOM, "consistency": "bsp"}
-    plain, shared = (run("all_to_all", 4, settings, share=share) for share in (1.0, 0.5))
+    plain, shared = run("all_to_all", 4, settings), run("all_to_all", 4, settings, cpu=0.5)
     assert 1.5 * plain.elapsed_s < shared.elapsed_s < 6 * plain.elapsed_s
     assert gradients(shared) == gradients(plain)
+
+
+@pytest.mark.parametrize(("nodes", "cores", "times"), [(4, 2, 2.0), (3, 2, 1.5), (2, 2, 1.0), (2, 4, 1.0)])
+def test_nodes_of_one_machine_take_as_much_longer_as_it_has_too_few_cores(nodes: int, cores: int, times: float) -> None:
+    settings = {**PHANTOM, "p": 1}
+    apart, together = run("ako", nodes, settings), run("ako", nodes, settings, cores=cores)
+    assert together.elapsed_s == pytest.approx(times * apart.elapsed_s, rel=0.02)
+    assert gradients(together) == gradients(apart)
+
+
+def test_nodes_of_one_machine_of_which_one_dies_have_its_part_until_it_is_back() -> None:
+    """While one is away the other makes a gradient in each `STEP_S`; else each makes one in two of these."""
+    finished = run("ako", 2, {**PHANTOM, "epochs": 4}, "fail:1@1+3", cores=1)
+    assert finished.state is JobState.FINISHED
+    assert [node.incarnation for node in finished.statistics] == [0, 1]
+    assert gradients(finished) * STEP_S == pytest.approx(finished.elapsed_s - 0.5, abs=0.6)
 
 
 # What they send
