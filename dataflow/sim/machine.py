@@ -7,13 +7,20 @@ is done, a node pauses. So what is done is worked out from each of these to the 
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from dataflow.sim.cores import ROUNDING_S, Cores
 from dataflow.sim.pace import Pace
 
+_ROUNDING: Final = 1e-9
+"""Of a slice, which sums of rounded numbers may be off."""
+
 
 class Machine:
     """Cores that nodes share alike: one that wants less than its part leaves the rest to the others.
+
+    A node that has failed finishes what it was at: were it gone at once, whoever has been told when to ask again would
+    ask too late.
 
     Args:
         cores: how many.
@@ -27,10 +34,6 @@ class Machine:
     def join(self, node: Part) -> None:
         """Have a node share its cores."""
         self._nodes.append(node)
-
-    def leave(self, node: Part) -> None:
-        """Have a node share its cores no more."""
-        self._nodes.remove(node)
 
     def look(self, now: float) -> None:
         """Work out what every node has done until now, and how each goes on."""
@@ -209,7 +212,12 @@ class Part(Cores):
         if left_s <= ROUNDING_S:
             return now
         done_s = now + left_s / pace if pace > 0.0 else math.inf
-        return min(done_s, self._machine.change_s())
+        earliest_s = min(done_s, self._machine.change_s())
+        if self._pace.even and not math.isinf(self._quota_s):
+            more = (left_s - (self._quota_s - self._used_s)) / self._quota_s
+            if more > 0.0:  # which it gets in the next slices, and at most all of each
+                earliest_s = max(earliest_s, self._slice_end_s + (math.ceil(more - _ROUNDING) - 1) * self._slice_s)
+        return earliest_s
 
 
 def _wants(node: Part) -> float:

@@ -319,9 +319,6 @@ class Simulator:
         run.nodes[node] = load_node(run.plan, node, incarnation=incarnation)
         run.nodes[node].open()
         self._engines[node] = self._make_engine(node, run.plan.digest() if self._record else "")
-        old = self._cores[node]
-        if self._machine and isinstance(old, Part):
-            self._machine.leave(old)
         self._cores[node] = self._make_cores(node)
         if self._meters:
             self._meters[node] = Meter(run.plan)
