@@ -70,6 +70,12 @@ class Cores:
         self._asked_s += work_s
         return self._asked_s
 
+    def done_s(self, now: float, work_s: float) -> float:
+        """When something else that comes up now is done, where that is sure: on cores that are `even`."""
+        if not work_s and self._asked_s == self._beside_s:
+            return now
+        return now + (self.beside(now, work_s) - self._beside_s)
+
     def beside_s(self, now: float, mark: float) -> float:
         """When something besides computing is done, at the earliest; `now` if it is."""
         self.look(now)

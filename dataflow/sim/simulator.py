@@ -402,12 +402,11 @@ class Simulator:
     def _beside(self, node: int, work_s: float, action: Action, argument: Any) -> None:
         """Do something once a node has done work besides computing."""
         now, cores = self._clock.now(), self._cores[node]
-        mark = cores.beside(now, work_s)
-        done_s = cores.beside_s(now, mark)
         if cores.even:
-            self._clock.at(done_s, action, argument)
+            self._clock.at(cores.done_s(now, work_s), action, argument)
         else:
-            self._clock.at(done_s, self._at_done, (node, cores, mark, now, action, argument))
+            mark = cores.beside(now, work_s)
+            self._clock.at(cores.beside_s(now, mark), self._at_done, (node, cores, mark, now, action, argument))
 
     def _done(self, waiting: tuple[int, Cores, float, float, Action, Any]) -> None:
         """Do what was to be done, unless what else the node did has held up the work."""

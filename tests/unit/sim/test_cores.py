@@ -87,7 +87,10 @@ def test_something_else_is_done_once_all_before_it_is(now: float, done_s: float)
     cores.beside(0.25, 1.0)
     mark = cores.beside(now, 0.5)
     assert cores.beside_s(now, mark) == done_s
+    assert cores.done_s(now, 0.25) == done_s + 0.25
+    assert cores.done_s(now, 0.0) == done_s + 0.25
     assert cores.beside_s(done_s, mark) == done_s
+    assert cores.done_s(done_s + 0.25, 0.0) == done_s + 0.25
 
 
 def test_turn_of_something_else_begins_when_what_was_before_it_is_done() -> None:
