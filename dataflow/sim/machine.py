@@ -15,6 +15,9 @@ from dataflow.sim.pace import Pace
 _ROUNDING: Final = 1e-9
 """Of a slice, which sums of rounded numbers may be off."""
 
+_SOON_S: Final = 1e-6
+"""What comes this soon is not asked for ahead: whoever waits is told too late by no more."""
+
 
 class Machine:
     """Cores that nodes share alike: one that wants less than its part leaves the rest to the others.
@@ -27,7 +30,7 @@ class Machine:
     """
 
     def __init__(self, cores: float) -> None:
-        self._cores = cores
+        self.cores = cores
         self._nodes: list[Part] = []
         self._seen_s = 0.0
 
@@ -46,7 +49,7 @@ class Machine:
 
     def divide(self) -> None:
         """Divide the cores, since some node may want more or less of them than before."""
-        left, wanting = self._cores, 0
+        left, wanting = self.cores, 0
         for node in self._nodes:
             node.want(self._seen_s)
             wanting += node.wants > 0.0
@@ -60,6 +63,14 @@ class Machine:
         change_s = math.inf
         for node in self._nodes:
             change_s = min(change_s, node.change_s(self._seen_s))
+        return change_s
+
+    def may_change_s(self, asking: Part) -> float:
+        """When a node may have more than now at the earliest, also if something comes up on the others before."""
+        change_s = asking.change_s(self._seen_s)
+        for node in self._nodes:
+            if node is not asking:
+                change_s = min(change_s, node.may_change_s(self._seen_s))
         return change_s
 
 
@@ -76,18 +87,26 @@ class Part(Cores):
         quota_s: of each slice; as much as there is if infinite.
         slice_s: seconds from the begin of one slice to that of the next.
         phase_s: when one begins, less than `slice_s`.
+        most: cores that it can use at most.
     """
 
     even = False
 
     def __init__(
-        self, machine: Machine, pace: Pace, quota_s: float = math.inf, slice_s: float = math.inf, phase_s: float = 0.0
+        self,
+        machine: Machine,
+        pace: Pace,
+        quota_s: float = math.inf,
+        slice_s: float = math.inf,
+        phase_s: float = 0.0,
+        most: float = 1024.0,
     ) -> None:
         super().__init__(0)
+        self._most = most
         self._machine, self._pace = machine, pace
         self._quota_s, self._slice_s, self._slice_end_s = quota_s, slice_s, phase_s
         self._used_s = 0.0
-        self._slowness, self._changes_s = 1.0, 0.0
+        self._slowness, self._changes_s = pace.at(0.0)
         self._marks: list[float] = []
         self._running = 0
         """Compute tasks that are not done."""
@@ -165,12 +184,19 @@ class Part(Cores):
 
     def change_s(self, now: float) -> float:
         """When it does not go on as it does now, unless something comes up before."""
-        if not self._computing and self._asked_s <= self._beside_s:
+        if math.isinf(self._slowness):
+            return self._changes_s
+        if not self._running and self._asked_s <= self._beside_s:
             return math.inf
         change_s = min(self._changes_s, self._slice_end_s)
         if self.gets > 0.0:
             change_s = min(change_s, self._spent_s(now), self._besides_done_s(now), self._next_s(now))
         return change_s
+
+    def may_change_s(self, now: float) -> float:
+        """The same, also if something comes up before, with which its quota is used up sooner."""
+        change_s, left_s = self.change_s(now), (self._quota_s - self._used_s) / self._most
+        return change_s if left_s < _SOON_S else min(change_s, now + left_s)
 
     def go_on(self, now: float, until_s: float) -> None:
         """Work from now until then; what is used up or done at that moment is so exactly."""
@@ -212,7 +238,9 @@ class Part(Cores):
         if left_s <= ROUNDING_S:
             return now
         done_s = now + left_s / pace if pace > 0.0 else math.inf
-        earliest_s = min(done_s, self._machine.change_s())
+        earliest_s = min(done_s, self._machine.may_change_s(self))
+        if earliest_s <= now < done_s:  # as something of another node is left that is too short for its time to tell
+            earliest_s = math.nextafter(now, math.inf)
         if self._pace.even and not math.isinf(self._quota_s):
             more = (left_s - (self._quota_s - self._used_s)) / self._quota_s
             if more > 0.0:  # which it gets in the next slices, and at most all of each

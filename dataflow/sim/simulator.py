@@ -330,7 +330,8 @@ class Simulator:
         machine = self._machine or Machine(model.tasks + 1 if model.cpu else model.tasks)
         if not model.cpu:
             return Part(machine, pace)
-        return Part(machine, pace, model.cpu * model.slice_s, model.slice_s, self._phases_s[node])
+        quota_s = model.cpu * model.slice_s
+        return Part(machine, pace, quota_s, model.slice_s, self._phases_s[node], min(model.tasks + 1, machine.cores))
 
     def _keep_rest(self, engine: NodeEngine) -> None:
         if isinstance(engine, RecordedEngine) and (rest := engine.rest()):
@@ -470,15 +471,16 @@ class Simulator:
         if task.pool == "compute":
             now, cores = self._clock.now(), self._cores[node]
             mark = cores.compute(now, work_s + engine_s)
-            run = node, cores, mark, now + engine_s, finished
+            own = work_s / (work_s + engine_s) if work_s else 0.0
+            run = node, cores, mark, now, own, finished
             self._clock.at(cores.computed_s(now, mark), self._at_computed, run)
         else:
             happened = node, finished, self._lives.incarnations[node]
             self._beside(node, work_s + engine_s, self._at_fed, happened)
 
-    def _computed(self, run: tuple[int, Cores, float, float, TaskFinished]) -> None:
+    def _computed(self, run: tuple[int, Cores, float, float, float, TaskFinished]) -> None:
         """End a compute task, unless what else the node did has held it up."""
-        node, cores, mark, since_s, finished = run
+        node, cores, mark, since_s, own, finished = run
         if cores is not self._cores[node]:
             return
         now = self._clock.now()
@@ -488,7 +490,7 @@ class Simulator:
             return
         cores.end(now, mark)
         if not cores.even:
-            finished.busy_s = now - since_s
+            finished.busy_s = own * (now - since_s)  # the rest is its engine's
         self._feed((node, finished, self._lives.incarnations[node]))
 
 

@@ -114,6 +114,32 @@ def test_node_that_wants_less_than_its_part_leaves_the_rest_to_the_others() -> N
     assert ended(parts, jobs) == pytest.approx([3.0, 3.0, 3.0, 3.0])
 
 
+def test_node_that_pauses_from_the_start_is_not_awake() -> None:
+    assert Part(Machine(1), Pace([NodePauses(node=0, at_s=0, for_s=1)], 0)).awake_s(0.0) == 1.0
+
+
+def test_pause_of_very_many_slices_is_over_soon() -> None:
+    """As many as would take hours, one after the other."""
+    part = Part(Machine(2), Pace([NodePauses(node=0, at_s=0.25, for_s=1e9)], 0), 0.5, 1.0)
+    mark = part.compute(0.0, 0.4)
+    assert part.computed_s(0.25, mark) == 1e9 + 0.25
+    assert part.computed_s(1e9 + 0.25, mark) == pytest.approx(1e9 + 0.4)
+
+
+def test_node_is_asked_again_in_time_where_another_uses_up_its_quota_sooner_than_it_seemed() -> None:
+    """The first has 0.05 in each slice; two tasks more use them up at 0.03, and leave the cores to the last."""
+    machine = Machine(5)
+    parts = [Part(machine, EVEN, 0.05, 0.1, most=4), Part(machine, EVEN), Part(machine, EVEN)]
+    jobs = [
+        Job(0, 0.0, COMPUTE, 0.2),
+        *(Job(1, 0.0, COMPUTE, 0.5) for _ in range(2)),
+        *(Job(2, 0.0, COMPUTE, 0.0333) for _ in range(3)),
+        *(Job(0, 0.01, COMPUTE, 0.2) for _ in range(2)),
+    ]
+    plain = [Plain(EVEN, quota_s) for quota_s in (0.05, math.inf, math.inf)]
+    assert ended(parts, jobs)[3:6] == pytest.approx(in_steps(plain, jobs, 5, 0.1, 1e-5)[3:6], abs=2e-4)
+
+
 # All of it
 
 QUARTERS = st.integers(0, 12).map(lambda quarters: quarters / 4)
@@ -144,13 +170,13 @@ class Plain:
         return 0.0 if stands else len(self.computing) + bool(self.besides)
 
 
-def in_steps(plain: list[Plain], jobs: list[Job], cores: float, slice_s: float) -> list[float]:
+def in_steps(plain: list[Plain], jobs: list[Job], cores: float, slice_s: float, step_s: float = STEP_S) -> list[float]:
     """When each job is done."""
     ends = [0.0] * len(jobs)
     waiting = sorted(range(len(jobs)), key=lambda which: jobs[which].at_s)
     for step in count():
-        now = step * STEP_S
-        if now % slice_s == 0:
+        now = step * step_s
+        if step % round(slice_s / step_s) == 0:
             for node in plain:
                 node.used_s = 0.0
         while waiting and jobs[waiting[0]].at_s <= now:
@@ -163,18 +189,18 @@ def in_steps(plain: list[Plain], jobs: list[Job], cores: float, slice_s: float) 
         if not waiting and not any(node.computing or node.besides for node in plain):
             return ends
         for node, gets in divided(plain, now, cores):
-            node.used_s += gets * STEP_S
+            node.used_s += gets * step_s
             first = min(1.0, gets) if node.besides else 0.0
             each = min(1.0, (gets - first) / len(node.computing)) if node.computing else 0.0
             slow = node.pace.at(now)[0]
             if node.besides:
                 which, left_s = node.besides[0]
-                node.besides[0] = which, left_s - first * STEP_S / slow
+                node.besides[0] = which, left_s - first * step_s / slow
             for which in node.computing:
-                node.computing[which] -= each * STEP_S / slow
+                node.computing[which] -= each * step_s / slow
             done = [which for which, left_s in [*node.computing.items(), *node.besides[:1]] if left_s <= 1e-9]
             for which in done:
-                ends[which] = now + STEP_S
+                ends[which] = now + step_s
                 node.computing.pop(which, None)
             node.besides = [each for each in node.besides if each[0] not in done]
     raise AssertionError
