@@ -3,9 +3,9 @@
     sudo python benchmarks/lab_simulated.py --data-dir DIR [--seeds 0 1 2] [--json FILE]
 
 The simulated cluster is the lab's as it turns out in a short run of the job, with a seed of its own, and not as it was
-ordered. A link of 100 Mbit/s carries 95% of that, the rest are headers. A host has its share of a core, in slices, and
-its speed by how many times as much processor time its gradients took as in the simulation: that has its task times from
-a run of the job on an idle machine, and the cores of a lab are shared with other hosts, and their caches. One that
+ordered. A link of 100 Mbit/s carries 95% of that, the rest are headers. Hosts share this machine's cores, of which each
+has its share, in slices. A host's speed is by how many times as much processor time its gradients took as in the
+simulation: that has its task times from a run of the job on an idle machine, and a lab's hosts share caches. One that
 makes no gradients is as fast as the others on average. What a node does besides computing, in Python, is held up more
 by this than kernels are: tasks of the network, engine and messages take so many times as long as the processor time of
 that run says.
@@ -39,6 +39,7 @@ from dataflow.quantities import bytes_per_second
 from dataflow.sim.simulator import Simulator
 
 CORES = len(os.sched_getaffinity(0))
+"""Those of the machine, which the hosts share."""
 
 PAYLOAD = 0.95
 """Of what a link carries; the rest are headers of packets."""

@@ -87,7 +87,7 @@ class Part(Cores):
         quota_s: of each slice; as much as there is if infinite.
         slice_s: seconds from the begin of one slice to that of the next.
         phase_s: when one begins, less than `slice_s`.
-        most: cores that it can use at most.
+        most: cores that it can use at most; as many as the machine has if 0.
     """
 
     even = False
@@ -99,11 +99,11 @@ class Part(Cores):
         quota_s: float = math.inf,
         slice_s: float = math.inf,
         phase_s: float = 0.0,
-        most: float = 1024.0,
+        most: float = 0.0,
     ) -> None:
         super().__init__(0)
-        self._most = most
         self._machine, self._pace = machine, pace
+        self._most = most or machine.cores
         self._quota_s, self._slice_s, self._slice_end_s = quota_s, slice_s, phase_s
         self._used_s = 0.0
         self._slowness, self._changes_s = pace.at(0.0)
@@ -167,10 +167,10 @@ class Part(Cores):
             if self._slice_end_s <= now:  # of rounding
                 self._slice_end_s += self._slice_s
         self.gets = self.wants = self._beside_pace = self._compute_pace = 0.0
+        self._running = 0
+        for mark in self._marks:
+            self._running += mark > self._computed_s
         if not (math.isinf(self._slowness) or self._is_spent()):
-            self._running = 0
-            for mark in self._marks:
-                self._running += mark > self._computed_s
             self.wants = self._running + (1.0 if self._asked_s > self._beside_s else 0.0)
 
     def get(self, cores: float) -> None:

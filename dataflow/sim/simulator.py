@@ -120,7 +120,6 @@ class Simulator:
         self._clock = VirtualClock()
         # What happens to every task: a method would be bound anew each time.
         self._at_fed: Action = self._feed
-        self._at_computed: Action = self._computed
         self._at_packed: Action = self._hand_over
         self._at_done: Action = self._done
         self._coordinator = JobCoordinator(
@@ -407,21 +406,25 @@ class Simulator:
             self._clock.at(cores.done_s(now, work_s), action, argument)
         else:
             mark = cores.beside(now, work_s)
-            self._clock.at(cores.beside_s(now, mark), self._at_done, (node, cores, mark, now, action, argument))
+            self._clock.at(cores.beside_s(now, mark), self._at_done, (node, cores, False, mark, now, action, argument))
 
-    def _done(self, waiting: tuple[int, Cores, float, float, Action, Any]) -> None:
+    def _done(self, waiting: tuple[int, Cores, bool, float, float, Action, tuple[Any, ...]]) -> None:
         """Do what was to be done, unless what else the node did has held up the work."""
-        node, cores, mark, since_s, action, argument = waiting
+        node, cores, computing, mark, since_s, action, argument = waiting
         if cores is not self._cores[node]:
             return
         now = self._clock.now()
-        done_s = cores.beside_s(now, mark)
+        done_s = cores.computed_s(now, mark) if computing else cores.beside_s(now, mark)
         if done_s > now:
             self._clock.at(done_s, self._at_done, waiting)
             return
-        took_s = cores.turn_s(now, since_s)
-        if action is self._at_fed and isinstance(argument[1], TaskFinished):
-            argument[1].busy_s = took_s
+        if computing:
+            cores.end(now, mark)
+        if not cores.even:
+            took_s = now - since_s if computing else cores.turn_s(now, since_s)
+            finished = argument[1]
+            if isinstance(finished, TaskFinished) and finished.busy_s:  # the rest is its engine's
+                finished.busy_s *= took_s / (finished.busy_s + self._times.engine_s(node))
         action(argument)
 
     def _grant(self, node: int, command: GrantCredit) -> None:
@@ -467,31 +470,14 @@ class Simulator:
         work_s, engine_s = self._times.seconds(node, task), self._times.engine_s(node)
         if self._meters:
             self._meters[node].ran(task.chain, task.pool, work_s)
-        finished = TaskFinished(task, outcome, work_s, error)
-        if task.pool == "compute":
-            now, cores = self._clock.now(), self._cores[node]
-            mark = cores.compute(now, work_s + engine_s)
-            own = work_s / (work_s + engine_s) if work_s else 0.0
-            run = node, cores, mark, now, own, finished
-            self._clock.at(cores.computed_s(now, mark), self._at_computed, run)
-        else:
-            happened = node, finished, self._lives.incarnations[node]
+        happened = node, TaskFinished(task, outcome, work_s, error), self._lives.incarnations[node]
+        if task.pool != "compute":
             self._beside(node, work_s + engine_s, self._at_fed, happened)
-
-    def _computed(self, run: tuple[int, Cores, float, float, float, TaskFinished]) -> None:
-        """End a compute task, unless what else the node did has held it up."""
-        node, cores, mark, since_s, own, finished = run
-        if cores is not self._cores[node]:
             return
-        now = self._clock.now()
-        done_s = cores.computed_s(now, mark)
-        if done_s > now:
-            self._clock.at(done_s, self._at_computed, run)
-            return
-        cores.end(now, mark)
-        if not cores.even:
-            finished.busy_s = own * (now - since_s)  # the rest is its engine's
-        self._feed((node, finished, self._lives.incarnations[node]))
+        now, cores = self._clock.now(), self._cores[node]
+        mark = cores.compute(now, work_s + engine_s)
+        waiting = node, cores, True, mark, now, self._at_fed, happened
+        self._clock.at(cores.computed_s(now, mark), self._at_done, waiting)
 
 
 _CARRY_OUT: Final[Mapping[type, Callable[[Simulator, int, Any], None]]] = {

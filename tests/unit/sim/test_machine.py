@@ -94,6 +94,11 @@ def test_what_is_done_besides_comes_first_on_a_single_core() -> None:
     assert ended([Part(Machine(1), EVEN, 0.5, 1.0)], jobs) == pytest.approx([1.25, 0.375])
 
 
+def test_compute_task_that_begins_on_a_node_that_has_used_up_its_slice_besides_goes_on_with_the_next() -> None:
+    jobs = [Job(0, 0.0, BESIDE, 0.5), Job(0, 0.75, COMPUTE, 0.25)]
+    assert ended([Part(Machine(2), EVEN, 0.5, 1.0)], jobs) == pytest.approx([0.5, 1.25])
+
+
 # A machine
 
 

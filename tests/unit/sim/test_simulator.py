@@ -125,6 +125,16 @@ def test_engine_of_a_node_delays_it_by_its_time_for_each_task_and_is_no_part_of_
     assert finished.statistics[0].busy_s == pytest.approx(plain.statistics[0].busy_s)
 
 
+def test_engines_time_is_no_part_of_tasks_on_a_node_that_slows_either() -> None:
+    means = MEANS | {TaskKind("source", "message", first): 1e-3 for first in (True, False)}
+    spec = prepare(load_job("ako"), PHANTOM, 1).spec
+    model = ClusterModel(compute="constant", engine_s=2e-3, faults=(parse_fault("slow:0@0+1000x0.5"),))
+    (statistics,) = Simulator(spec, model, means).run().statistics
+    # At twice the pace; a gradient is held up by what is read meanwhile.
+    assert statistics.busy_s["network"] == pytest.approx(0.5 * 363e-3)  # with the read that finds the end
+    assert 0.5 * 362 * STEP_S <= statistics.busy_s["compute"] <= 0.5 * 362 * STEP_S * 2
+
+
 def test_messages_take_their_time_from_the_core_of_either_end() -> None:
     """Of two nodes that do the same at the same time, each sends half of all messages and receives the other half."""
     plain, finished = (run("all_to_all", 2, LARGE, message_s=seconds, rate=1e15) for seconds in (0.0, 6e-4))
