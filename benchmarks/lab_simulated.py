@@ -5,10 +5,10 @@
 The simulated cluster is the lab's as it turns out in a short run of the job, with a seed of its own, and not as it was
 ordered. A link of 100 Mbit/s carries 95% of that, the rest are headers. Hosts share this machine's cores, of which each
 has its share, in slices. A host's speed is by how many times as much processor time its gradients took as in the
-simulation: that has its task times from a run of the job on an idle machine, and a lab's hosts share caches. One that
-makes no gradients is as fast as the others on average. What a node does besides computing, in Python, is held up more
-by this than kernels are: tasks of the network, engine and messages take so many times as long as the processor time of
-that run says.
+simulation: that has its task times from a run of the job on an idle machine, once for all seeds, and a lab's hosts
+share caches. One that makes no gradients is as fast as the others on average. What a node does besides computing, in
+Python, is held up more by this than kernels are: tasks of the network, engine and messages take so many times as long
+as the processor time of that run says.
 
 Printed are, of each run, the seconds until the target had been held, in the lab and simulated, and the ratios of these,
 of images, bytes and staleness; then the median ratios. The aim is a time to accuracy within 15% and bytes within 2%.
@@ -20,7 +20,7 @@ import argparse
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean, median
 from typing import Any
@@ -36,6 +36,7 @@ from dataflow import ClusterModel, JobState
 from dataflow.lab.cluster import lab_cluster
 from dataflow.plan.compile import chains
 from dataflow.quantities import bytes_per_second
+from dataflow.sim.costs import TaskKind
 from dataflow.sim.simulator import Simulator
 
 CORES = len(os.sched_getaffinity(0))
@@ -64,23 +65,18 @@ class Found:
     """How a lab's hosts turned out in a short run of a job.
 
     Args:
-        speeds: by host.
-        beside: how many times as long as on an idle machine takes what a node does besides computing.
+        model: hosts of these speeds, with what engine and messages take on them.
+        means: seconds of tasks by kind.
+        beside: how many times as long as on an idle machine takes what a host does besides computing.
     """
 
-    speeds: Mapping[int, float]
+    model: ClusterModel
+    means: Mapping[TaskKind, float]
     beside: float
 
-    def applied(self, simulation: Simulation) -> Simulation:
-        """A simulation on such hosts."""
-        model = simulation.model
-        costs = {name: self.beside * getattr(model, name) for name in ("engine_s", "message_s", "byte_s")}
-        computing = {chain.head for chain in chains(simulation.prepared.spec.graph) if chain.pool == "compute"}
-        means = {
-            kind: seconds if kind.chain in computing else self.beside * seconds
-            for kind, seconds in simulation.means.items()
-        }
-        return replace(simulation, model=model.model_copy(update={"speeds": self.speeds, **costs}), means=means)
+    def to_json(self) -> dict[str, Any]:
+        """What is told of them."""
+        return {"speeds": self.model.speeds, "beside": self.beside}
 
 
 def look(where: Bench, text: str, rate: str) -> Found:
@@ -90,20 +86,34 @@ def look(where: Bench, text: str, rate: str) -> Found:
     model = simulation.model
     free = model.model_copy(update={"engine_s": 0.0, "message_s": 0.0, "byte_s": 0.0, "cpu": 2.0, "cores": None})
     run = Simulator(simulation.prepared.spec, free, simulation.means).run()
-    messages = 2 * run.messages / len(run.nodes)  # sent and received
-    speeds, beside = {}, []
-    for there, here in zip(run.statistics, real["nodes"], strict=True):
-        if not there.steps:
-            continue
-        slower = here["compute_cpu_s"] / here["steps"] / (there.busy_s["compute"] / there.steps)
-        speeds[there.node] = 1 / slower
-        moved = sum(there.sent_nbytes.values()) + sum(there.received_nbytes.values())
+    pairs = list(zip(run.statistics, real["nodes"], strict=True))
+    slower = {
+        there.node: here["compute_cpu_s"] / here["steps"] / (there.busy_s["compute"] / there.steps)
+        for there, here in pairs
+        if there.steps
+    }
+    slower = dict.fromkeys(range(len(pairs)), mean(slower.values())) | slower
+    moved = [sum(there.sent_nbytes.values()) + sum(there.received_nbytes.values()) for there, _ in pairs]
+    more = sum(there.steps for there, _ in pairs) / real["totals"]["gradients"]
+    beside = []
+    for there, here in pairs:
+        messages = 2 * run.messages * moved[there.node] / sum(moved)  # sent and received, by their part of the bytes
         told_s = there.busy_s["network"] + there.tasks * model.engine_s
-        told_s += messages * model.message_s + moved * model.byte_s
-        took_s = (here["cpu_s"] - here["compute_cpu_s"]) / slower
-        beside.append(took_s / here["steps"] / (told_s / there.steps))
-    everywhere = dict.fromkeys(range(len(run.nodes)), mean(speeds.values()))
-    return Found(everywhere | speeds, max(1.0, mean(beside)))
+        told_s += messages * model.message_s + moved[there.node] * model.byte_s
+        took_s = (here["cpu_s"] - here["compute_cpu_s"]) / slower[there.node]
+        beside.append(more * took_s / told_s)
+    return slowed(simulation, {node: 1 / times for node, times in slower.items()}, max(1.0, mean(beside)))
+
+
+def slowed(simulation: Simulation, speeds: Mapping[int, float], beside: float) -> Found:
+    """Hosts of these speeds, on which what is not computing takes `beside` times as long as in a simulation."""
+    model = simulation.model
+    costs = {name: beside * getattr(model, name) for name in ("engine_s", "message_s", "byte_s")}
+    computing = {chain.head for chain in chains(simulation.prepared.spec.graph) if chain.pool == "compute"}
+    means = {
+        kind: seconds if kind.chain in computing else beside * seconds for kind, seconds in simulation.means.items()
+    }
+    return Found(model.model_copy(update={"speeds": speeds, **costs}), means, beside)
 
 
 def in_lab(where: Bench, text: str, seed: int, **more: object) -> dict[str, Any]:
@@ -135,12 +145,13 @@ def settings_in(where: Bench, text: str, seed: int, **more: object) -> dict[str,
 def compare(where: Bench, text: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """What became of one job with each seed, as lines and as values."""
     found = look(where, text, options.rate)
-    words = ", ".join(f"{speed:.2f}" for speed in found.speeds.values())
+    words = ", ".join(f"{speed:.2f}" for speed in found.model.speeds.values())
     print(f"{text}: speeds {words}; what is done beside computing takes {found.beside:.2f} times as long")
     runs = []
     for seed in options.seeds:
         real = figures(in_lab(where, text, seed), where.target, HOLD)
-        simulation = found.applied(prepared_like(where, text, seed, options.rate))
+        simulation = prepared_like(where, text, seed, options.rate)
+        simulation = replace(simulation, model=found.model, means=found.means)
         record: Any = execute_simulation(simulation).record
         simulated = figures(record, where.target, HOLD)
         pairs = {name: (value, simulated[name]) for name, value in real.items()}
@@ -148,7 +159,7 @@ def compare(where: Bench, text: str, options: argparse.Namespace) -> list[dict[s
         words = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
         seconds = [f"{value:.1f} s" if value else "never" for value in pairs["seconds to the target"]]
         print(f"{text}, seed {seed}: {seconds[0]}, simulated {seconds[1]}; {words}", flush=True)
-        runs.append({"job": text, "seed": seed, "found": asdict(found), "figures": pairs, "ratios": ratios})
+        runs.append({"job": text, "seed": seed, "found": found.to_json(), "figures": pairs, "ratios": ratios})
     return runs
 
 

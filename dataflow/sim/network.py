@@ -1,9 +1,14 @@
 """The modelled network: nodes on one switch, each with a link up and a link down.
 
-A link serves the flows that use it in turn, 64 KiB at a time. What leaves the sender's link reaches the receiver's
-after the latency, its head while its tail is still on its way: a message alone takes the latency plus its size over the
-slower link's rate. A flow has a limited number of bytes under way between the two links, as a TCP connection has its
-window: a receiver with many senders slows its own flows down, and not others that share their senders.
+A link serves the flows that use it in turn, 64 KiB at a time, and a flow that comes waits behind those that are there.
+At the sender a turn is twice as long: a TCP connection keeps two segments in its machine's queue, and so whoever sends
+first is ahead of the others by these too. Without that, answers which a server sends one soon after the other would all
+be whole at the end only, and the workers that wait for them go on at once, and push at once, for ever.
+
+What leaves the sender's link reaches the receiver's after the latency, its head while its tail is still on its way: a
+message alone takes the latency plus its size over the slower link's rate. A flow has a limited number of bytes under
+way between the two links, as a TCP connection has its window: a receiver with many senders slows its own flows down,
+and not others that share their senders.
 
 All streams from one node to another are one flow, first in, first out, as they share one connection. What a node sends
 itself takes no time. A flow exists while there is something about it to know: most pairs of many nodes have none.
@@ -12,7 +17,6 @@ itself takes no time. A flow exists while there is something about it to know: m
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -20,7 +24,10 @@ from typing import Any, Final, NamedTuple
 from dataflow.sim.clock import Action, VirtualClock
 
 QUANTUM: Final = 64 << 10
-"""Bytes that a link serves of a flow before it turns to the next."""
+"""Bytes that a link serves at once, and the receiver's of a flow before it turns to the next."""
+
+_TURN: Final = 2 * QUANTUM
+"""Bytes that the sender's link serves of a flow before it turns to the next."""
 
 _LEAST_WINDOW: Final = 4
 _MORE: Final = object()
@@ -148,7 +155,7 @@ class SimNetwork:
         if flow.in_turn_up or not flow.may_leave():
             return
         flow.in_turn_up = True
-        flow.up.join(flow.target, flow)
+        flow.up.waiting.append(flow)
         if not flow.up.busy:
             flow.up.busy = True
             # Only once all that is sent at this instant is there can the link choose whom it serves first.
@@ -160,9 +167,9 @@ class SimNetwork:
 
     def _serve_up(self, link: _Link) -> None:
         while link.waiting:
-            flow = link.next()
+            flow = link.waiting.popleft()
             if flow.queue and not flow.cuts:
-                flow.turn_up += QUANTUM
+                flow.turn_up += _TURN
                 self._leave(flow)
                 return
             flow.in_turn_up = False
@@ -194,7 +201,7 @@ class SimNetwork:
             self._leave(flow)
             return
         else:
-            flow.up.join(flow.target, flow)
+            flow.up.waiting.append(flow)
         self._serve_up(flow.up)
 
     def _came(self, quantum: _Quantum) -> None:
@@ -202,14 +209,14 @@ class SimNetwork:
         flow.arriving.append(quantum)
         if not flow.in_turn_down:
             flow.in_turn_down = True
-            flow.down.join(flow.source, flow)
+            flow.down.waiting.append(flow)
             if not flow.down.busy:
                 self._serve_down(flow.down)
 
     def _serve_down(self, link: _Link) -> None:
         link.busy = bool(link.waiting)
         if link.busy:
-            flow = link.next()
+            flow = link.waiting.popleft()
             flow.turn_down += QUANTUM
             self._enter(flow)
 
@@ -235,7 +242,7 @@ class SimNetwork:
             self._enter(flow)
             return
         else:
-            flow.down.join(flow.source, flow)
+            flow.down.waiting.append(flow)
         self._serve_down(flow.down)
 
     def _signalled(self, arrival: tuple[int, int, Any]) -> None:
@@ -278,21 +285,14 @@ class _Quantum:
 class _Link:
     """One direction of a node's connection to the switch, and the flows that wait for their turn on it.
 
-    Turns go round by the number of the other node.
+    Turns go to who has waited longest.
     """
 
-    __slots__ = ("_flows", "_last", "_node", "busy", "byte_s", "waiting")
+    __slots__ = ("_node", "busy", "byte_s", "waiting")
 
     def __init__(self, node: int, rate: float) -> None:
         self._node, self.byte_s, self.busy = node, 1.0 / rate, False
-        self.waiting: list[int] = []
-        self._flows: dict[int, _Flow] = {}
-        self._last = -1
-
-    def join(self, peer: int, flow: _Flow) -> None:
-        """Have a flow wait for its turn; `peer` is the node at its other end."""
-        self._flows[peer] = flow
-        insort(self.waiting, peer)
+        self.waiting: deque[_Flow] = deque()
 
     def start(self) -> None:
         """Begin somewhere among those that wait.
@@ -300,13 +300,7 @@ class _Link:
         Links that become busy at once, as in an all-to-all exchange, begin with different nodes: if all began with the
         first, the others would have nothing to receive in the meantime.
         """
-        self._last = self.waiting[self._node % len(self.waiting)] - 1
-
-    def next(self) -> _Flow:
-        """The flow whose turn it is; it waits no more."""
-        place = bisect_right(self.waiting, self._last)
-        self._last = self.waiting.pop(place % len(self.waiting))
-        return self._flows.pop(self._last)
+        self.waiting.rotate(-self._node)
 
 
 class _Flow:

@@ -127,6 +127,23 @@ def test_flows_that_share_a_receiver_leave_their_senders_links_to_others() -> No
         assert arrival.at_s == pytest.approx(LATENCY_S + 200 * QUANTUM_S, abs=8 * QUANTUM_S)
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3))))
+@pytest.mark.parametrize("apart_s", [0.002, 0.005])
+def test_answers_that_a_server_sends_soon_after_each_other_do_not_end_together(
+    order: tuple[int, int, int], apart_s: float
+) -> None:
+    """As TCP has it in a lab, 100 Mbit/s: 44 to 48, 48 to 50 and 59 ms with 2 ms in between; 33, 50 and 59 with 5."""
+    nbytes, rate = 238_000, 11.95e6
+    rig = Rig([rate] * 4)
+    for number, receiver in enumerate(order):
+        rig.send(number * apart_s, 0, receiver, receiver, nbytes)
+    first, second, third = [(arrival.item, arrival.at_s) for arrival in rig.run()]
+    assert (first[0], second[0], third[0]) == order
+    assert first[1] == pytest.approx(0.042, abs=0.001)
+    assert second[1] == pytest.approx(0.051, abs=0.001)
+    assert third[1] == pytest.approx(3 * nbytes / rate + LATENCY_S, rel=EXACT)
+
+
 @pytest.mark.parametrize("small", [1000, 40_000, QUANTUM])
 def test_flow_of_small_messages_gets_the_same_share_as_one_of_large_ones(small: int) -> None:
     """Both of as many bytes, from one sender and again into one receiver: they end within a turn of each other."""
