@@ -14,7 +14,7 @@ _OPTIONS = {
     "speeds": "speed",
     "step_s": "step-time",
     "latency_s": "latency",
-    **{name: name for name in ("tasks", "cpu", "cores")},
+    **{name: name for name in ("shares", "tasks", "cpu", "cores")},
 }
 
 
@@ -24,6 +24,7 @@ class ClusterOptions(BaseModel):
     Args:
         bandwidth: of every node's link each way, such as 1gbit, or of one node's, such as 3=10mbit.
         latency: between two nodes, such as 100us.
+        shares: how what goes to several nodes at once shares a link; see `ClusterModel`.
         compute: how long tasks take; see `ClusterModel`.
         step_time: mean time of a node's gradient, such as 5ms.
         tasks: compute tasks of a node.
@@ -37,6 +38,7 @@ class ClusterOptions(BaseModel):
 
     bandwidth: tuple[str, ...] = ()
     latency: str = ""
+    shares: str = ""
     compute: str = ""
     step_time: str = ""
     tasks: PositiveInt | None = None
@@ -78,8 +80,7 @@ class ClusterOptions(BaseModel):
         if self.step_time:
             said["step_s"] = duration(self.step_time)
             said["compute"] = "constant"
-        if self.compute:
-            said["compute"] = self.compute
+        said |= {key: value for key in ("shares", "compute") if (value := getattr(self, key))}
         said |= {key: value for key in ("tasks", "cpu", "cores") if (value := getattr(self, key)) is not None}
         said["faults"] = tuple(parse_fault(text) for text in self.fault)
         try:

@@ -131,7 +131,8 @@ def in_lab(where: Bench, text: str, seed: int, **more: object) -> dict[str, Any]
 
 def prepared_like(where: Bench, text: str, seed: int, rate: str, **more: object) -> Simulation:
     """A job as it is run in the lab, ready to be simulated on hosts with links like the lab's."""
-    model = ClusterModel(rate=PAYLOAD * bytes_per_second(rate), tasks=1, cpu=where.plan.hosts[0].cores, cores=CORES)
+    payload = PAYLOAD * bytes_per_second(rate)
+    model = ClusterModel(rate=payload, shares="tcp", tasks=1, cpu=where.plan.hosts[0].cores, cores=CORES)
     settings = settings_in(where, text, seed, **more)
     return prepare_simulation(load_job(text.split(maxsplit=1)[0]), settings, len(where.plan.hosts), model)
 

@@ -24,6 +24,7 @@ from dataflow.cli.simulated import (
     CpuOption,
     FaultOption,
     LatencyOption,
+    SharesOption,
     SimFlag,
     SpeedOption,
     StepTimeOption,
@@ -72,8 +73,8 @@ def compare(
         typer.Option(
             "--sweep",
             metavar="KEY=A,B,C",
-            help="Run every job with each value of a setting, of nodes or, with --sim, of bandwidth, latency, compute, "
-            "step_time, tasks, speed, cpu, cores or fault; given often, with each combination.",
+            help="Run every job with each value of a setting, of nodes or, with --sim, of bandwidth, latency, shares, "
+            "compute, step_time, tasks, speed, cpu, cores or fault; given often, with each combination.",
         ),
     ] = None,
     target: Annotated[
@@ -88,6 +89,7 @@ def compare(
     sim: SimFlag = False,
     bandwidth: BandwidthOption = None,
     latency: LatencyOption = "",
+    shares: SharesOption = "",
     compute: ComputeOption = "",
     step_time: StepTimeOption = "",
     tasks: TasksOption = None,
@@ -103,7 +105,7 @@ def compare(
 
     The table is printed and written as Markdown and JSON; pictures need the extra [plots].
     """
-    cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, cpu, cores, fault)
+    cluster = cluster_options(bandwidth, latency, shares, compute, step_time, tasks, speed, cpu, cores, fault)
     variants, settings, files = _sorted(words)
     file = _file(files)
     if not sim and cluster is not None and (file is None or file.cluster is None):

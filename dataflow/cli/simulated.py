@@ -25,6 +25,16 @@ LatencyOption = Annotated[
     str,
     typer.Option("--latency", metavar="TIME", help="Between two nodes: 100us [default], 20ms.", rich_help_panel=_PANEL),
 ]
+SharesOption = Annotated[
+    str,
+    typer.Option(
+        "--shares",
+        metavar="KIND",
+        help="How what a node sends to several others at once shares its link: even [default], or tcp, as unevenly as "
+        "connections do whose windows differ.",
+        rich_help_panel=_PANEL,
+    ),
+]
 ComputeOption = Annotated[
     str,
     typer.Option(
@@ -93,6 +103,7 @@ FaultOption = Annotated[
 def cluster_options(
     bandwidth: list[str] | None,
     latency: str,
+    shares: str,
     compute: str,
     step_time: str,
     tasks: int | None,
@@ -105,6 +116,7 @@ def cluster_options(
     given = ClusterOptions(
         bandwidth=tuple(bandwidth or ()),
         latency=latency,
+        shares=shares,
         compute=compute,
         step_time=step_time,
         tasks=tasks,

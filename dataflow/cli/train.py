@@ -41,6 +41,7 @@ from dataflow.cli.simulated import (
     CpuOption,
     FaultOption,
     LatencyOption,
+    SharesOption,
     SimFlag,
     SpeedOption,
     StepTimeOption,
@@ -100,6 +101,7 @@ def run(
     sim: SimFlag = False,
     bandwidth: BandwidthOption = None,
     latency: LatencyOption = "",
+    shares: SharesOption = "",
     compute: ComputeOption = "",
     step_time: StepTimeOption = "",
     tasks: TasksOption = None,
@@ -117,7 +119,7 @@ def run(
 
     With --sim, all nodes live in this process and time is virtual: real gradients, modelled network and machines.
     """
-    cluster = cluster_options(bandwidth, latency, compute, step_time, tasks, speed, cpu, cores, fault)
+    cluster = cluster_options(bandwidth, latency, shares, compute, step_time, tasks, speed, cpu, cores, fault)
     if not sim and cluster is not None:
         raise ConfigError(what="options of a simulated cluster without --sim", fix="add --sim, or leave them out")
     _check_place(sim=sim, master=master, lab=lab)

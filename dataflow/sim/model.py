@@ -23,6 +23,8 @@ class ClusterModel(BaseModel):
         rate: bytes per second of every node's link, up and down alike; from 1 to 1e15.
         rates: those of nodes whose links differ.
         latency_s: seconds from one node's link to another's.
+        shares: how what goes to several nodes at once shares a link: ``even``, or ``tcp``, as unevenly as connections
+            do whose windows differ; see `dataflow.sim.network`.
         compute: how long tasks take: as measured on this machine, or only gradients take time: all alike
             (``constant``), gamma-distributed, or that on machines whose means are gamma-distributed too.
         step_s: seconds of a node's gradient on one compute task; as measured if None. Must be None if `compute` is
@@ -51,6 +53,7 @@ class ClusterModel(BaseModel):
     rate: ByteRate = 125e6
     rates: Mapping[NonNegativeInt, ByteRate] = {}
     latency_s: Moment = 100e-6
+    shares: Literal["even", "tcp"] = "even"
     compute: Compute = "measured"
     step_s: Duration | None = None
     speeds: Mapping[NonNegativeInt, Factor] = {}

@@ -10,6 +10,12 @@ message alone takes the latency plus its size over the slower link's rate. A flo
 way between the two links, as a TCP connection has its window: a receiver with many senders slows its own flows down,
 and not others that share their senders.
 
+Flows may share links unevenly, as TCP connections do that lose nothing: one with a larger window gets more, for as long
+as it has something to send. Those of four hosts that all send to each other at 100 Mbit/s had a sixth to a half of a
+link in a lab, each the same for seconds. So a flow's turns at its sender are of one, two or three quanta, drawn anew
+whenever it begins. Those who wait for each other's updates find that some are there long before others, and learn more
+from each image than if all came together.
+
 All streams from one node to another are one flow, first in, first out, as they share one connection. What a node sends
 itself takes no time. A flow exists while there is something about it to know: most pairs of many nodes have none.
 """
@@ -17,6 +23,7 @@ itself takes no time. A flow exists while there is something about it to know: m
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -26,8 +33,11 @@ from dataflow.sim.clock import Action, VirtualClock
 QUANTUM: Final = 64 << 10
 """Bytes that a link serves at once, and the receiver's of a flow before it turns to the next."""
 
-_TURN: Final = 2 * QUANTUM
-"""Bytes that the sender's link serves of a flow before it turns to the next."""
+_TURN: Final = 2
+"""Quanta of a flow that the sender's link serves before it turns to the next."""
+
+_TURNS: Final = (1, 2, 3)
+"""The same, of flows that share links unevenly."""
 
 _LEAST_WINDOW: Final = 4
 _MORE: Final = object()
@@ -42,6 +52,7 @@ class SimNetwork:
         rates: bytes per second of each node's links, up and down alike.
         latency_s: seconds from one link to the next.
         deliver: called with (source, target, item) when the last byte of an item has arrived.
+        uneven: seed of how unevenly flows share links; None: evenly.
     """
 
     def __init__(
@@ -50,8 +61,10 @@ class SimNetwork:
         rates: Sequence[float],
         latency_s: float,
         deliver: Callable[[int, int, Any], None],
+        uneven: int | None = None,
     ) -> None:
         self._clock, self._latency_s, self._deliver = clock, latency_s, deliver
+        self._uneven = None if uneven is None else random.Random(uneven)
         self._up = [_Link(node, rate) for node, rate in enumerate(rates)]
         self._down = [_Link(node, rate) for node, rate in enumerate(rates)]
         self._flows: list[dict[int, _Flow]] = [{} for _ in rates]  # by sender, by receiver
@@ -142,6 +155,8 @@ class SimNetwork:
         if flow is None:
             flow = self._spare.pop() if self._spare else _Flow()
             flow.begin(source, target, self._up[source], self._down[target], self._latency_s)
+            if self._uneven is not None:
+                flow.turn = QUANTUM * self._uneven.choice(_TURNS)
             self._flows[source][target] = flow
         return flow
 
@@ -169,7 +184,7 @@ class SimNetwork:
         while link.waiting:
             flow = link.waiting.popleft()
             if flow.queue and not flow.cuts:
-                flow.turn_up += _TURN
+                flow.turn_up += flow.turn
                 self._leave(flow)
                 return
             flow.in_turn_up = False
@@ -311,7 +326,7 @@ class _Flow:
 
     __slots__ = (
         *("source", "target", "up", "down", "window", "queue", "arriving", "signals", "under_way", "cuts"),
-        *("pieces", "in_turn_up", "in_turn_down", "turn_up", "turn_down"),
+        *("pieces", "in_turn_up", "in_turn_down", "turn", "turn_up", "turn_down"),
     )
 
     source: int
@@ -319,6 +334,7 @@ class _Flow:
     up: _Link
     down: _Link
     window: int
+    turn: int
 
     def __init__(self) -> None:
         self.queue: deque[tuple[int, Any]] = deque()
@@ -335,6 +351,7 @@ class _Flow:
     def begin(self, source: int, target: int, up: _Link, down: _Link, latency_s: float) -> None:
         """Go from one node to another, over their links."""
         self.source, self.target, self.up, self.down = source, target, up, down
+        self.turn = _TURN * QUANTUM
         self.size_window(latency_s)
 
     def size_window(self, latency_s: float) -> None:

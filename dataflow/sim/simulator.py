@@ -131,7 +131,8 @@ class Simulator:
             adjusted=adjusted_nodes(spec),
             rng=random.Random(spec.seed),
         )
-        self._network = SimNetwork(self._clock, model.rates_of(spec.nodes), model.latency_s, self._arrived)
+        uneven = spec.seed if model.shares == "tcp" else None
+        self._network = SimNetwork(self._clock, model.rates_of(spec.nodes), model.latency_s, self._arrived, uneven)
         self._times = TaskTimes(
             means,
             plan,

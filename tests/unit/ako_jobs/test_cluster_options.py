@@ -17,6 +17,7 @@ def test_model_of_every_option_has_them_in_bytes_and_seconds() -> None:
     options = ClusterOptions(
         bandwidth=("8mbit", "3=80kbit", "1gbit"),
         latency="20ms",
+        shares="tcp",
         compute="gamma",
         step_time="500us",
         tasks=2,
@@ -29,6 +30,7 @@ def test_model_of_every_option_has_them_in_bytes_and_seconds() -> None:
         rate=125e6,
         rates={3: 10_000.0},
         latency_s=0.02,
+        shares="tcp",
         compute="gamma",
         step_s=0.0005,
         tasks=2,
@@ -55,6 +57,7 @@ def test_plus_adds_to_lists_and_replaces_the_rest() -> None:
         ({"bandwidth": ("a=1gbit",)}, "not about a node (got a=1gbit); write it like 3=10mbit"),
         ({"bandwidth": ("0mbit",)}, "not a bandwidth (got 0mbit)"),
         ({"latency": "20"}, "not a time (got 20); write it like 100us, 5ms or 2s"),
+        ({"shares": "fair"}, "--shares: Input should be 'even' or 'tcp' (got fair)"),
         ({"step_time": "-1ms"}, "not a time (got -1ms)"),
         ({"speed": ("2",)}, "not about a node (got 2); write it like 3=0.5"),
         ({"speed": ("2=fast",)}, "--speed: Input should be a valid number"),

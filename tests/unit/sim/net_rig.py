@@ -34,16 +34,18 @@ class Rig:
         rates: bytes per second by node.
         latency_s: of the network.
         react: called with each arrival, to send something in turn.
+        uneven: seed of how unevenly flows share links; None: evenly.
     """
 
     rates: Sequence[float]
     latency_s: float = LATENCY_S
     react: Callable[[Arrival], None] = lambda arrival: None
+    uneven: int | None = None
     arrivals: list[Arrival] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock = VirtualClock()
-        self.network = SimNetwork(self.clock, self.rates, self.latency_s, self._deliver)
+        self.network = SimNetwork(self.clock, self.rates, self.latency_s, self._deliver, self.uneven)
 
     def _deliver(self, source: int, target: int, item: Any) -> None:
         arrival = Arrival(self.clock.now(), source, target, item)

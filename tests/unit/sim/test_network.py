@@ -144,6 +144,38 @@ def test_answers_that_a_server_sends_soon_after_each_other_do_not_end_together(
     assert third[1] == pytest.approx(3 * nbytes / rate + LATENCY_S, rel=EXACT)
 
 
+def shared(seed: int) -> list[int]:
+    """Quanta that three receivers have got of one sender after 240, all of which it has sent at once."""
+    rig = Rig([RATE] * 4, uneven=seed)
+    for receiver in (1, 2, 3):
+        for _ in range(200):
+            rig.network.send(0, receiver, receiver, QUANTUM)
+    got = [arrival.target for arrival in rig.run()]
+    return [got[:240].count(receiver) for receiver in (1, 2, 3)]
+
+
+def test_flows_that_share_links_unevenly_keep_their_shares_and_leave_nothing_of_the_link() -> None:
+    found = [shared(seed) for seed in range(40)]
+    assert found == [shared(seed) for seed in range(40)]
+    possible = {tuple(240 * turn // sum(turns) for turn in turns) for turns in itertools.product((1, 2, 3), repeat=3)}
+    near = [min(max(abs(a - b) for a, b in zip(got, each, strict=True)) for each in possible) for got in found]
+    assert max(near) <= 6
+    assert len({tuple(got) for got in found}) > 10
+    assert all(sum(got) == 240 for got in found)
+
+
+def test_flow_that_begins_again_draws_its_share_anew() -> None:
+    """After each rest the two flows have other shares, so that over many neither has more than the other."""
+    rig, ends = Rig([RATE] * 3, uneven=1), [0, 0]
+    for number in range(200):
+        for receiver in (1, 2):
+            rig.send(float(number), 0, receiver, number, 12 * QUANTUM)
+    for first in rig.run()[::2]:
+        ends[first.target - 1] += 1
+    assert sum(ends) == 200
+    assert min(ends) > 45
+
+
 @pytest.mark.parametrize("small", [1000, 40_000, QUANTUM])
 def test_flow_of_small_messages_gets_the_same_share_as_one_of_large_ones(small: int) -> None:
     """Both of as many bytes, from one sender and again into one receiver: they end within a turn of each other."""
