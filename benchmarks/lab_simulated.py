@@ -4,11 +4,11 @@
 
 The simulated cluster is the lab's as it turns out in a short run of the job, with a seed of its own, and not as it was
 ordered. A link of 100 Mbit/s carries 95% of that, the rest are headers. Hosts share this machine's cores, of which each
-has its share, in slices. A host's speed is by how many times as much processor time its gradients took as in the
-simulation: that has its task times from a run of the job on an idle machine, once for all seeds, and a lab's hosts
-share caches. One that makes no gradients is as fast as the others on average. What a node does besides computing, in
-Python, is held up more by this than kernels are: tasks of the network, engine and messages take so many times as long
-as the processor time of that run says.
+has its share, in slices. Links are shared as TCP shares them. Times of tasks are measured on the idle machine, once for
+all seeds; a host's speed is by how many times as much processor time its gradients took in the lab, where hosts share
+caches. One that makes no gradients is as fast as the others on average. What a node does besides computing, in Python,
+is held up more by this than kernels are: tasks of the network, engine and messages take so many times as long as the
+processor time of the short run says, of all hosts on average, and never less than on the idle machine.
 
 Printed are, of each run, the seconds until the target had been held, in the lab and simulated, and the ratios of these,
 of images, bytes and staleness; then the median ratios. The aim is a time to accuracy within 15% and bytes within 2%.
@@ -20,7 +20,7 @@ import argparse
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from statistics import mean, median
 from typing import Any
@@ -29,7 +29,7 @@ from lab_mnist import Bench, bench, lab_parser, settings_of
 from mnist_one_node import HOLD
 from simulated_against_real import figures
 
-from ako_jobs.jobs import load_job, prepare
+from ako_jobs.jobs import Prepared, load_job, prepare
 from ako_jobs.run import execute
 from ako_jobs.simulate import Simulation, execute_simulation, prepare_simulation
 from dataflow import ClusterModel, JobState
@@ -118,15 +118,18 @@ def slowed(simulation: Simulation, speeds: Mapping[int, float], beside: float) -
 
 def in_lab(where: Bench, text: str, seed: int, **more: object) -> dict[str, Any]:
     """The record of a job in the lab."""
-    prepared = prepare(
-        load_job(text.split(maxsplit=1)[0]), settings_in(where, text, seed, **more), len(where.plan.hosts)
-    )
+    prepared = prepared_in(where, text, seed, **more)
     result = execute(prepared, cluster=partial(lab_cluster, where.plan, where.state_dir))
     if result.interrupted or result.state is not JobState.FINISHED:
         message = f"{text}, seed {seed}: {result.state} {result.reason}"
         raise SystemExit(message)
     record: Any = result.record
     return record
+
+
+def prepared_in(where: Bench, text: str, seed: int, **more: object) -> Prepared:
+    """A job with its settings, ready for as many nodes as the lab has hosts."""
+    return prepare(load_job(text.split(maxsplit=1)[0]), settings_in(where, text, seed, **more), len(where.plan.hosts))
 
 
 def prepared_like(where: Bench, text: str, seed: int, rate: str, **more: object) -> Simulation:
@@ -151,9 +154,7 @@ def compare(where: Bench, text: str, options: argparse.Namespace) -> list[dict[s
     runs = []
     for seed in options.seeds:
         real = figures(in_lab(where, text, seed), where.target, HOLD)
-        simulation = prepared_like(where, text, seed, options.rate)
-        simulation = replace(simulation, model=found.model, means=found.means)
-        record: Any = execute_simulation(simulation).record
+        record: Any = execute_simulation(Simulation(prepared_in(where, text, seed), found.model, found.means)).record
         simulated = figures(record, where.target, HOLD)
         pairs = {name: (value, simulated[name]) for name, value in real.items()}
         ratios = {name: there / here for name, (here, there) in pairs.items() if here and there}

@@ -13,8 +13,9 @@ and not others that share their senders.
 Flows may share links unevenly, as TCP connections do that lose nothing: one with a larger window gets more, for as long
 as it has something to send. Those of four hosts that all send to each other at 100 Mbit/s had a sixth to a half of a
 link in a lab, each the same for seconds. So a flow's turns at its sender are of one, two or three quanta, drawn anew
-whenever it begins. Those who wait for each other's updates find that some are there long before others, and learn more
-from each image than if all came together.
+when it begins, unless it still owes the link a part of its last turn. Receivers' links are shared evenly. Those who
+wait for each other's updates find that some are there long before others, and learn more from each image than if all
+came together.
 
 All streams from one node to another are one flow, first in, first out, as they share one connection. What a node sends
 itself takes no time. A flow exists while there is something about it to know: most pairs of many nodes have none.
@@ -65,8 +66,8 @@ class SimNetwork:
     ) -> None:
         self._clock, self._latency_s, self._deliver = clock, latency_s, deliver
         self._uneven = None if uneven is None else random.Random(uneven)
-        self._up = [_Link(node, rate) for node, rate in enumerate(rates)]
-        self._down = [_Link(node, rate) for node, rate in enumerate(rates)]
+        self._up = [_Link(rate) for rate in rates]
+        self._down = [_Link(rate) for rate in rates]
         self._flows: list[dict[int, _Flow]] = [{} for _ in rates]  # by sender, by receiver
         self._spare: list[_Flow] = []
         self._gone: set[int] = set()
@@ -177,7 +178,14 @@ class SimNetwork:
             self._clock.at(self._clock.now(), self._start_up, flow.up, priority=1)
 
     def _start_up(self, link: _Link) -> None:
-        link.start()
+        """Begin with a flow that depends on the sender, and go on by the numbers of the receivers.
+
+        Links that become busy at once, as in an all-to-all exchange, begin with different nodes: if all began with the
+        first, the others would have nothing to receive in the meantime.
+        """
+        if len(link.waiting) > 1:
+            link.waiting = deque(sorted(link.waiting, key=_target))
+            link.waiting.rotate(-link.waiting[0].source)
         self._serve_up(link)
 
     def _serve_up(self, link: _Link) -> None:
@@ -274,6 +282,10 @@ class SimNetwork:
         self._deliver(source, target, item)
 
 
+def _target(flow: _Flow) -> int:
+    return flow.target
+
+
 class _Tagged(NamedTuple):
     """An item, and how often the two nodes had joined again when it was sent."""
 
@@ -298,24 +310,13 @@ class _Quantum:
 
 
 class _Link:
-    """One direction of a node's connection to the switch, and the flows that wait for their turn on it.
+    """One direction of a node's connection to the switch, and the flows that wait for their turn on it, in order."""
 
-    Turns go to who has waited longest.
-    """
+    __slots__ = ("busy", "byte_s", "waiting")
 
-    __slots__ = ("_node", "busy", "byte_s", "waiting")
-
-    def __init__(self, node: int, rate: float) -> None:
-        self._node, self.byte_s, self.busy = node, 1.0 / rate, False
+    def __init__(self, rate: float) -> None:
+        self.byte_s, self.busy = 1.0 / rate, False
         self.waiting: deque[_Flow] = deque()
-
-    def start(self) -> None:
-        """Begin somewhere among those that wait.
-
-        Links that become busy at once, as in an all-to-all exchange, begin with different nodes: if all began with the
-        first, the others would have nothing to receive in the meantime.
-        """
-        self.waiting.rotate(-self._node)
 
 
 class _Flow:

@@ -546,3 +546,16 @@ def test_simulator_of_a_fault_about_a_node_that_does_not_exist_is_refused() -> N
             ClusterModel(faults=(LinkFails(node=0, other=2, at_s=1),)),
             MEANS,
         )
+
+
+def test_uneven_shares_of_links_are_drawn_by_the_seed_of_the_job() -> None:
+    def lengths(seed: int, shares: str) -> list[float]:
+        settings = LARGE | {"epochs": 0.2, "seed": seed}
+        return [
+            each.running_s
+            for each in run("all_to_all", 4, settings, rate=12.5e6, shares=shares, message_s=1e-4).statistics
+        ]
+
+    assert lengths(0, "tcp") == lengths(0, "tcp")
+    assert lengths(0, "tcp") != lengths(1, "tcp")
+    assert lengths(0, "even") == lengths(1, "even")
