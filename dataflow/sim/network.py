@@ -1,21 +1,20 @@
 """The modelled network: nodes on one switch, each with a link up and a link down.
 
-A link serves the flows that use it in turn, 64 KiB at a time, and a flow that comes waits behind those that are there.
-At the sender a turn is twice as long: a TCP connection keeps two segments in its machine's queue, and so whoever sends
-first is ahead of the others by these too. Without that, answers which a server sends one soon after the other would all
-be whole at the end only, and the workers that wait for them go on at once, and push at once, for ever.
+A link serves the flows that use it in turn, 64 KiB at a time, round by the numbers of the nodes at their other ends.
 
 What leaves the sender's link reaches the receiver's after the latency, its head while its tail is still on its way: a
 message alone takes the latency plus its size over the slower link's rate. A flow has a limited number of bytes under
 way between the two links, as a TCP connection has its window: a receiver with many senders slows its own flows down,
 and not others that share their senders.
 
-Flows may share links unevenly, as TCP connections do that lose nothing: one with a larger window gets more, for as long
-as it has something to send. Those of four hosts that all send to each other at 100 Mbit/s had a sixth to a half of a
-link in a lab, each the same for seconds. So a flow's turns at its sender are of one, two or three quanta, drawn anew
-when it begins, unless it still owes the link a part of its last turn. Receivers' links are shared evenly. Those who
-wait for each other's updates find that some are there long before others, and learn more from each image than if all
-came together.
+Flows may share links unevenly, as TCP connections do that lose nothing. Then turns go to who has waited longest, and at
+the sender a flow's are of one, two or three times 64 KiB, drawn when it begins, unless it still owes the link a part of
+its last turn; receivers' links are shared evenly. A connection with a larger window gets more, for as long as it has
+something to send: those of four hosts that all send to each other at 100 Mbit/s had a sixth to a half of a link in a
+lab, each the same for seconds. And it keeps two segments in its machine's queue, by which whoever sends first is ahead.
+With even shares, answers that a server sends one soon after the other are all whole at the end only; the workers that
+wait for them go on at once, and push at once, and so on. And those who wait for each other's updates find that all come
+together, where on a cluster some are there long before others, and learn less from each image.
 
 All streams from one node to another are one flow, first in, first out, as they share one connection. What a node sends
 itself takes no time. A flow exists while there is something about it to know: most pairs of many nodes have none.
@@ -25,6 +24,7 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -32,13 +32,10 @@ from typing import Any, Final, NamedTuple
 from dataflow.sim.clock import Action, VirtualClock
 
 QUANTUM: Final = 64 << 10
-"""Bytes that a link serves at once, and the receiver's of a flow before it turns to the next."""
-
-_TURN: Final = 2
-"""Quanta of a flow that the sender's link serves before it turns to the next."""
+"""Bytes that a link serves of a flow before it turns to the next."""
 
 _TURNS: Final = (1, 2, 3)
-"""The same, of flows that share links unevenly."""
+"""How many quanta it is at the sender, of flows that share links unevenly."""
 
 _LEAST_WINDOW: Final = 4
 _MORE: Final = object()
@@ -66,8 +63,9 @@ class SimNetwork:
     ) -> None:
         self._clock, self._latency_s, self._deliver = clock, latency_s, deliver
         self._uneven = None if uneven is None else random.Random(uneven)
-        self._up = [_Link(rate) for rate in rates]
-        self._down = [_Link(rate) for rate in rates]
+        kind = _Link if uneven is None else _FirstCome
+        self._up = [kind(node, rate) for node, rate in enumerate(rates)]
+        self._down = [kind(node, rate) for node, rate in enumerate(rates)]
         self._flows: list[dict[int, _Flow]] = [{} for _ in rates]  # by sender, by receiver
         self._spare: list[_Flow] = []
         self._gone: set[int] = set()
@@ -171,26 +169,19 @@ class SimNetwork:
         if flow.in_turn_up or not flow.may_leave():
             return
         flow.in_turn_up = True
-        flow.up.waiting.append(flow)
+        flow.up.join(flow.target, flow)
         if not flow.up.busy:
             flow.up.busy = True
             # Only once all that is sent at this instant is there can the link choose whom it serves first.
             self._clock.at(self._clock.now(), self._start_up, flow.up, priority=1)
 
     def _start_up(self, link: _Link) -> None:
-        """Begin with a flow that depends on the sender, and go on by the numbers of the receivers.
-
-        Links that become busy at once, as in an all-to-all exchange, begin with different nodes: if all began with the
-        first, the others would have nothing to receive in the meantime.
-        """
-        if len(link.waiting) > 1:
-            link.waiting = deque(sorted(link.waiting, key=_target))
-            link.waiting.rotate(-link.waiting[0].source)
+        link.start()
         self._serve_up(link)
 
     def _serve_up(self, link: _Link) -> None:
         while link.waiting:
-            flow = link.waiting.popleft()
+            flow = link.next()
             if flow.queue and not flow.cuts:
                 flow.turn_up += flow.turn
                 self._leave(flow)
@@ -224,7 +215,7 @@ class SimNetwork:
             self._leave(flow)
             return
         else:
-            flow.up.waiting.append(flow)
+            flow.up.join(flow.target, flow)
         self._serve_up(flow.up)
 
     def _came(self, quantum: _Quantum) -> None:
@@ -232,14 +223,14 @@ class SimNetwork:
         flow.arriving.append(quantum)
         if not flow.in_turn_down:
             flow.in_turn_down = True
-            flow.down.waiting.append(flow)
+            flow.down.join(flow.source, flow)
             if not flow.down.busy:
                 self._serve_down(flow.down)
 
     def _serve_down(self, link: _Link) -> None:
         link.busy = bool(link.waiting)
         if link.busy:
-            flow = link.waiting.popleft()
+            flow = link.next()
             flow.turn_down += QUANTUM
             self._enter(flow)
 
@@ -265,7 +256,7 @@ class SimNetwork:
             self._enter(flow)
             return
         else:
-            flow.down.waiting.append(flow)
+            flow.down.join(flow.source, flow)
         self._serve_down(flow.down)
 
     def _signalled(self, arrival: tuple[int, int, Any]) -> None:
@@ -280,10 +271,6 @@ class SimNetwork:
                 return
             item = item.item if isinstance(item, _Tagged) else item
         self._deliver(source, target, item)
-
-
-def _target(flow: _Flow) -> int:
-    return flow.target
 
 
 class _Tagged(NamedTuple):
@@ -310,13 +297,59 @@ class _Quantum:
 
 
 class _Link:
-    """One direction of a node's connection to the switch, and the flows that wait for their turn on it, in order."""
+    """One direction of a node's connection to the switch, and the flows that wait for their turn on it.
 
-    __slots__ = ("busy", "byte_s", "waiting")
+    Turns go round by the number of the other node.
+    """
 
-    def __init__(self, rate: float) -> None:
-        self.byte_s, self.busy = 1.0 / rate, False
-        self.waiting: deque[_Flow] = deque()
+    __slots__ = ("_flows", "_last", "_node", "busy", "byte_s", "waiting")
+
+    def __init__(self, node: int, rate: float) -> None:
+        self._node, self.byte_s, self.busy = node, 1.0 / rate, False
+        self.waiting: list[int] = []
+        self._flows: dict[int, _Flow] = {}
+        self._last = -1
+
+    def join(self, peer: int, flow: _Flow) -> None:
+        """Have a flow wait for its turn; `peer` is the node at its other end."""
+        self._flows[peer] = flow
+        insort(self.waiting, peer)
+
+    def start(self) -> None:
+        """Begin somewhere among those that wait.
+
+        Links that become busy at once, as in an all-to-all exchange, begin with different nodes: if all began with the
+        first, the others would have nothing to receive in the meantime.
+        """
+        self._last = self.waiting[self._node % len(self.waiting)] - 1
+
+    def next(self) -> _Flow:
+        """The flow whose turn it is; it waits no more."""
+        place = bisect_right(self.waiting, self._last)
+        self._last = self.waiting.pop(place % len(self.waiting))
+        return self._flows.pop(self._last)
+
+
+class _FirstCome(_Link):
+    """A link whose turns go to who has waited longest."""
+
+    __slots__ = ()
+
+    def join(self, peer: int, flow: _Flow) -> None:
+        """Have a flow wait behind all that do; `peer` is the node at its other end."""
+        self._flows[peer] = flow
+        self.waiting.append(peer)
+
+    def start(self) -> None:
+        """Begin somewhere among those that wait, as any link, and go on by number."""
+        if len(self.waiting) > 1:
+            self.waiting.sort()
+            first = self._node % len(self.waiting)
+            self.waiting = self.waiting[first:] + self.waiting[:first]
+
+    def next(self) -> _Flow:
+        """The flow whose turn it is; it waits no more."""
+        return self._flows.pop(self.waiting.pop(0))
 
 
 class _Flow:
@@ -352,7 +385,7 @@ class _Flow:
     def begin(self, source: int, target: int, up: _Link, down: _Link, latency_s: float) -> None:
         """Go from one node to another, over their links."""
         self.source, self.target, self.up, self.down = source, target, up, down
-        self.turn = _TURN * QUANTUM
+        self.turn = QUANTUM
         self.size_window(latency_s)
 
     def size_window(self, latency_s: float) -> None:
