@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
@@ -20,6 +21,9 @@ from operators.dnn import Network, NetworkSpec, build_network
 from operators.messages import Predictions, Progress, Validation, Vector
 from operators.preprocess import Normalise
 from operators.sampling import split_validation
+
+_AT_ONCE_NBYTES = 1 << 20
+_FEWEST, _MOST = 16, 256
 
 
 @dataclass(frozen=True)
@@ -39,14 +43,14 @@ class Validate(Operator):
         data: the data set.
         holdout: fraction of the training images held out, as in `Source`.
         normalise: what the training batches are normalised with; None if they are not.
-        batch: images evaluated at once.
+        batch: images evaluated at once; None: as many as `at_once` says.
     """
 
     model: NetworkSpec
     data: DataRef
     holdout: float = 0.0
     normalise: Normalise | None = None
-    batch: int = 64
+    batch: int | None = Field(default=None, ge=1)
     progress = In(Progress, capacity=64)
     results = Out(Validation, reported=True)
     predictions = Out(Predictions)
@@ -59,6 +63,7 @@ class Validate(Operator):
     _test: _Part = PrivateAttr()
     _held_out: _Part | None = PrivateAttr(default=None)
     _scale: float = PrivateAttr()
+    _at_once: int = PrivateAttr()
 
     def open(self, node: NodeContext) -> None:
         """Open the data."""
@@ -67,6 +72,7 @@ class Validate(Operator):
         self._model.compile()
         self._test = _Part(data.test_images, data.test_labels)
         self._scale = data.scale
+        self._at_once = self.batch or at_once(data.test_images.shape[1:])
         if self.holdout:
             rows = split_validation(len(data.train_images), self.holdout, node.seed)[1]
             self._held_out = _Part(data.train_images[rows], data.train_labels[rows])
@@ -95,9 +101,9 @@ class Validate(Operator):
         loss, correct = 0.0, 0
         predicted = []
         workspace = self._workspace()
-        for begin in range(0, len(part.labels), self.batch):
-            labels = part.labels[begin : begin + self.batch]
-            images = pixels(part.images[begin : begin + self.batch], self._scale)
+        for begin in range(0, len(part.labels), self._at_once):
+            labels = part.labels[begin : begin + self._at_once]
+            images = pixels(part.images[begin : begin + self._at_once], self._scale)
             images = images if self.normalise is None else self.normalise.apply(images)
             more_loss, more_correct, more = self._model.evaluate(
                 weights, images, labels, workspace, statistics=statistics
@@ -112,4 +118,9 @@ class Validate(Operator):
         try:
             return self._workspaces.pop()
         except IndexError:
-            return self._model.workspace(self.batch)
+            return self._model.workspace(self._at_once)
+
+
+def at_once(shape: tuple[int, ...]) -> int:
+    """How many images of a shape are evaluated at once: few calls for small ones, little memory for large ones."""
+    return min(max(_FEWEST, _AT_ONCE_NBYTES // (4 * math.prod(shape))), _MOST)

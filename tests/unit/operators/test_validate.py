@@ -11,7 +11,7 @@ from operators.clocks import ClocksState
 from operators.messages import Progress
 from operators.preprocess import Normalise
 from operators.sampling import split_validation
-from operators.validate import Validate
+from operators.validate import Validate, at_once
 from operators.vector_state import VectorState
 
 # Pixels (9, 1), (8, 3), (2, 7), (0, 5), (6, 4) of labels 0, 0, 1, 1, 1; the model's logits are the pixels over ten.
@@ -154,3 +154,9 @@ def test_validate_weights_are_only_read():
     weights = np.frombuffer(IDENTITY.tobytes(), np.float32)  # read-only
     accuracy, _, _ = harness.operator._evaluate(harness.operator._test, weights, np.zeros(0, np.float32))
     assert accuracy == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(("shape", "images"), [((1, 28, 28), 256), ((3, 32, 32), 85), ((3, 100, 100), 16)])
+def test_validate_looks_at_fewer_of_larger_images_at_once(shape, images):
+    """A MiB of float32 pixels: more would take much memory for large images, fewer would be slow for small ones."""
+    assert at_once(shape) == images
