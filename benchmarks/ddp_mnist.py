@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from mnist_one_node import TARGET, faster_layout, parts, reached, torch_accuracy, torch_network
+from mnist_torch_job import initialise
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -41,6 +42,7 @@ class Job:
         hook: how gradients are sent: plain, fp16, or powersgd (rank 2).
         lr, batch, momentum, epochs: of the training; batch is of one rank.
         schedule: constant, or cosine over all epochs.
+        init: initial weights, uniform or glorot.
         seed: of initial weights and orders.
         data_dir: folder of the MNIST files.
         validate_every: images of all ranks between two validations.
@@ -59,6 +61,7 @@ class Job:
     momentum: float = 0.0
     schedule: str = "constant"
     epochs: float = 8.0
+    init: str = "uniform"
     seed: int = 0
     validate_every: int = 12_000
     shared: bool = True
@@ -77,7 +80,7 @@ def train(job: Job) -> dict[str, Any]:
     (images, labels), tests = (
         (torch.from_numpy(pixels), answers) for pixels, answers in parts(datasets.load("mnist", job.data_dir))
     )
-    network = torch_network()  # DDP gives all ranks those of rank 0
+    network = initialise(torch_network(), job.init)  # DDP gives all ranks those of rank 0
     layout = faster_layout(images[: job.batch], labels[: job.batch])
     images = images.contiguous(memory_format=layout)
     model = DistributedDataParallel(

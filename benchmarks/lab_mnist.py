@@ -232,7 +232,7 @@ class Bench:
         run.validations = [(seconds, images, accuracy) for seconds, images, accuracy in found["validations"]]
 
     def _rank(self, run: Run, rank: int) -> subprocess.Popen[str]:
-        kinds = {"lr": float, "batch": int, "momentum": float, "schedule": str, "epochs": float}
+        kinds = {"lr": float, "batch": int, "momentum": float, "schedule": str, "epochs": float, "init": str}
         job = {
             **{key: kinds[key](value) for key, value in run.settings.items()},
             "rank": rank,

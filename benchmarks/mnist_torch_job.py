@@ -10,11 +10,12 @@ from torch import nn
 
 from ako_jobs import ako
 from dataflow import LogicalGraph
+from dataflow.errors import ConfigError
 from operators.dnn import TorchSpec
 
 
-def paper() -> nn.Module:
-    """Convolutions of 10, 20 and 100 filters, 200 neurons, initial weights uniform in +-1/sqrt(fan_in)."""
+def paper(init: str = "uniform") -> nn.Module:
+    """Convolutions of 10, 20 and 100 filters, 200 neurons; `init` as in `initialise`."""
     network = nn.Sequential(
         *(nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
@@ -22,7 +23,23 @@ def paper() -> nn.Module:
         *(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10)),
     )
     # With the images' one channel it is the weights that decide how convolutions lay out what they compute.
-    return network.to(memory_format=torch.channels_last)
+    return initialise(network, init).to(memory_format=torch.channels_last)
+
+
+def initialise(network: nn.Module, init: str) -> nn.Module:
+    """A new network with initial weights as PyTorch draws them, uniform in +-1/sqrt(fan_in), or after Glorot.
+
+    Raises:
+        ConfigError: something else is asked for.
+    """
+    if init not in ("uniform", "glorot"):
+        raise ConfigError(what="init: must be uniform or glorot here", got=init)
+    if init == "glorot":
+        for layer in network.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+    return network
 
 
 class Config(ako.Config):
@@ -30,7 +47,7 @@ class Config(ako.Config):
 
     def network(self) -> TorchSpec:
         """The network as PyTorch has it."""
-        return TorchSpec(factory=paper, input=(1, 28, 28), classes=10)
+        return TorchSpec(factory=paper, arguments={"init": self.init}, input=(1, 28, 28), classes=10)
 
 
 def build(config: Config) -> LogicalGraph:
