@@ -41,7 +41,8 @@ class Job:
         address: of rank 0.
         hook: how gradients are sent: plain, fp16, or powersgd (rank 2).
         lr, batch, momentum, epochs: of the training; batch is of one rank.
-        schedule: constant, or cosine over all epochs.
+        schedule: constant, cosine over all epochs, or step.
+        milestones, gamma: with step, epochs at which the rate falls, such as 0.8,1.2, and its factor there.
         init: initial weights, uniform or glorot.
         seed: of initial weights and orders.
         data_dir: folder of the MNIST files.
@@ -60,6 +61,8 @@ class Job:
     batch: int = 32
     momentum: float = 0.0
     schedule: str = "constant"
+    milestones: str = ""
+    gamma: float = 0.1
     epochs: float = 8.0
     init: str = "uniform"
     seed: int = 0
@@ -91,7 +94,7 @@ def train(job: Job) -> dict[str, Any]:
     share = len(images) // job.world
     per_epoch = -(-share // job.batch)
     total = round(job.epochs * per_epoch)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total) if job.schedule == "cosine" else None
+    schedule = _schedule(job, optimizer, per_epoch, total)
     validate = _validation(job, network, tests, layout)
     validations: list[tuple[float, int, float]] = []
     dist.barrier()
@@ -113,6 +116,16 @@ def train(job: Job) -> dict[str, Any]:
             if over or reached(validations, job.target):
                 break
     return {"run_s": time.perf_counter() - begin, "steps": step + 1, "validations": validations}
+
+
+def _schedule(job: Job, optimizer: Any, per_epoch: int, total: int) -> Any:
+    """What changes the learning rate after each of `total` steps; None if it stays."""
+    if job.schedule == "cosine":
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
+    if job.schedule == "step":
+        steps = [round(float(epoch) * per_epoch) for epoch in job.milestones.split(",")]
+        return torch.optim.lr_scheduler.MultiStepLR(optimizer, steps, job.gamma)
+    return None
 
 
 def _register(model: Any, hook: str) -> None:
