@@ -10,9 +10,10 @@ included. Runs alternate, one seed after another; one that never gets there is s
 is one of this script's own, and removed.
 
 Alike for all: the MNIST network of ako.txt, the same normalisation, all 60,000 images for training, none held out, no
-warm start, initial weights that are uniform by fan-in or Glorot's, as each does better with, plain mini-batches in a new order every epoch, of which each host has its share,
-one compute thread and one share of the CPU for each host, and a validation on the 10,000 test images after each 12,000
-images that all hosts together have trained on. A cosine ends at the last epoch, wherever a run stops before.
+warm start, initial weights that are uniform by fan-in or Glorot's, as each does better with, plain mini-batches in a
+new order every epoch, of which each host has its share, one compute thread and one share of the CPU for each host, and
+a validation on the 10,000 test images after each 12,000 images that all hosts together have trained on. A cosine ends
+at the last epoch, wherever a run stops before.
 
 ako, ps, all_to_all: what `ako lab run` does. Their hosts validate in turn, each between two steps of its own, while the
 others go on. ako_torch: Ako with PyTorch's kernels (`mnist_torch_job.py`).
