@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from mnist_one_node import TARGET, faster_layout, parts, reached, torch_accuracy, torch_network
-from mnist_torch_job import initialise
+from mnist_one_node import TARGET, faster_layout, parts, reached, torch_accuracy
+from mnist_torch_job import paper
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -83,7 +83,7 @@ def train(job: Job) -> dict[str, Any]:
     (images, labels), tests = (
         (torch.from_numpy(pixels), answers) for pixels, answers in parts(datasets.load("mnist", job.data_dir))
     )
-    network = initialise(torch_network(), job.init)  # DDP gives all ranks those of rank 0
+    network = paper(job.init)  # DDP gives all ranks those of rank 0
     layout = faster_layout(images[: job.batch], labels[: job.batch])
     images = images.contiguous(memory_format=layout)
     model = DistributedDataParallel(

@@ -19,6 +19,7 @@ from ako_jobs.datasets import NAMES, load
 from dataflow import compiled
 from dataflow.cli.common import JsonFlag, StateDirOption, print_json, verbs
 from dataflow.errors import DataError
+from dataflow.runtime.control_groups import cpu_share, usable_cores
 from dataflow.runtime.process import ONE_THREAD
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
 
@@ -89,10 +90,13 @@ def _engine() -> Finding:
 
 
 def _cores() -> Finding:
-    cores, of = len(os.sched_getaffinity(0)), os.cpu_count()
+    cores, share = usable_cores(), cpu_share()
+    found = f"{cores} of {os.cpu_count()}"
+    if share is not None:
+        found += f"; control groups leave the time of {share:g} to this process"
     if cores == 1:
-        return Finding("cores", "warning", f"1 of {of}", "several nodes on this machine will take turns")
-    return Finding("cores", "ok", f"{cores} of {of}")
+        return Finding("cores", "warning", found, "several nodes on this machine will take turns")
+    return Finding("cores", "ok", found)
 
 
 def _blas_threads() -> Finding:

@@ -19,6 +19,7 @@ from dataflow.lab.processes import processes, words_of
 from dataflow.lab.state import in_use
 from dataflow.runtime.auth import read_authority, read_token
 from dataflow.runtime.client import Client, JobStatus
+from dataflow.runtime.control_groups import usable_cores
 from dataflow.runtime.local_cluster import MASTER, STATE_DIR, LocalCluster, Place
 from dataflow.runtime.state_dir import read_endpoint
 
@@ -68,7 +69,7 @@ def lab_cluster(plan: LabPlan, state_dir: Path, nodes: int) -> Iterator[LocalClu
         PlanError: the lab has fewer hosts than that.
         LabError: the lab is being made or removed.
     """
-    where = places(plan, nodes, os.cpu_count() or 1)
+    where = places(plan, nodes, usable_cores())
     with in_use(state_dir, alone=False), _inside(plan.switch), LocalCluster(nodes, places=where) as cluster:
         yield cluster
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dataflow.clock import Clock
 from dataflow.errors import LabError
+from dataflow.runtime.control_groups import CpuHierarchy, find_cpu_hierarchy, words
 
 PERIOD_US: Final = 20_000
 """Microseconds after which a host may use its share again; short, for a slow machine is slow all the time."""
@@ -19,17 +18,8 @@ _GONE_S: Final = 5.0
 _POLL_S: Final = 0.01
 
 
-@dataclass(frozen=True)
-class CpuControl:
-    """Where this machine's control groups limit the CPU.
-
-    Args:
-        root: of the hierarchy.
-        version: of control groups, 1 or 2.
-    """
-
-    root: Path
-    version: int
+class CpuControl(CpuHierarchy):
+    """Where this machine's control groups limit the CPU, and a lab's are made."""
 
     def group(self, lab: str, host: str) -> Path:
         """Folder of a host's control group."""
@@ -37,7 +27,7 @@ class CpuControl:
 
     def lends(self) -> bool:
         """Whether making a group hands the controller down from the root, which has not done so before."""
-        return self.version == 2 and "cpu" not in _words(self.root / _HANDED_DOWN)
+        return self.version == 2 and "cpu" not in words(self.root / _HANDED_DOWN)
 
     def take_back(self) -> None:
         """Hand the controller down no more, unless a group needs it by now: it has a limit, or the kernel refuses."""
@@ -91,28 +81,7 @@ def procs_file(group: Path) -> Path:
     return group / "cgroup.procs"
 
 
-def find_cpu_control(mounts: Path = Path("/proc/self/mounts")) -> CpuControl | None:
-    """Where the CPU can be limited; None if nowhere. The controller is in one hierarchy only.
-
-    Args:
-        mounts: the list of what is mounted, in the form of ``fstab``.
-    """
-    for line in mounts.read_text().splitlines():
-        _device, place, kind, options, *_ = line.split()
-        root = Path(_unescaped(place))
-        if kind == "cgroup" and "cpu" in options.split(","):
-            return CpuControl(root, 1)
-        if kind == "cgroup2" and "cpu" in _words(root / "cgroup.controllers"):
-            return CpuControl(root, 2)
-    return None
-
-
-def _unescaped(text: str) -> str:
-    """Blanks and backslashes stand in the list as their octal numbers."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
-def _words(path: Path) -> list[str]:
-    with suppress(OSError):
-        return path.read_text().split()
-    return []
+def find_cpu_control() -> CpuControl | None:
+    """Where this machine's control groups limit the CPU; None if nowhere."""
+    found = find_cpu_hierarchy()
+    return None if found is None else CpuControl(found.root, found.version)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import random
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -24,6 +23,7 @@ from dataflow.clock import Clock, SystemClock
 from dataflow.errors import AkoError, AuthError, MasterError
 from dataflow.runtime import descriptors
 from dataflow.runtime.auth import check_host, find_authority, find_token
+from dataflow.runtime.control_groups import usable_cores
 from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.job_supervisor import JobSupervisor
 from dataflow.runtime.outbox import Outbox
@@ -237,7 +237,7 @@ class _Agent:
         return address or ""
 
     def _hello(self) -> pb.Hello:
-        cores = self._config.cores or len(os.sched_getaffinity(0))
+        cores = self._config.cores or usable_cores()
         tasks = self._config.tasks or cores
         return pb.Hello(
             name=self._config.name,

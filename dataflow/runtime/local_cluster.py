@@ -18,6 +18,7 @@ from dataflow.clock import Clock, SystemClock
 from dataflow.errors import MasterError
 from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE, read_authority, read_token
 from dataflow.runtime.client import Client
+from dataflow.runtime.control_groups import usable_cores
 from dataflow.runtime.scratch import Scratch
 from dataflow.runtime.state_dir import read_endpoint
 
@@ -81,7 +82,7 @@ class LocalCluster:
         places: Mapping[str, Place] | None = None,
     ) -> None:
         self.nodes = nodes
-        self.tasks = tasks or max(1, (os.cpu_count() or 1) // nodes)
+        self.tasks = tasks or max(1, usable_cores() // nodes)
         self._given = state_dir
         self._scratch = Scratch("cluster")
         self._clock = clock or SystemClock()

@@ -8,43 +8,7 @@ import pytest
 
 from dataflow.clock import SystemClock
 from dataflow.errors import LabError
-from dataflow.lab.cores import CpuControl, find_cpu_control, procs_file
-
-
-def mounts(folder: Path, *lines: str) -> Path:
-    path = folder / "mounts"
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path
-
-
-def test_find_cpu_control_version_1_beside_a_version_2_without_cpu(tmp_path: Path) -> None:
-    (tmp_path / "cgroup.controllers").write_text("memory pids\n")
-    found = find_cpu_control(
-        mounts(
-            tmp_path,
-            "proc /proc proc rw 0 0",
-            "cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0",
-            f"cgroup2 {tmp_path} cgroup2 rw 0 0",
-            "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,nosuid,cpu,cpuacct 0 0",
-        )
-    )
-    assert found == CpuControl(Path("/sys/fs/cgroup/cpu,cpuacct"), 1)
-
-
-def test_find_cpu_control_version_2(tmp_path: Path) -> None:
-    (tmp_path / "cgroup.controllers").write_text("cpuset cpu io\n")
-    found = find_cpu_control(mounts(tmp_path, f"cgroup2 {tmp_path} cgroup2 rw,nosuid 0 0"))
-    assert found == CpuControl(tmp_path, 2)
-
-
-def test_find_cpu_control_nowhere_is_none(tmp_path: Path) -> None:
-    lines = (f"cgroup2 {tmp_path} cgroup2 rw 0 0", "cgroup /sys/fs/cgroup/cpuacct cgroup rw,cpuacct 0 0")
-    assert find_cpu_control(mounts(tmp_path, *lines)) is None
-
-
-def test_find_cpu_control_at_a_place_with_blanks_reads_their_numbers(tmp_path: Path) -> None:
-    line = r"cgroup /my\040control\011groups\134cpu cgroup rw,cpu 0 0"
-    assert find_cpu_control(mounts(tmp_path, line)) == CpuControl(Path("/my control\tgroups\\cpu"), 1)
+from dataflow.lab.cores import CpuControl, procs_file
 
 
 @pytest.mark.parametrize(
