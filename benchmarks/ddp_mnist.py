@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from mnist_one_node import TARGET, faster_layout, parts, reached, torch_accuracy
-from mnist_torch_job import paper
+from mnist_torch_job import layers
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -83,8 +83,8 @@ def train(job: Job) -> dict[str, Any]:
     (images, labels), tests = (
         (torch.from_numpy(pixels), answers) for pixels, answers in parts(datasets.load("mnist", job.data_dir))
     )
-    network = paper(job.init)  # DDP gives all ranks those of rank 0
-    layout = faster_layout(images[: job.batch], labels[: job.batch])
+    network = layers(job.init)  # DDP gives all ranks those of rank 0
+    layout = _layout_of_all(images[: job.batch], labels[: job.batch])
     images = images.contiguous(memory_format=layout)
     model = DistributedDataParallel(
         network.to(memory_format=layout), broadcast_buffers=False, gradient_as_bucket_view=True
@@ -116,6 +116,14 @@ def train(job: Job) -> dict[str, Any]:
             if over or reached(validations, job.target):
                 break
     return {"run_s": time.perf_counter() - begin, "steps": step + 1, "validations": validations}
+
+
+def _layout_of_all(images: Any, labels: Any) -> Any:
+    """The memory layout that is faster on rank 0: DDP wants the same on all ranks, and trials may differ."""
+    layouts = (torch.contiguous_format, torch.channels_last)
+    chosen = torch.tensor(layouts.index(faster_layout(images, labels)))
+    dist.broadcast(chosen, src=0)
+    return layouts[int(chosen)]
 
 
 def _schedule(job: Job, optimizer: Any, per_epoch: int, total: int) -> Any:

@@ -45,7 +45,7 @@ from dataflow.runtime.state_dir import read_endpoint
 
 try:
     import torch
-    from mnist_torch_job import paper
+    from mnist_torch_job import layers
 except ImportError:
     torch = None
 
@@ -176,7 +176,7 @@ def torch_loop(job: dict[str, Any]) -> dict[str, Any]:
     settings, every = Settings(**job["settings"]), job["validate_every"]
     data = datasets.load("mnist", job["data_dir"])
     train, test = ((torch.from_numpy(part.copy()), labels) for part, labels in parts(data))
-    network = paper()
+    network = layers()
     layout = faster_layout(train[0][: settings.batch], train[1][: settings.batch])
     network = network.to(memory_format=layout)
     images, tests = (part[0].contiguous(memory_format=layout) for part in (train, test))
@@ -223,7 +223,7 @@ def faster_layout(images: Any, labels: Any) -> Any:
     best = {}
     state = torch.get_rng_state()
     for layout in (torch.contiguous_format, torch.channels_last):
-        network, times = paper().to(memory_format=layout), []
+        network, times = layers().to(memory_format=layout), []
         inputs = images.contiguous(memory_format=layout)
         for _ in range(30):
             begin = time.perf_counter()

@@ -26,7 +26,6 @@ from dataflow.engine.node_engine import NodeEngine
 from dataflow.errors import OperatorError
 from dataflow.plan.physical import NodePlan
 from dataflow.reports import NodeStatistics
-from dataflow.runtime.control_groups import cpu_share
 from dataflow.runtime.pools import TaskPool, run_task
 from dataflow.runtime.process import Bystander, ThreadClocks, current_processor
 from dataflow.runtime.watchdog import TaskBoard
@@ -163,7 +162,7 @@ class EngineRunner:
 
     def _clear_up(self) -> None:
         """Deal with what compute threads leave; on a thread of its own."""
-        bystander = Bystander(cpu_share())
+        bystander = Bystander()
         while (processor := self._left.get()) is not None:
             bystander.avoid(processor)
             self._work_on_thread(None)

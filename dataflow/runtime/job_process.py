@@ -21,10 +21,8 @@ from dataflow.errors import AkoError
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime import descriptors
 from dataflow.runtime.bundle import Bundle, unpack
-from dataflow.runtime.control_groups import cpu_share
 from dataflow.runtime.job_relay import Driver, JobRelay, Report
 from dataflow.runtime.node_driver import NodeDriver
-from dataflow.runtime.one_processor import keep_to_one_processor
 from dataflow.runtime.process import die_with_parent
 from dataflow.runtime.watchdog import PAGE_NBYTES, TaskBoard
 from dataflow.transport.encryption import KeyPair
@@ -81,7 +79,7 @@ async def serve(control: socket.socket, board: TaskBoard, folder: Path) -> bool:
             job=deploy.job,
             incarnation=deploy.incarnation,
             network=network,
-            clock=clock,
+            clock=SystemClock(),
             report=report,
             board=board,
             watchdog_s=deploy.watchdog_s or None,
@@ -90,14 +88,10 @@ async def serve(control: socket.socket, board: TaskBoard, folder: Path) -> bool:
             resumption=Resumption.model_validate_json(deploy.resumption_json) if deploy.resumption_json else None,
         )
 
-    share, clock = cpu_share(), SystemClock()
-    keeping = asyncio.ensure_future(keep_to_one_processor(share, clock)) if share is not None and share <= 1 else None
     reader, writer = await asyncio.open_connection(sock=control)
     try:
         return await JobRelay(reader, writer, make_driver, Explain(folder)).run()
     finally:
-        if keeping is not None:
-            keeping.cancel()
         for network in networks:
             await network.close()
 

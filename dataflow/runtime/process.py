@@ -36,19 +36,15 @@ class Bystander:
 
     The kernel of a virtual machine may take a sleeping processor for a busy one. Then it wakes a thread on the
     processor of the thread that wakes it, and there the two take turns although another processor is free.
-
-    Args:
-        share: processors whose time the process may use, None: as many as there are; with one or less it keeps to one,
-            and nothing is avoided (see `dataflow.runtime.one_processor`).
     """
 
-    def __init__(self, share: float | None = None) -> None:
-        self._allowed = os.sched_getaffinity(0) if share is None or share > 1 else set()
+    def __init__(self) -> None:
+        self._allowed = os.sched_getaffinity(0)
         self._avoided = -1
 
     def avoid(self, processor: int) -> None:
         """Run anywhere but on `processor`, unless the process may use no other, or may not choose."""
-        if self._allowed and processor != self._avoided:
+        if processor != self._avoided:
             self._avoided = processor
             with suppress(OSError):
                 os.sched_setaffinity(0, self._allowed - {processor} or self._allowed)

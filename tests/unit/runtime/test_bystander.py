@@ -28,18 +28,6 @@ def test_bystander_avoid_allows_all_processors_but_the_last_one_named() -> None:
     assert os.sched_getaffinity(0) == allowed  # of other threads
 
 
-def test_bystander_of_a_process_with_one_processors_time_avoids_nothing() -> None:
-    allowed = os.sched_getaffinity(0)
-    seen: list[set[int]] = []
-
-    def work() -> None:
-        Bystander(0.4).avoid(min(allowed))
-        seen.append(os.sched_getaffinity(0))
-
-    on_thread(work)
-    assert seen == [allowed]
-
-
 def test_current_processor_of_a_thread_that_may_use_one_is_that_one() -> None:
     seen: list[int] = []
     chosen = max(os.sched_getaffinity(0))
