@@ -25,6 +25,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from ako_jobs import datasets
+from operators.schedule import Constant, Cosine, Schedule, Step
 
 _PORT = 29500
 _GIVE_UP = timedelta(seconds=60)
@@ -42,6 +43,7 @@ class Job:
         hook: how gradients are sent: plain, fp16, or powersgd (rank 2).
         lr, batch, momentum, epochs: of the training; batch is of one rank.
         schedule: constant, cosine over all epochs, or step.
+        warmup: epochs over which the rate rises from a share of one rank to all of it.
         milestones, gamma: with step, epochs at which the rate falls, such as 0.8,1.2, and its factor there.
         init: initial weights, uniform or glorot.
         seed: of initial weights and orders.
@@ -61,6 +63,7 @@ class Job:
     batch: int = 32
     momentum: float = 0.0
     schedule: str = "constant"
+    warmup: float = 0.0
     milestones: str = ""
     gamma: float = 0.1
     epochs: float = 8.0
@@ -94,7 +97,7 @@ def train(job: Job) -> dict[str, Any]:
     share = len(images) // job.world
     per_epoch = -(-share // job.batch)
     total = round(job.epochs * per_epoch)
-    schedule = _schedule(job, optimizer, per_epoch, total)
+    schedule = _schedule(job, per_epoch, total)
     validate = _validation(job, network, tests, layout)
     validations: list[tuple[float, int, float]] = []
     dist.barrier()
@@ -104,11 +107,11 @@ def train(job: Job) -> dict[str, Any]:
         if position == 0:
             mine = torch.randperm(len(images))[job.rank :: job.world][:share]
         rows = mine[position * job.batch : (position + 1) * job.batch]
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.at(step + 1, job.world)
         optimizer.zero_grad(set_to_none=False)
         torch.nn.functional.cross_entropy(model(images[rows]), labels[rows]).backward()
         optimizer.step()
-        if schedule is not None:
-            schedule.step()
         before, seen = seen, seen + len(rows) * job.world
         if seen // job.validate_every > before // job.validate_every or step == total - 1:
             accuracy, over = validate(time.perf_counter() - begin > job.limit)
@@ -126,14 +129,15 @@ def _layout_of_all(images: Any, labels: Any) -> Any:
     return layouts[int(chosen)]
 
 
-def _schedule(job: Job, optimizer: Any, per_epoch: int, total: int) -> Any:
-    """What changes the learning rate after each of `total` steps; None if it stays."""
+def _schedule(job: Job, per_epoch: int, total: int) -> Schedule:
+    """The learning rate of each of `total` steps, as Ako's workers have it of their gradients."""
+    steps = [round(float(epoch) * per_epoch * job.world) for epoch in job.milestones.split(",") if epoch]
+    decay: Constant | Cosine | Step = Constant()
     if job.schedule == "cosine":
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
-    if job.schedule == "step":
-        steps = [round(float(epoch) * per_epoch) for epoch in job.milestones.split(",")]
-        return torch.optim.lr_scheduler.MultiStepLR(optimizer, steps, job.gamma)
-    return None
+        decay = Cosine(steps=total * job.world)
+    elif job.schedule == "step":
+        decay = Step(milestones=tuple(steps), gamma=job.gamma)
+    return Schedule(lr=job.lr, warmup_steps=round(job.warmup * per_epoch * job.world), decay=decay)
 
 
 def _register(model: Any, hook: str) -> None:

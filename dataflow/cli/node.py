@@ -79,7 +79,12 @@ def node(
     ] = None,
     tasks: Annotated[
         int | None,
-        typer.Option("--tasks", min=1, metavar="N", help="Compute tasks of a job on it; one per core if left out."),
+        typer.Option(
+            "--tasks",
+            min=1,
+            metavar="N",
+            help="Compute tasks of a job on it; one per core that it may use if left out.",
+        ),
     ] = None,
     state_dir: StateDirOption = None,
     insecure: InsecureFlag = False,

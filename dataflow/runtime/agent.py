@@ -64,7 +64,7 @@ class AgentConfig:
         state_dir: the master's state directory, where it is on this machine.
         host: address at which the other nodes reach this one.
         cores: cores it may use; all of the machine if None.
-        tasks: compute tasks a job gets on it; one per core if None.
+        tasks: compute tasks a job gets on it; one per core that it may use if None.
         insecure: allow a host that others can reach, without encryption.
         end_jobs_after_s: seconds without a master after which its jobs are ended; they never are if None.
     """
