@@ -93,7 +93,7 @@ def _cores() -> Finding:
     cores, share = usable_cores(), cpu_share()
     found = f"{cores} of {os.cpu_count()}"
     if share is not None:
-        found += f"; control groups leave the time of {share:g} to this process"
+        found += f"; control groups leave this process {share:g} processors' time"
     if cores == 1:
         return Finding("cores", "warning", found, "several nodes on this machine will take turns")
     return Finding("cores", "ok", found)
