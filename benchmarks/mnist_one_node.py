@@ -45,9 +45,10 @@ from dataflow.runtime.state_dir import read_endpoint
 
 try:
     import torch
-    from mnist_torch_job import layers
 except ImportError:
     torch = None
+else:
+    from mnist_torch_job import layers
 
 SYSTEMS = {"ako, 2 tasks": 2, "torch, 1 thread": 1, "torch, 2 threads": 2}
 TARGET, HOLD = 0.985, 2
