@@ -13,6 +13,7 @@ from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.state import StateElement
 from operators.advance import Advance
+from operators.average import Average
 from operators.checkpointing import Checkpoints
 from operators.compute import Compute
 from operators.course import Course
@@ -187,6 +188,7 @@ def add_worker(
         .with_state("replica", replica, role="worker")
         .with_state("statistics", Statistics(model=setting.model, warm_start=setting.warm_start), role="worker")
         .with_state("velocity", Velocity(n_weights=setting.layout.n_weights, optimizer=optimizer), role="worker")
+        .with_state("average", Average(), role="worker")
         .with_state("clocks", clocks, role="worker")
         .with_state("newest", Newest(), role="worker")
         .with_state("samples", Samples(), role="worker")
@@ -214,6 +216,7 @@ def add_worker(
                 emits=emits,
                 slack=slack,
                 per_epoch=setting.per_epoch if shared else None,
+                averages_over=config.average * setting.per_epoch,
                 checkpoints=setting.checkpoints,
                 max_poison=config.max_poison,
             ),

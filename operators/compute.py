@@ -15,6 +15,7 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import Checkpoint, Emissions, Gather, Sample, random_generator
 from dataflow.ports import In, Out
 from dataflow.state import Writes
+from operators.average import AverageState
 from operators.checkpointing import Checkpoints
 from operators.clocks import ClocksState
 from operators.dnn import Network, NetworkSpec, build_network
@@ -81,6 +82,7 @@ class Compute(Gather):
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
         per_epoch: mini-batches of an epoch, of all nodes together, where these are made by whoever is first: learning
             rate and progress go by how many the clocks say have come. None: by the number of the node's own gradient.
+        averages_over: gradients, of all nodes together, over which the weights are averaged; 0: they are not.
         checkpoints: when the node's state is kept; never if None.
         max_poison: poisoned gradients that are borne; with one more the job fails.
     """
@@ -93,6 +95,7 @@ class Compute(Gather):
     emits: Literal["gradient", "update"] = "update"
     slack: int | None = None
     per_epoch: int | None = Field(default=None, ge=1)
+    averages_over: float = Field(default=0.0, ge=0)
     checkpoints: Checkpoints | None = None
     max_poison: int = Field(default=MAX_POISON, ge=0)
     batches = In(Batch, capacity=2)
@@ -101,6 +104,7 @@ class Compute(Gather):
     replica = Writes()
     statistics = Writes()
     velocity = Writes()
+    average = Writes()
     clocks = Writes()
 
     _model: Network = PrivateAttr()
@@ -112,6 +116,7 @@ class Compute(Gather):
         self._model.compile()
         self.optimizer.compile()
         VectorState.compile()
+        AverageState.compile()
         compile_check()
 
     def ready(self, clocks: ClocksState) -> bool:
@@ -159,6 +164,7 @@ class Compute(Gather):
         replica: VectorState,
         statistics: VectorState,
         velocity: VectorState,
+        average: AverageState,
         clocks: ClocksState,
         node: NodeContext,
     ) -> Emissions:
@@ -196,6 +202,8 @@ class Compute(Gather):
             replica.descend(total, rate, scale=self.emits == "update")
         elif self.emits == "update":
             total *= np.float32(rate)
+        if self.averages_over:
+            average.follow(replica.current, max(1.0, self.averages_over / node.size))
         if self.measures:
             yield Sample("staleness", float(parts[0].lag))
         yield from stale.samples()

@@ -12,7 +12,7 @@ from operators.messages import Progress, Vector
 
 
 class KeepModel(Operator):
-    """Keeps the node's model at the final progress that it is told of.
+    """Keeps the node's model, or its average where there is one, at the final progress that it is told of.
 
     Args:
         model: the network; its specification is part of the file.
@@ -22,12 +22,14 @@ class KeepModel(Operator):
     model: NetworkSpec
     progress = In(Progress, capacity=64)
     replica = Reads()
+    average = Reads()
     statistics = Reads()
 
-    def process(self, progress: Progress, replica: Vector, statistics: Vector) -> Emissions:
+    def process(self, progress: Progress, replica: Vector, average: Vector | None, statistics: Vector) -> Emissions:
         """The final model."""
         if progress.final:
-            yield Artifact("model.safetensors", model_file(self.model, replica, statistics))
+            weights = replica if average is None else average
+            yield Artifact("model.safetensors", model_file(self.model, weights, statistics))
 
 
 def model_file(spec: NetworkSpec, weights: Vector, statistics: Vector) -> bytes:

@@ -33,10 +33,12 @@ class _Part:
 
 
 class Validate(Operator):
-    """Measures the node's replica at each progress it is told, on the test images and on those held out of training.
+    """Measures the node's model at each progress it is told, on the test images and on those held out of training.
 
     The statistics are that node's too. A result is labelled with the gradients that are in its weights, which may be
     more than the progress tells of: snapshots are taken between two steps, and the next may have been made by then.
+
+    Where weights are averaged, it is their average that is measured, with the statistics as they are.
 
     Args:
         model: the network.
@@ -55,6 +57,7 @@ class Validate(Operator):
     results = Out(Validation, reported=True)
     predictions = Out(Predictions)
     replica = Reads()
+    average = Reads()
     statistics = Reads()
     clocks = Reads()
 
@@ -77,10 +80,13 @@ class Validate(Operator):
             rows = split_validation(len(data.train_images), self.holdout, node.seed)[1]
             self._held_out = _Part(data.train_images[rows], data.train_labels[rows])
 
-    def process(self, progress: Progress, replica: Vector, statistics: Vector, clocks: ClocksState) -> Emissions:
+    def process(
+        self, progress: Progress, replica: Vector, average: Vector | None, statistics: Vector, clocks: ClocksState
+    ) -> Emissions:
         """The result of a validation, and what was predicted."""
-        accuracy, loss, predicted = self._evaluate(self._test, replica, statistics)
-        held_out = self._evaluate(self._held_out, replica, statistics)[:2] if self._held_out else (None, None)
+        weights = replica if average is None else average
+        accuracy, loss, predicted = self._evaluate(self._test, weights, statistics)
+        held_out = self._evaluate(self._held_out, weights, statistics)[:2] if self._held_out else (None, None)
         images = clocks.images
         yield self.results(
             Validation(

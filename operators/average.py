@@ -1,0 +1,87 @@
+"""The average of a worker's weights over its last gradients, which is what validations see and what is kept.
+
+At a rate that is not small, weights wander about a minimum; their mean lies nearer to it than they do (Polyak &
+Juditsky 1992). So validations hold a target sooner, and longer, and the rate need not fall to nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, cast
+
+import numba
+import numpy as np
+
+from dataflow.node_context import NodeContext
+from dataflow.state import StateElement, StateKind
+from operators.dnn.arrays import read_only
+from operators.messages import Vector
+from operators.vector_state import VectorState
+
+_Approach = Callable[[Vector, Vector, np.float32], None]
+
+
+class AverageState(VectorState):
+    """An average over time, of which later values count more: the weight of one falls by 1/e over `window` others.
+
+    Until so many have come it is their plain mean. Takes no memory before the first.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(np.empty(0, np.float32))
+        self._count = 0
+
+    def follow(self, values: Vector, window: float) -> None:
+        """Take in the next values.
+
+        Args:
+            values: (elements,) float32, only read.
+            window: how many values the average goes over.
+        """
+        self._count += 1
+        if self._count == 1:
+            self.values = values.copy()
+            return
+        share = max(1.0 / self._count, 1.0 / window)
+        _approach(self.values, read_only(values), np.float32(share))
+
+    @classmethod
+    def compile(cls) -> None:
+        """Compile what `follow` needs, or load it from disk, so that no step waits for it."""
+        state = cls()
+        for _ in range(2):
+            state.follow(np.zeros(1, np.float32), 1.0)
+
+    def snapshot(self) -> Vector | None:  # type: ignore[override]
+        """The average as it is now, read-only; None if nothing was averaged."""
+        return super().snapshot() if self._count else None
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """``values``, and ``count`` of those that are in it."""
+        return {**super().tensors(), "count": np.array([self._count], np.int64)}
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """What `tensors` gives, copied only when somebody writes."""
+        return {**self.tensors(), "values": super().snapshot()}
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Take over the average."""
+        self.values, self._count = tensors["values"].astype(np.float32), int(tensors["count"][0])
+
+
+def _approached(average: Vector, values: Vector, share: np.float32) -> None:
+    for i in range(average.size):
+        average[i] += share * (values[i] - average[i])
+
+
+_approach = cast("_Approach", numba.njit(nogil=True, error_model="numpy", cache=True)(_approached))
+
+
+class Average(StateElement):
+    """The average of a worker's replica; each node's own."""
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+
+    def create(self, _node: NodeContext) -> AverageState:
+        """Nothing averaged yet."""
+        return AverageState()
