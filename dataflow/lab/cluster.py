@@ -33,7 +33,7 @@ def places(plan: LabPlan, nodes: int, cores: int) -> dict[str, Place]:
     Args:
         plan: the lab, which is up.
         nodes: how many nodes.
-        cores: of this machine; nodes whose host has no share of its own get as many tasks as `LocalCluster` gives.
+        cores: of this machine; nodes whose host has no share of its own get as many as `LocalCluster` gives.
 
     Raises:
         PlanError: the lab has fewer hosts than that.
@@ -42,8 +42,8 @@ def places(plan: LabPlan, nodes: int, cores: int) -> dict[str, Place]:
     found = {"master": _place(plan, plan.switch, None)}
     for number in range(nodes):
         share = plan.hosts[number].cores
-        tasks = None if share is None else max(1, round(min(share, cores)))
-        found[f"node-{number}"] = _place(plan, plan.host(number), tasks)
+        own = None if share is None else max(1, round(min(share, cores)))
+        found[f"node-{number}"] = _place(plan, plan.host(number), own)
     return found
 
 
@@ -101,9 +101,9 @@ def _jobs(state_dir: Path) -> list[JobStatus]:
     return []
 
 
-def _place(plan: LabPlan, station: Station, tasks: int | None) -> Place:
+def _place(plan: LabPlan, station: Station, cores: int | None) -> Place:
     # The addresses exist in the lab only: nobody outside of this machine can reach them.
-    return Place(station.address, enter(plan, station, ()), tasks, insecure=True)
+    return Place(station.address, enter(plan, station, ()), cores, insecure=True)
 
 
 @contextmanager

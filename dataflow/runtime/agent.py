@@ -134,6 +134,7 @@ async def attach(config: AgentConfig, clock: Clock | None = None, announce: Anno
 class _Agent:
     def __init__(self, config: AgentConfig, clock: Clock, announce: Announce) -> None:
         self._config, self._clock, self._announce = config, clock, announce
+        self._cores = config.cores or usable_cores()
         self._outbox, self._spawner = Outbox(), Spawner()
         self._jobs: dict[str, JobSupervisor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -237,12 +238,11 @@ class _Agent:
         return address or ""
 
     def _hello(self) -> pb.Hello:
-        cores = self._config.cores or usable_cores()
-        tasks = self._config.tasks or cores
+        tasks = self._config.tasks or self._cores
         return pb.Hello(
             name=self._config.name,
             host=self._config.host,
-            cores=cores,
+            cores=self._cores,
             tasks=tasks,
             version=VERSION,
             life=self._outbox.life,
@@ -295,7 +295,7 @@ class _Agent:
             return
         deploy.host, deploy.job = self._config.host, job
         say = partial(self._say, deploy.operation_id)
-        supervisor = self._jobs[job] = JobSupervisor(job, deploy, say, self._clock, self._spawner)
+        supervisor = self._jobs[job] = JobSupervisor(job, deploy, say, self._clock, self._spawner, cores=self._cores)
         task = asyncio.create_task(self._supervise(supervisor))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -338,6 +338,7 @@ def main() -> int:
     parser.add_argument("--state-dir", type=Path, default=default_state_dir())
     parser.add_argument("--host", default=AgentConfig.host)
     parser.add_argument("--tasks", type=int, default=None)
+    parser.add_argument("--cores", type=int, default=None)
     parser.add_argument("--insecure", action="store_true")
     parser.add_argument("--end-jobs-after", type=float, default=None, metavar="SECONDS")
     parser.add_argument("--die-with", type=int, default=0, metavar="PID", help="end when this parent process ends")
@@ -350,6 +351,7 @@ def main() -> int:
         state_dir=options.state_dir,
         host=options.host,
         tasks=options.tasks,
+        cores=options.cores,
         insecure=options.insecure,
         end_jobs_after_s=options.end_jobs_after,
     )

@@ -7,7 +7,8 @@ An event is brought by the event loop or by a thread that has run a task. While 
 their events and go. So a thread that has finished a task starts the next one without a detour over the loop, and the
 loop never waits for a thread. Two rules keep work where it belongs: tasks that earlier ones of their chain and role
 have shown to be short are run at once by whoever is at the engine, since to hand them to a thread and back costs more
-than they do; and a thread leaves the engine to a thread of its own as soon as a task waits for it.
+than they do; and a thread leaves the engine to a thread of its own as soon as a task waits for it, if the node has a
+processor more than compute tasks: without, the two would only take turns.
 """
 
 from __future__ import annotations
@@ -61,12 +62,13 @@ class EngineRunner:
         clock: for measurements.
         carry_out: told of every command but `RunTask`, `Offer` and `GoOn`, on the event loop, in order.
         board: told of every event and every beat, and of what every thread does.
+        cores: processors that the node has for itself.
         on_paused: told, on the event loop, the number of a pause, from 1: nothing is taken in until `resume`, as there
             was no beat for `PAUSED_S` seconds.
 
     Attributes:
         task_s: seconds of finished tasks by where they ran and the chain they belong to; places are the two pools,
-            ``engine``, the engine's own thread, and ``loop``.
+            ``engine``, the engine's own thread, which there is if there is a core for it, and ``loop``.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class EngineRunner:
         clock: Clock,
         carry_out: Callable[[Command], None],
         board: TaskBoard,
+        cores: int = 1,
         on_paused: Callable[[int], None] = lambda _number: None,
     ) -> None:
         self._engine, self._name, self._clock = engine, node.name, clock
@@ -92,9 +95,11 @@ class EngineRunner:
         self._taken = self._halted = False
         self._commands: deque[Command] = deque()
         self._left: SimpleQueue[int | None] = SimpleQueue()
-        thread = threading.Thread(target=self._clear_up, name="engine", daemon=True)
-        thread.start()
-        self._engine_clock = ThreadClocks([thread])
+        has_room = cores > node.compute_tasks
+        self._helpers = [threading.Thread(target=self._clear_up, name="engine", daemon=True)] if has_room else []
+        for thread in self._helpers:
+            thread.start()
+        self._engine_clock = ThreadClocks(self._helpers)
         self.task_s: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._typical_s: defaultdict[tuple[str, str], float] = defaultdict(lambda: _UNKNOWN_S)
 
@@ -155,7 +160,7 @@ class EngineRunner:
         self._board.bump()
         if not self._leave(event):
             return
-        if event.followed:
+        if event.followed and self._helpers:
             self._left.put(current_processor())
         else:
             self._work_on_thread(pool)
@@ -177,7 +182,7 @@ class EngineRunner:
             if item is None:
                 break
             self._take_in(item, place)
-            if pool is not None and self._waiting and pool.waiting:
+            if pool is not None and self._helpers and self._waiting and pool.waiting:
                 self._left.put(current_processor())  # unlike a call of the loop, this keeps the interpreter
                 return
         if self._commands:

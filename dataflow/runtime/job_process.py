@@ -59,7 +59,7 @@ class Explain:
         return text.replace(f"{self._folder}/", "")
 
 
-async def serve(control: socket.socket, board: TaskBoard, folder: Path) -> bool:
+async def serve(control: socket.socket, board: TaskBoard, folder: Path, cores: int) -> bool:
     """Serve one control connection; returns whether all went well."""
     networks: list[GrpcNetwork] = []
 
@@ -82,6 +82,7 @@ async def serve(control: socket.socket, board: TaskBoard, folder: Path) -> bool:
             clock=SystemClock(),
             report=report,
             board=board,
+            cores=cores,
             watchdog_s=deploy.watchdog_s or None,
             bundle_digest=deploy.bundle_digest,
             record=deploy.record,
@@ -105,6 +106,7 @@ def main() -> int:
         "--board-fd", type=int, required=True, help="memory file on which the agent reads what this process does"
     )
     parser.add_argument("--folder", type=Path, required=True, help="empty private folder for the bundle")
+    parser.add_argument("--cores", type=int, default=1, help="processors that the node has for itself")
     options = parser.parse_args()
     die_with_parent(options.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -113,7 +115,7 @@ def main() -> int:
     descriptors.raise_limit()
     board = TaskBoard(mmap.mmap(options.board_fd, PAGE_NBYTES))
     control = socket.socket(fileno=options.control_fd)
-    went_well = asyncio.run(serve(control, board, options.folder))
+    went_well = asyncio.run(serve(control, board, options.folder, options.cores))
     return 0 if went_well else 1
 
 

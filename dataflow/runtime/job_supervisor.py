@@ -70,6 +70,7 @@ class JobSupervisor:
         say: sends a message to the master; waits while too many are queued.
         clock: the clock.
         spawner: starts the process.
+        cores: processors that its node has for itself.
     """
 
     def __init__(
@@ -79,9 +80,12 @@ class JobSupervisor:
         say: Callable[[pb.AgentMessage], Awaitable[None]],
         clock: Clock,
         spawner: Spawner,
+        *,
+        cores: int = 1,
     ) -> None:
         self.job, self._start_number = job, deploy.start
         self._say, self._clock, self._spawner, self._deploy = say, clock, spawner, deploy
+        self._cores = cores
         self._unsent: list[pb.LogLine] = []
         self._dropped = 0
         self._commands: asyncio.Queue[pb.ProcessCommand | None] = asyncio.Queue()
@@ -150,7 +154,7 @@ class JobSupervisor:
             output, printed = os.pipe()
             lines = held.enter_context(os.fdopen(output, "rb", 0))
             with os.fdopen(printed, "wb", 0):
-                arguments = ["--parent", str(os.getpid()), "--folder", folder]
+                arguments = ["--parent", str(os.getpid()), "--folder", folder, "--cores", str(self._cores)]
                 descriptors_ = (theirs.fileno(), memory, printed)
                 process = self._process = await self._spawner.spawn(self._deploy, arguments, descriptors_)
         held.callback(self._spawner.reap)

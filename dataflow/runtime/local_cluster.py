@@ -42,13 +42,13 @@ class Place:
     Args:
         host: address that it listens on.
         enter: words before its command that bring it there and keep its process id; none: it runs beside its parent.
-        tasks: compute tasks, if it is a node's agent; None: as many as those of the others.
+        cores: that it may use, if it is a node's agent; None: as many as the others.
         insecure: let it listen although others can reach the address.
     """
 
     host: str = "127.0.0.1"
     enter: tuple[str, ...] = ()
-    tasks: int | None = None
+    cores: int | None = None
     insecure: bool = False
 
 
@@ -57,7 +57,7 @@ class LocalCluster:
 
     Args:
         nodes: number of agents.
-        tasks: compute tasks of each node; ``max(1, cores // nodes)`` if left out.
+        tasks: compute tasks of each node; one for each core that it has: ``max(1, cores // nodes)``, if left out.
         state_dir: where the master's state and every process's log are kept; if left out, a temporary directory that
             is removed afterwards unless the ``with`` block raised an `Exception`; if this process is killed, by the
             next one that makes a cluster.
@@ -82,7 +82,7 @@ class LocalCluster:
         places: Mapping[str, Place] | None = None,
     ) -> None:
         self.nodes = nodes
-        self.tasks = tasks or max(1, usable_cores() // nodes)
+        self._cores, self._tasks = max(1, usable_cores() // max(1, nodes)), tasks
         self._given = state_dir
         self._scratch = Scratch("cluster")
         self._clock = clock or SystemClock()
@@ -128,8 +128,9 @@ class LocalCluster:
         self._spawn("master", MASTER, "--port", "0")
         for index in range(self.nodes):
             name = f"node-{index}"
-            tasks = self._place(name).tasks or self.tasks
-            self._spawn(name, "dataflow.runtime.agent", "--name", name, "--tasks", str(tasks))
+            words = ["--name", name, "--cores", str(self._place(name).cores or self._cores)]
+            words += ["--tasks", str(self._tasks)] if self._tasks else []
+            self._spawn(name, "dataflow.runtime.agent", *words)
         deadline = self._clock.now() + START_S
         self.client = Client(
             self._until_listening(deadline),

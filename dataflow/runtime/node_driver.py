@@ -70,6 +70,7 @@ class NodeDriver:
         clock: for measurements.
         report: told of reports, artifacts, snapshots and trouble, on the event loop.
         board: told whenever anything happens, and what every thread does.
+        cores: processors that the node has for itself.
         watchdog_s: seconds that any task may run; None: as long as it likes.
         bundle_digest: of the code that travels with the job; empty if none does.
         record: note the events that the engine is given; see `dataflow.engine.recording`.
@@ -87,6 +88,7 @@ class NodeDriver:
         clock: Clock,
         report: Callable[[OperatorReport | Artifact | Snapshot | Trouble], None],
         board: TaskBoard,
+        cores: int = 1,
         watchdog_s: float | None = None,
         bundle_digest: str = "",
         record: bool = False,
@@ -95,7 +97,7 @@ class NodeDriver:
         self._plan, self._node, self._job, self._incarnation = plan, node, job, incarnation
         self._bundle_digest, self._record, self._resumption = bundle_digest, record, resumption
         self._network, self._clock, self._report, self._board = network, clock, report, board
-        self._watchdog_s = watchdog_s
+        self._cores, self._watchdog_s = cores, watchdog_s
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._links: Links | None = None
@@ -134,6 +136,7 @@ class NodeDriver:
             clock=self._clock,
             carry_out=self._carry_out,
             board=self._board,
+            cores=self._cores,
             on_paused=lambda number: self._report(Paused(number)),
         )
         self._beating = asyncio.ensure_future(self._beat(runner))

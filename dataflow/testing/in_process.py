@@ -18,6 +18,7 @@ from dataflow.errors import WireError
 from dataflow.operators_api import Artifact
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.reports import NodeStatistics, OperatorReport
+from dataflow.runtime.control_groups import usable_cores
 from dataflow.runtime.node_driver import NodeDriver
 from dataflow.runtime.trouble import LinkBroken, Paused, Trouble
 from dataflow.runtime.watchdog import TaskBoard
@@ -91,6 +92,7 @@ async def _run(plan: PhysicalPlan, make_network: Callable[[int], Network], *, re
             clock=SystemClock(),
             report=lambda report, index=node.index: hear(index, report),  # type: ignore[misc]
             board=TaskBoard.unread(),
+            cores=max(1, usable_cores() // len(plan.nodes)),
             record=record,
         )
         for node in plan.nodes

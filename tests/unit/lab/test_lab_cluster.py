@@ -30,10 +30,10 @@ def test_places_put_node_i_on_host_i_and_the_master_at_the_switch() -> None:
     assert found["node-1"].enter == enter_command(PLAN.host(1), (), group)
 
 
-@pytest.mark.parametrize(("cores", "tasks"), [(8, [None, 1, 3]), (2, [None, 1, 2])])
-def test_places_give_a_host_as_many_tasks_as_it_has_cores(cores: int, tasks: list[int | None]) -> None:
+@pytest.mark.parametrize(("cores", "own"), [(8, [None, 1, 3]), (2, [None, 1, 2])])
+def test_places_give_a_node_as_many_cores_as_its_host_has(cores: int, own: list[int | None]) -> None:
     found = places(PLAN, 3, cores=cores)
-    assert [found[f"node-{number}"].tasks for number in range(3)] == tasks
+    assert [found[f"node-{number}"].cores for number in range(3)] == own
 
 
 def test_places_of_more_nodes_than_hosts_are_refused() -> None:

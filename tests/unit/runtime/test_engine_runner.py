@@ -111,8 +111,12 @@ class Told(SystemClock):
         return self.now_s
 
 
-def runner_of(engine: Scripted, clock: SystemClock, carry_out: Callable[[Command], None]) -> EngineRunner:
-    return EngineRunner(cast("NodeEngine", engine), NODE, clock=clock, carry_out=carry_out, board=TaskBoard.unread())
+def runner_of(
+    engine: Scripted, clock: SystemClock, carry_out: Callable[[Command], None], cores: int = 2
+) -> EngineRunner:
+    return EngineRunner(
+        cast("NodeEngine", engine), NODE, clock=clock, carry_out=carry_out, board=TaskBoard.unread(), cores=cores
+    )
 
 
 async def threads_of(durations_s: Iterable[float]) -> list[str]:
@@ -140,7 +144,9 @@ async def threads_of(durations_s: Iterable[float]) -> list[str]:
     return threads
 
 
-async def run(engine: Scripted, clock: SystemClock, meanwhile: Callable[[EngineRunner], None]) -> list[Command]:
+async def run(
+    engine: Scripted, clock: SystemClock, meanwhile: Callable[[EngineRunner], None], cores: int = 2
+) -> list[Command]:
     """Feed `Started` and wait for `Ended` or `Failed`; the commands carried out, all of them on the loop."""
     done = asyncio.Event()
     commands: list[Command] = []
@@ -151,7 +157,7 @@ async def run(engine: Scripted, clock: SystemClock, meanwhile: Callable[[EngineR
         if isinstance(command, Ended | Failed):
             done.set()
 
-    runner = runner_of(engine, clock, carry_out)
+    runner = runner_of(engine, clock, carry_out, cores)
     runner.feed(Started())
     meanwhile(runner)
     await asyncio.wait_for(done.wait(), 30)
@@ -208,7 +214,10 @@ def test_an_event_of_the_loop_waits_until_the_thread_at_the_engine_is_through() 
     assert engine.threads == ["MainThread", "compute-0", "compute-0"]
 
 
-def test_a_thread_for_which_a_task_waits_leaves_the_engine_to_another_thread() -> None:
+@pytest.mark.parametrize(("cores", "where"), [(2, "engine"), (1, "compute-0")])
+def test_a_thread_for_which_a_task_waits_leaves_the_engine_to_another_thread_if_there_is_a_core_for_that(
+    cores: int, where: str
+) -> None:
     """A short task and a long one follow from one event: the thread takes the long one, another the short one."""
     ran: dict[str, str] = {}
 
@@ -227,8 +236,8 @@ def test_a_thread_for_which_a_task_waits_leaves_the_engine_to_another_thread() -
         return [Ended()] if engine.finished() == LEARNT + 2 else []
 
     engine = Scripted(answer)
-    assert asyncio.run(run(engine, Still(), lambda _runner: None)) == [Ended()]
-    assert ran == {"short": "engine", "long": "compute-0"}
+    assert asyncio.run(run(engine, Still(), lambda _runner: None, cores)) == [Ended()]
+    assert ran == {"short": where, "long": "compute-0"}
 
 
 def test_short_tasks_that_follow_from_one_another_leave_the_loop_time_for_other_things() -> None:
