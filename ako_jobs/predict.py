@@ -20,9 +20,9 @@ from dataflow.graph.logical import LogicalGraph
 from dataflow.operators_api import qualified_name
 from operators.data import DataRef, open_data, pixels
 from operators.dnn import NetworkSpec, TorchSpec, build_network
+from operators.examine import Examine
 from operators.messages import Vector
 from operators.preprocess import Normalise
-from operators.validate import Validate
 
 MODEL_FILE = "model.safetensors"
 """Name of the weights in a run's folder."""
@@ -50,12 +50,12 @@ class ModelInput(BaseModel):
 
     @classmethod
     def of(cls, graph: LogicalGraph) -> Self | None:
-        """That of the graph's validate operator; None if there is none."""
+        """That of the graph's operator that examines models; None if there is none."""
         for operator in graph.operators:
-            if operator.kind == qualified_name(Validate):
-                validate = Validate.model_validate_json(operator.params)
-                scale = open_data(validate.data).scale
-                return cls(data=validate.data, scale=scale, normalise=validate.normalise)
+            if operator.kind == qualified_name(Examine):
+                examine = Examine.model_validate_json(operator.params)
+                scale = open_data(examine.data).scale
+                return cls(data=examine.data, scale=scale, normalise=examine.normalise)
         return None
 
 

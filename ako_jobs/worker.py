@@ -21,6 +21,7 @@ from operators.data import DataRef, open_data
 from operators.divergence import SAMPLED_WEIGHTS, Divergence, SampleReplica, Samples
 from operators.dnn import NetworkSpec, PhantomSpec, WeightRange, build_network
 from operators.due import Due, Newest
+from operators.examine import Examine
 from operators.joining import Listen, Talk
 from operators.keep_model import KeepModel
 from operators.layout import Layout, Sharding
@@ -30,7 +31,7 @@ from operators.preprocess import Normalise
 from operators.roll import Roll
 from operators.schedule import Constant, Cosine, Schedule, Step
 from operators.source import Source, steps_per_epoch
-from operators.validate import Validate
+from operators.validate import Examinations, Validate
 from operators.vector_state import Replica, Statistics, Velocity
 from operators.warm_start import WarmStart
 
@@ -180,9 +181,7 @@ def add_worker(
         replica: the model on a worker; one that nobody else knows of if None.
     """
     config, data, optimizer = setting.config, setting.data, optimizer or setting.optimizer
-    validate = Validate(model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise)
     replica = replica or Replica(model=setting.model, warm_start=setting.warm_start)
-    told, looks = ("advance", Advance()) if config.phantom else ("validate", validate)
     graph = (
         graph.with_tensor_scale(setting.tensor_scale)
         .with_state("replica", replica, role="worker")
@@ -223,18 +222,32 @@ def add_worker(
             role="worker",
         )
         .with_operator("due", Due(every=config.validate_every or "epoch"), role="worker")
-        .with_operator(told, looks, role="worker")
         .with_operator("sample", SampleReplica(weights=setting.sampled_weights), role="worker")
         .with_operator("divergence", Divergence(), role="worker")
         .with_operator("keep_model", KeepModel(model=setting.model), role="worker")
         .connect("source", "compute")
         .connect("compute.progress", "due")
-        .connect("due.in_turn", told)
         .connect("due.in_turn", "keep_model")
         .connect("due.due", "sample")
         .connect("sample", "divergence", route=Route.ALL_TO_ONE, loopback=True)
     )
-    return graph.insert_after("source", setting.normalise) if setting.normalise else graph
+    graph = graph.insert_after("source", setting.normalise) if setting.normalise else graph
+    return _add_validations(graph, setting)
+
+
+def _add_validations(graph: LogicalGraph, setting: Setting) -> LogicalGraph:
+    """`graph` with what looks at the workers' models; for a phantom, with what says how far it is."""
+    config, data = setting.config, setting.data
+    if config.phantom:
+        return graph.with_operator("advance", Advance(), role="worker").connect("due.in_turn", "advance")
+    examine = Examine(model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise)
+    return (
+        graph.with_state("examinations", Examinations(), role="worker")
+        .with_operator("examine", examine, role="worker")
+        .with_operator("validate", Validate(data=data), role="worker")
+        .connect("due.shared", "examine")
+        .connect("examine", "validate", route=Route.ALL_TO_ONE, loopback=True)
+    )
 
 
 def finish_after(graph: LogicalGraph, operator: str) -> LogicalGraph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -12,7 +12,7 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
 from dataflow.state import Reads, State, StateElement, StateKind, Writes
-from operators.messages import Progress
+from operators.messages import Progress, Share
 from operators.roll import Present
 
 
@@ -52,8 +52,9 @@ class Due(Operator):
     """Lets the progress through at which something is due, and the last one again, as final, when all has ended.
 
     What is `due` is let through on every node, and on one node `in_turn`: on the next one each time, and the final one
-    on the first. So work that one replica is enough for is divided among the nodes, and none holds the others back.
-    Nodes that have died, or not caught up yet, have no turn, nor have those without images in a warm-up.
+    on the first. So work that one replica is enough for is divided among the nodes. `shared` is work of which every
+    node does a part, but for the final, which the first does alone.
+    Nodes that have died, or not caught up yet, have no turn and no share, nor have those without images in a warm-up.
 
     Args:
         every: images that the whole role sees in between, or ``epoch``, or ``end`` for the final one only.
@@ -64,6 +65,7 @@ class Due(Operator):
     progress = In(Progress, capacity=64)
     due = Out(Progress)
     in_turn = Out(Progress)
+    shared = Out(Share)
     newest = Writes()
     roll = Reads()
 
@@ -76,6 +78,8 @@ class Due(Operator):
             present = roll.of(node.members[node.role])[: progress.readers or None]
             if present and present[(turn - 1) % len(present)] == node.index:
                 yield self.in_turn(progress)
+            if node.index in present:
+                yield self.shared(_share(turn, present, progress))
 
     def on_end(self, newest: NewestState, roll: Present, node: NodeContext) -> Emissions:
         """The final message."""
@@ -83,11 +87,16 @@ class Due(Operator):
         yield self.due(final)
         if is_first(roll, node):
             yield self.in_turn(final)
+            yield self.shared(_share(self._turn(final), (node.index,), final))
 
     def _turn(self, progress: Progress) -> int:
         if self.every == "end":
             return 0
         return int(progress.epoch) if self.every == "epoch" else progress.images // self.every
+
+
+def _share(turn: int, nodes: Sequence[int], progress: Progress) -> Share:
+    return Share(turn, np.array(nodes, np.int64), progress.step, progress.epoch, progress.loss, progress.final)
 
 
 def is_first(roll: Present, node: NodeContext) -> bool:

@@ -150,8 +150,58 @@ class Progress(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Share(Message):
+    """A node's share of a validation is due.
+
+    Args:
+        turn: number of the validation, alike on all nodes that share it.
+        nodes: (nodes,) int64, those nodes, in order.
+        step, epoch, loss, final: of the `Progress` at which it is.
+    """
+
+    turn: int
+    nodes: npt.NDArray[np.int64]
+    step: int
+    epoch: float
+    loss: float
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Examined(Message):
+    """What has come of a node's share of a validation.
+
+    Args:
+        origin: number of the node.
+        turn, nodes, final: see `Share`.
+        step, images, epoch: how far the node's weights were; see `Validation`.
+        training_loss: see `Validation`.
+        loss: sum over the node's test images.
+        predicted: (test images of the node,) unsigned integers: the classes that the model says.
+        correct: how many of them are right.
+        held_out: images that were held out of training, and that the node looked at.
+        held_out_correct, held_out_loss: of these, how many are right, and the sum of their loss.
+    """
+
+    origin: int
+    turn: int
+    nodes: npt.NDArray[np.int64]
+    final: bool
+    step: int
+    images: int
+    epoch: float
+    training_loss: float
+    loss: float
+    predicted: npt.NDArray[np.unsignedinteger]
+    correct: int
+    held_out: int
+    held_out_correct: int
+    held_out_loss: float
+
+
+@dataclass(frozen=True, slots=True)
 class Validation(Message):
-    """Result of a validation.
+    """Result of a validation; where several nodes have shared it, their mean.
 
     Args:
         step: gradients the validating node had computed when the weights were what they are.

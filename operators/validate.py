@@ -1,132 +1,161 @@
-"""Validate: accuracy and loss of a node's replica."""
+"""Validate: accuracy and loss of the nodes' models, from what each has made of its share of the images."""
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, PrivateAttr
+from pydantic import PrivateAttr
 
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
-from dataflow.state import Reads
-from operators.clocks import ClocksState
-from operators.data import DataRef, open_data, pixels
-from operators.dnn import Network, NetworkSpec, build_network
-from operators.messages import Predictions, Progress, Validation, Vector
-from operators.preprocess import Normalise
-from operators.sampling import split_validation
-
-_AT_ONCE_NBYTES = 1 << 20
-_FEWEST, _MOST = 16, 256
+from dataflow.state import State, StateElement, StateKind, Writes
+from operators.data import DataRef, open_data
+from operators.messages import Examined, Predictions, Validation
 
 
-@dataclass(frozen=True)
-class _Part:
-    images: npt.NDArray[np.uint8]
-    labels: npt.NDArray[np.int64]
+@dataclass
+class ExaminationsState(State):
+    """Shares of validations that wait for others.
+
+    Args:
+        turns: those of validations that are not reported yet, by turn, then by node.
+        newest: by node, the turn of its last share.
+        left: nodes of which no shares come any more.
+        final: that of the final validation, which is reported last.
+        reported: turn of the last validation that was reported.
+    """
+
+    turns: dict[int, dict[int, Examined]] = field(default_factory=dict)
+    newest: dict[int, int] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
+    final: Examined | None = None
+    reported: int = 0
+
+    def take(self, share: Examined) -> None:
+        """Take in a share; one that is too late counts no more."""
+        if share.final:
+            self.final = share
+        elif share.turn > self.reported:
+            self.turns.setdefault(share.turn, {})[share.origin] = share
+            self.newest[share.origin] = share.turn
+
+    def next(self, *, end: bool = False) -> Sequence[Examined]:
+        """The shares of the next validation that is to be reported, by node; empty if there is none yet.
+
+        A validation waits for all who share it, but not for those that have left, and not for one that is behind by a
+        whole validation: when all others have come to the next one, it is left out.
+
+        Args:
+            end: no more shares come.
+        """
+        turn = min(self.turns, default=None)
+        if turn is not None:
+            found = self.turns[turn]
+            if not (end or self._is_whole(turn, found)):
+                return ()
+            del self.turns[turn]
+            self.reported = turn
+            return [found[origin] for origin in sorted(found)]
+        final, self.final = self.final, None
+        return [final] if final else []
+
+    def _is_whole(self, turn: int, found: Mapping[int, Examined]) -> bool:
+        awaited = {int(node) for share in found.values() for node in share.nodes} - found.keys() - self.left
+        return all(self.newest.get(node, 0) > turn for node in awaited) or all(
+            self.newest[node] > turn or node in self.left for node in found
+        )
+
+    def snapshot(self) -> None:
+        """Nothing: shares under way are not part of a checkpoint."""
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """None; see `snapshot`."""
+        return {}
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Start without shares."""
+        self.turns.clear()
+        self.newest.clear()
+        self.final, self.reported = None, 0
+
+
+class Examinations(StateElement):
+    """Shares of validations, on the node that adds them up."""
+
+    kind: ClassVar[StateKind] = StateKind.LOCAL
+
+    def create(self, _node: NodeContext) -> ExaminationsState:
+        """No shares yet."""
+        return ExaminationsState()
 
 
 class Validate(Operator):
-    """Measures the node's model at each progress it is told, on the test images and on those held out of training.
+    """Adds up what the nodes that share a validation have made of their parts, and reports it, one after the other.
 
-    The statistics are that node's too. A result is labelled with the gradients that are in its weights, which may be
-    more than the progress tells of: snapshots are taken between two steps, and the next may have been made by then.
-
-    Where weights are averaged, it is their average that is measured, with the statistics as they are.
+    So it is the mean of their models, each on images of its own, that a result tells of; the final one is that of the
+    model which is kept. If a node has died or lags behind, the result is that of the images which the others have.
 
     Args:
-        model: the network.
         data: the data set.
-        holdout: fraction of the training images held out, as in `Source`.
-        normalise: what the training batches are normalised with; None if they are not.
-        batch: images evaluated at once; None: as many as `at_once` says.
     """
 
-    model: NetworkSpec
+    pool = "network"
+    receives = True
     data: DataRef
-    holdout: float = 0.0
-    normalise: Normalise | None = None
-    batch: int | None = Field(default=None, ge=1)
-    progress = In(Progress, capacity=64)
+    examined = In(Examined, capacity=64)
     results = Out(Validation, reported=True)
     predictions = Out(Predictions)
-    replica = Reads()
-    average = Reads()
-    statistics = Reads()
-    clocks = Reads()
+    waiting = Writes("examinations")
 
-    _model: Network = PrivateAttr()
-    _workspaces: deque[Any] = PrivateAttr(default_factory=deque)
-    _test: _Part = PrivateAttr()
-    _held_out: _Part | None = PrivateAttr(default=None)
-    _scale: float = PrivateAttr()
-    _at_once: int = PrivateAttr()
+    _labels: npt.NDArray[np.int64] = PrivateAttr()
 
-    def open(self, node: NodeContext) -> None:
+    def open(self, _node: NodeContext) -> None:
         """Open the data."""
-        data = open_data(self.data)
-        self._model = build_network(self.model)
-        self._model.compile()
-        self._test = _Part(data.test_images, data.test_labels)
-        self._scale = data.scale
-        self._at_once = self.batch or at_once(data.test_images.shape[1:])
-        if self.holdout:
-            rows = split_validation(len(data.train_images), self.holdout, node.seed)[1]
-            self._held_out = _Part(data.train_images[rows], data.train_labels[rows])
+        self._labels = open_data(self.data).test_labels
 
-    def process(
-        self, progress: Progress, replica: Vector, average: Vector | None, statistics: Vector, clocks: ClocksState
-    ) -> Emissions:
-        """The result of a validation, and what was predicted."""
-        weights = replica if average is None else average
-        accuracy, loss, predicted = self._evaluate(self._test, weights, statistics)
-        held_out = self._evaluate(self._held_out, weights, statistics)[:2] if self._held_out else (None, None)
-        images = clocks.images
-        yield self.results(
-            Validation(
-                step=clocks.made,
-                images=images,
-                epoch=progress.epoch * clocks.made / max(1, progress.step),
-                accuracy=accuracy,
-                loss=loss,
-                validation_accuracy=held_out[0],
-                validation_loss=held_out[1],
-                training_loss=progress.loss,
-                final=progress.final,
+    def process(self, share: Examined, waiting: ExaminationsState) -> Emissions:
+        """Take in a share; report the validations that are whole by it."""
+        waiting.take(share)
+        yield from self._report(waiting)
+
+    def on_left(self, origin: int, waiting: ExaminationsState) -> Emissions:
+        """Report what only a node that sends nothing any more was missing from."""
+        waiting.left.add(origin)
+        yield from self._report(waiting)
+
+    def on_joined(self, origin: int, waiting: ExaminationsState) -> Emissions:
+        """Wait for a node that has come back, too."""
+        waiting.left.discard(origin)
+        waiting.newest.pop(origin, None)
+        yield from ()
+
+    def on_end(self, waiting: ExaminationsState) -> Emissions:
+        """Report what is left."""
+        yield from self._report(waiting, end=True)
+
+    def _report(self, waiting: ExaminationsState, *, end: bool = False) -> Emissions:
+        while shares := waiting.next(end=end):
+            labels = [self._labels[np.searchsorted(each.nodes, each.origin) :: len(each.nodes)] for each in shares]
+            tested, held_out = sum(map(len, labels)), sum(each.held_out for each in shares)
+            images = round(fmean(each.images for each in shares))
+            yield self.results(
+                Validation(
+                    step=round(fmean(each.step for each in shares)),
+                    images=images,
+                    epoch=fmean(each.epoch for each in shares),
+                    accuracy=sum(each.correct for each in shares) / tested,
+                    loss=sum(each.loss for each in shares) / tested,
+                    validation_accuracy=sum(each.held_out_correct for each in shares) / held_out if held_out else None,
+                    validation_loss=sum(each.held_out_loss for each in shares) / held_out if held_out else None,
+                    training_loss=fmean(each.training_loss for each in shares),
+                    final=shares[0].final,
+                )
             )
-        )
-        yield self.predictions(Predictions(images, self._test.labels, predicted))
-
-    def _evaluate(self, part: _Part, weights: Vector, statistics: Vector) -> tuple[float, float, npt.NDArray[np.int64]]:
-        loss, correct = 0.0, 0
-        predicted = []
-        workspace = self._workspace()
-        for begin in range(0, len(part.labels), self._at_once):
-            labels = part.labels[begin : begin + self._at_once]
-            images = pixels(part.images[begin : begin + self._at_once], self._scale)
-            images = images if self.normalise is None else self.normalise.apply(images)
-            more_loss, more_correct, more = self._model.evaluate(
-                weights, images, labels, workspace, statistics=statistics
-            )
-            loss, correct = loss + more_loss, correct + more_correct
-            predicted.append(more)
-        self._workspaces.append(workspace)
-        return correct / len(part.labels), loss / len(part.labels), np.concatenate(predicted)
-
-    def _workspace(self) -> Any:
-        """One that nobody uses: validations of a node overlap if it has several compute tasks."""
-        try:
-            return self._workspaces.pop()
-        except IndexError:
-            return self._model.workspace(self._at_once)
-
-
-def at_once(shape: tuple[int, ...]) -> int:
-    """How many images of a shape are evaluated at once: few calls for small ones, little memory for large ones."""
-    return min(max(_FEWEST, _AT_ONCE_NBYTES // (4 * math.prod(shape))), _MOST)
+            predicted = np.concatenate([each.predicted for each in shares]).astype(np.int64)
+            yield self.predictions(Predictions(images, np.concatenate(labels), predicted))
