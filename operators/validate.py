@@ -18,6 +18,9 @@ from dataflow.state import State, StateElement, StateKind, Writes
 from operators.data import DataRef, open_data
 from operators.messages import Examined, Predictions, Validation
 
+PATIENCE = 2
+"""Validations that others may be ahead of a node before they are reported without it."""
+
 
 @dataclass
 class ExaminationsState(State):
@@ -48,8 +51,8 @@ class ExaminationsState(State):
     def next(self, *, end: bool = False) -> Sequence[Examined]:
         """The shares of the next validation that is to be reported, by node; empty if there is none yet.
 
-        A validation waits for all who share it, but not for those that have left, and not for one that is behind by a
-        whole validation: when all others have come to the next one, it is left out.
+        A validation waits for all who share it, but not for those that have left, and for stragglers only until half of
+        the others or more have come `PATIENCE` validations further.
 
         Args:
             end: no more shares come.
@@ -66,10 +69,11 @@ class ExaminationsState(State):
         return [final] if final else []
 
     def _is_whole(self, turn: int, found: Mapping[int, Examined]) -> bool:
-        awaited = {int(node) for share in found.values() for node in share.nodes} - found.keys() - self.left
-        return all(self.newest.get(node, 0) > turn for node in awaited) or all(
-            self.newest[node] > turn or node in self.left for node in found
-        )
+        sharing = {int(node) for share in found.values() for node in share.nodes} - self.left
+        if all(node in found or self.newest.get(node, 0) > turn for node in sharing):
+            return True
+        further = sum(self.newest.get(node, 0) >= turn + PATIENCE for node in sharing)
+        return 2 * further >= len(sharing)
 
     def snapshot(self) -> None:
         """Nothing: shares under way are not part of a checkpoint."""

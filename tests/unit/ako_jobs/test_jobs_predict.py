@@ -17,7 +17,7 @@ from operators.keep_model import model_file
 
 def keep_model(folder: Path, normalise: str = "true") -> tuple[ModelSpec, np.ndarray, ModelInput]:
     prepared = prepare(load_job("ako"), {"model": "mlp", "normalise": normalise, "warm_start": "0"}, nodes=1)
-    spec = ModelSpec.model_validate_json(json.dumps(json.loads(prepared.graph.operator("validate").params)["model"]))
+    spec = ModelSpec.model_validate_json(json.dumps(json.loads(prepared.graph.operator("examine").params)["model"]))
     weights = Model(spec).initial(np.random.default_rng(1))
     model_input = ModelInput.of(prepared.graph)
     assert model_input is not None

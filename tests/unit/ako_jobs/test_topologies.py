@@ -23,13 +23,18 @@ WORKER_EDGES = {
     "source.batches -> normalise.batches",
     "normalise.normalised -> compute.batches",
     "compute.progress -> due.progress",
-    "due.in_turn -> validate.progress",
+    "due.shared -> examine.shares",
+    "examine.examined -> validate.examined",
     "due.due -> sample.progress",
     "sample.samples -> divergence.samples",
     "due.in_turn -> keep_model.progress",
 }
-WORKER_CROSSING = {"sample.samples -> divergence.samples": ("all-to-one", True)}
-WORKER_STATE = {"replica", "statistics", "velocity", "clocks", "newest", "samples", "roll", "course"}
+WORKER_CROSSING = {
+    "sample.samples -> divergence.samples": ("all-to-one", True),
+    "examine.examined -> validate.examined": ("all-to-one", True),
+}
+WORKER_STATE = {"replica", "statistics", "velocity", "average", "clocks", "newest", "samples", "roll", "course"}
+WORKER_STATE |= {"examinations"}
 JOINING_EDGES = {
     "talk.words -> listen.words",
     "talk.presence -> receive.words",
@@ -483,23 +488,21 @@ def test_sparse_warm_up_of_several_stages_is_for_who_reads():
 
 
 def test_run_with_a_warm_up_is_validated_by_who_has_images():
+    """The loss of a worker that has none is not a number."""
     settings = {"warm_up_epochs": "0.5,0.4", "warm_up_nodes": 1, "validate_every": 64}
     run = driver(sparse, 2, **settings).execute()
-    of = {(node, report.fields["epoch"] <= 0.9) for node, report in run.reports if report.port == "validate.results"}
-    assert (0, True) in of
-    assert (1, True) not in of
-    assert not any(
-        math.isnan(report.fields["training_loss"]) for _, report in run.reports if report.port == "validate.results"
-    )
+    results = [report.fields for _, report in run.reports if report.port == "validate.results"]
+    assert sum(fields["epoch"] <= 0.9 for fields in results) > 2
+    assert not any(math.isnan(fields["training_loss"]) for fields in results)
 
 
 @pytest.mark.parametrize("epochs", [0.41, 0.44, 0.48])
 def test_run_with_a_warm_up_that_ends_within_a_mini_batch_is_validated_by_who_has_images(epochs):
     settings = {"warm_up_epochs": epochs, "warm_up_nodes": 1, "batch": 16, "validate_every": 16}
     run = driver(sparse, 2, **settings).execute()
-    results = [(node, report.fields) for node, report in run.reports if report.port == "validate.results"]
-    assert all(fields["training_loss"] is not None for _, fields in results)
-    assert {node for node, _ in results} == {0, 1}
+    losses = [report.fields["training_loss"] for _, report in run.reports if report.port == "validate.results"]
+    assert len(losses) > STEPS
+    assert not any(map(math.isnan, losses))
 
 
 @pytest.mark.parametrize("codec", ["threshold:tau=0.05", "topk", "int8", "threshold:density=0.01:per_layer=true"])

@@ -10,6 +10,7 @@ from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Sample
 from dataflow.testing.operator_harness import Harness
+from operators.average import Average
 from operators.clocks import ClocksState, everything
 from operators.compute import Compute
 from operators.dnn import Dense, Model, ModelSpec
@@ -56,6 +57,7 @@ def make(origins=(), weights=IDENTITY, node=NODE, **fields):
         "replica": VectorState(weights.copy()),
         "statistics": VectorState(np.zeros(0, np.float32)),
         "velocity": VectorState(fields.get("optimizer", Sgd()).velocity(len(weights))),
+        "average": Average(),
         "clocks": ClocksState(2, everything(origins, 2, without=None)),
     }
     return Harness(Compute(**{"model": TWO, "schedule": Schedule(lr=0.3)} | fields), node=node, states=states)
@@ -417,3 +419,19 @@ def test_compute_deeper_model_equals_plain_sgd_bit_for_bit():
         start -= RATE * out
     assert np.array_equal(weights(compute), start)
     assert [message.number for message in compute.emitted("gradients")] == [1, 2, 3, 4, 5]
+
+
+def test_compute_averages_the_weights_over_its_share_of_so_many_gradients():
+    """Six gradients of three nodes are two of each: the mean of the first two, then half of what is new."""
+    compute, seen = make(averages_over=6, local=True), []
+    for step in range(3):
+        compute.send(shards(1, step=step)[0])
+        seen.append(weights(compute).copy())
+    expected = ((seen[0] + seen[1]) / 2 + seen[2]) / 2
+    assert np.allclose(compute.states["average"].snapshot(), expected, atol=1e-6)
+
+
+def test_compute_without_a_window_averages_nothing():
+    compute = make()
+    compute.send(shards(1)[0])
+    assert compute.states["average"].snapshot() is None

@@ -162,3 +162,28 @@ def test_due_turn_and_final_of_nodes_that_have_died_or_not_caught_up_pass_to_the
         turns += [index for index, node in nodes.items() if any(e.port == "in_turn" for e in node.send(progress))]
     assert turns == [5, 7, 5]
     assert [any(effect.port == "in_turn" for effect in node.end()) for node in nodes.values()] == [True, False]
+
+
+def test_due_shared_is_let_through_by_all_who_are_there_and_the_final_by_the_first_alone():
+    members = {"worker": (4, 5, 6, 7)}
+    nodes = {index: due(node=NodeContext(index=index, members=members), every=1) for index in (5, 7)}
+    for harness in nodes.values():
+        roll = harness.states["roll"]
+        roll.leave(4)
+        roll.leave(6)
+        roll.join(6)
+    for harness in nodes.values():
+        harness.send(Progress(3, 2, 0.25, 0.5))
+        harness.end()
+    first, second = (harness.emitted("shared") for harness in nodes.values())
+    assert [(share.turn, share.nodes.tolist(), share.final) for share in first] == [(2, [5, 7], False), (2, [5], True)]
+    assert [(share.turn, share.nodes.tolist(), share.final) for share in second] == [(2, [5, 7], False)]
+    assert (second[0].step, second[0].epoch, second[0].loss) == (3, 0.25, 0.5)
+
+
+def test_due_shared_is_not_for_one_that_has_no_images_in_a_warm_up():
+    harness = due(every=1, node=NodeContext(index=1, members={"worker": (0, 1)}))
+    harness.send(Progress(1, 1, 0.0, 0.0, readers=1))
+    assert harness.emitted("shared") == []
+    harness.send(Progress(2, 2, 0.0, 0.0))
+    assert [share.nodes.tolist() for share in harness.emitted("shared")] == [[0, 1]]

@@ -6,6 +6,7 @@ import safetensors.numpy
 from tiny_data import IDENTITY, TWO
 
 from dataflow.testing.operator_harness import Harness
+from operators.average import Average
 from operators.dnn import ModelSpec
 from operators.keep_model import KeepModel, model_file
 from operators.messages import Progress
@@ -15,7 +16,7 @@ NONE = np.zeros(0, np.float32)
 
 
 def keep_model():
-    states = {"replica": VectorState(IDENTITY.copy()), "statistics": VectorState(NONE)}
+    states = {"replica": VectorState(IDENTITY.copy()), "average": Average(), "statistics": VectorState(NONE)}
     return Harness(KeepModel(model=TWO), states=states)
 
 
@@ -34,6 +35,13 @@ def test_keep_model_final_progress_keeps_the_named_weights_and_the_network():
     assert tensors["dense1.weight"].tolist() == [[1, 0], [0, 1]]
     assert tensors["dense1.bias"].tolist() == [0, 0]
     assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.float32)}
+
+
+def test_keep_model_keeps_the_average_of_the_weights_where_there_is_one():
+    harness = keep_model()
+    harness.states["average"].follow(IDENTITY + 1, 1.0)
+    (artifact,) = harness.send(FINAL)
+    assert safetensors.numpy.load(artifact.data)["dense1.bias"].tolist() == [1, 1]
 
 
 def test_model_file_header_holds_the_specification(tmp_path):

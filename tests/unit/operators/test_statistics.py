@@ -8,13 +8,14 @@ from tiny_data import IDENTITY, TWO, data
 from dataflow.errors import ConfigError
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
+from operators.average import Average
 from operators.clocks import ClocksState
 from operators.compute import Compute
 from operators.dnn import TorchSpec, build_network
+from operators.examine import Examine
 from operators.keep_model import model_file
-from operators.messages import Batch, Progress
+from operators.messages import Batch, Share
 from operators.schedule import Schedule
-from operators.validate import Validate
 from operators.vector_state import Replica, Statistics, VectorState
 from operators.warm_start import WarmStart
 
@@ -40,6 +41,7 @@ def compute():
         "replica": VectorState(START[0].copy()),
         "statistics": VectorState(START[1].copy()),
         "velocity": VectorState(np.zeros(0, np.float32)),
+        "average": Average(),
         "clocks": ClocksState(2, {}),
     }
     return Harness(Compute(model=OWN, schedule=Schedule(lr=0.3), emits="gradient"), states=states)
@@ -90,6 +92,7 @@ def test_compute_of_a_torch_network_emits_the_gradient_of_the_same_network_in_la
         "replica": VectorState(IDENTITY.copy()),
         "statistics": VectorState(np.zeros(0, np.float32)),
         "velocity": VectorState(np.zeros(0, np.float32)),
+        "average": Average(),
         "clocks": ClocksState(2, {}),
     }
     ours = Harness(Compute(model=TWO, schedule=Schedule(lr=0.3), emits="gradient"), states=layers)
@@ -138,16 +141,21 @@ def test_warm_start_advances_the_statistics_alike_on_every_node():
     assert not np.array_equal(replica.values, Replica(model=OWN).create(NodeContext(members=members)).values)
 
 
-def test_validate_measures_with_the_nodes_statistics():
+def test_examine_looks_at_images_with_the_nodes_statistics():
     spec = TorchSpec(factory="own_network:Shifted", input=(1, 1, 2), classes=2, device="cpu")
     network = build_network(spec)
     weights = {"dense.weight": np.eye(2, dtype=np.float32), "dense.bias": np.zeros(2, np.float32)}
-    for shift, accuracy in (((0, 0), 4 / 5), ((0, 9), 3 / 5)):  # the second takes every image for class 1
+    for shift, correct in (((0, 0), 4), ((0, 9), 3)):  # the second takes every image for class 1
         replica, statistics = network.vectors(weights | {"shift": np.array(shift, np.float32)})
-        states = {"replica": VectorState(replica), "statistics": VectorState(statistics), "clocks": ClocksState(1, {})}
-        harness = Harness(Validate(model=spec, data=data(4)), states=states)
-        harness.send(Progress(step=1, images=4, epoch=1.0, loss=0.0))
-        assert harness.emitted("results")[0].accuracy == pytest.approx(accuracy)
+        states = {
+            "replica": VectorState(replica),
+            "average": Average(),
+            "statistics": VectorState(statistics),
+            "clocks": ClocksState(1, {}),
+        }
+        harness = Harness(Examine(model=spec, data=data(4)), states=states)
+        harness.send(Share(1, np.array([0]), step=1, epoch=1.0, loss=0.0))
+        assert harness.emitted("examined")[0].correct == correct
 
 
 def test_statistics_of_a_network_that_no_node_can_make_are_refused():

@@ -1,162 +1,169 @@
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+import math
 
 import numpy as np
 import pytest
-from tiny_data import IDENTITY, TWO, data
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_data import data
 
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
-from operators.clocks import ClocksState
-from operators.messages import Progress
-from operators.preprocess import Normalise
-from operators.sampling import split_validation
-from operators.validate import Validate, at_once
-from operators.vector_state import VectorState
+from operators.messages import Examined
+from operators.validate import Examinations, Validate
 
-# Pixels (9, 1), (8, 3), (2, 7), (0, 5), (6, 4) of labels 0, 0, 1, 1, 1; the model's logits are the pixels over ten.
-MARGINS = np.array([0.8, 0.5, 0.5, 0.5, -0.2])
+LABELS = [0, 0, 1, 1, 1]
 
 
-def loss(margins):
-    return float(np.mean(np.log1p(np.exp(-margins))))
+def validate(nodes=(0, 1)):
+    node = NodeContext(index=nodes[0], members={"worker": tuple(nodes)})
+    return Harness(Validate(data=data(4)), node=node, states={"waiting": Examinations()})
 
 
-def validate(*, index=0, seed=0, count=8, **fields):
-    node = NodeContext(index=index, members={"worker": (0, 1)}, seed=seed)
-    states = {
-        "replica": VectorState(IDENTITY.copy()),
-        "statistics": VectorState(np.zeros(0, np.float32)),
-        "clocks": ClocksState(1, {}),
-    }
-    return Harness(Validate(model=TWO, data=data(count), **fields), node=node, states=states)
+def examined(origin, *, turn=1, nodes=(0, 1), predicted=None, loss=1.0, final=False, **fields):
+    """Of five test images a node looks at those of its place; it takes all of them for class 1, unless it is said."""
+    place, of = list(nodes).index(origin), len(nodes)
+    predicted = [1] * len(LABELS[place::of]) if predicted is None else predicted
+    correct = int(np.sum(np.array(predicted) == np.array(LABELS[place::of])))
+    known = {"step": 10 * turn, "images": 100 * turn, "epoch": turn / 2, "training_loss": 0.5}
+    known |= {"held_out": 0, "held_out_correct": 0, "held_out_loss": 0.0} | fields
+    return Examined(
+        origin,
+        turn,
+        np.array(nodes),
+        final=final,
+        loss=loss,
+        predicted=np.array(predicted, np.uint8),
+        correct=correct,
+        **known,
+    )
 
 
-def send(harness, step, *, ahead=0, final=False):
-    """Tell of `step` of two nodes' mini-batches of 8 images, when `ahead` steps more have been made."""
-    clocks = harness.states["clocks"]
-    clocks.made, clocks.images = step + ahead, 16 * (step + ahead)
-    harness.send(progress(step, final=final))
+def turns(harness):
+    return [(result.step // 10, result.final) for result in harness.emitted("results")]
 
 
-def progress(step, *, final=False):
-    return Progress(step=step, images=step * 16, epoch=step / 10, loss=0.7, final=final)
-
-
-def test_validate_accuracy_and_loss_worked_out():
+def test_validate_adds_up_what_the_nodes_have_made_of_their_shares():
     harness = validate()
-    send(harness, 7)
+    harness.send(examined(1, loss=3.0, step=12, images=120, epoch=0.75, training_loss=0.25))
+    assert harness.emitted("results") == []
+    harness.send(examined(0, loss=2.0))
     (result,) = harness.emitted("results")
-    assert result.accuracy == 0.8
-    assert result.loss == pytest.approx(loss(MARGINS), rel=1e-6)
-    assert (result.step, result.images, result.epoch, result.training_loss) == (7, 112, 0.7, 0.7)
-    assert (result.validation_accuracy, result.validation_loss) == (None, None)
-
-
-def test_validate_result_is_labelled_with_the_gradients_in_its_weights():
-    """Told of step 7, 0.7 epochs, when two more have been made, it looks at the weights after step 9."""
-    harness = validate()
-    send(harness, 7, ahead=2)
-    (result,) = harness.emitted("results")
-    assert (result.step, result.images, result.epoch) == (9, 144, pytest.approx(0.9))
-    assert harness.emitted("predictions")[0].images == 144
-
-
-def test_validate_predictions_are_what_the_model_says():
-    harness = validate()
-    send(harness, 7)
+    assert (result.accuracy, result.loss) == (0.6, 1.0)  # 3 of 5 images are of class 1; 2 + 3 over 5
+    assert (result.step, result.images, result.epoch, result.training_loss) == (11, 110, 0.625, 0.375)
+    assert (result.validation_accuracy, result.validation_loss, result.final) == (None, None, False)
     (predictions,) = harness.emitted("predictions")
-    assert predictions.images == 112
-    assert predictions.labels.tolist() == [0, 0, 1, 1, 1]
-    assert predictions.predicted.tolist() == [0, 0, 1, 1, 0]
+    assert (predictions.images, predictions.predicted.tolist()) == (110, [1] * 5)
+    assert predictions.labels.tolist() == LABELS[::2] + LABELS[1::2]
+    assert predictions.predicted.dtype == np.int64
 
 
-@pytest.mark.parametrize("batch", [1, 2, 5, 256])
-def test_validate_batch_size_does_not_matter(batch):
-    harness = validate(batch=batch)
-    send(harness, 7)
+def test_validate_held_out_images_are_added_up_too():
+    harness = validate()
+    harness.send(examined(0, held_out=3, held_out_correct=1, held_out_loss=2.0))
+    harness.send(examined(1, held_out=2, held_out_correct=2, held_out_loss=0.5))
     (result,) = harness.emitted("results")
-    assert (result.accuracy, result.loss) == (0.8, pytest.approx(loss(MARGINS), rel=1e-6))
+    assert (result.validation_accuracy, result.validation_loss) == (0.6, 0.5)
 
 
-def test_validate_normalises_like_training():
-    harness = validate(normalise=Normalise(mean=(0.25,), std=(0.5,)))
-    send(harness, 7)
-    assert harness.emitted("results")[0].loss == pytest.approx(loss(2 * MARGINS), rel=1e-6)
+def test_validate_of_one_node_is_reported_at_once():
+    harness = validate((0,))
+    for turn in (1, 2):
+        harness.send(examined(0, turn=turn, nodes=(0,), predicted=[0, 0, 1, 1, 0]))
+    assert [result.accuracy for result in harness.emitted("results")] == [0.8, 0.8]
 
 
-def test_validate_holdout_is_measured_beside_the_test_images():
-    harness = validate(count=40, holdout=0.25, seed=3)
-    send(harness, 7)
-    held_out = split_validation(40, 0.25, 3)[1]
-    (result,) = harness.emitted("results")
-    # Training image i shows (i, 0): class 0 is the answer, right where i is even.
-    assert result.validation_accuracy == np.mean(held_out % 2 == 0)
-    margins = np.where(held_out % 2 == 0, held_out, -held_out) / 10
-    assert result.validation_loss == pytest.approx(loss(margins), rel=1e-5)
-    assert result.accuracy == 0.8
+def test_validate_more_nodes_than_images_count_what_there_is():
+    harness, nodes = validate(range(6)), range(6)
+    for origin in nodes:
+        harness.send(examined(origin, nodes=nodes, loss=0.0))
+    assert harness.emitted("results")[0].accuracy == 0.6
 
 
-def test_validate_measures_at_every_progress_it_is_told():
+def test_validate_one_after_the_other_and_the_final_last():
     harness = validate()
-    for step in (1, 2, 5):
-        send(harness, step)
-    assert [result.step for result in harness.emitted("results")] == [1, 2, 5]
-    assert [said.images for said in harness.emitted("predictions")] == [16, 32, 80]
-
-
-class Meeting:
-    """A network of which two evaluations wait for each other."""
-
-    def __init__(self, network):
-        self.network, self.both, self.workspaces = network, Barrier(2, timeout=30), []
-        self.workspace = network.workspace
-
-    def evaluate(self, weights, images, labels, workspace, *, statistics):
-        self.workspaces.append(workspace)
-        self.both.wait()
-        return self.network.evaluate(weights, images, labels, workspace, statistics=statistics)
-
-
-def test_validate_two_at_once_share_no_workspace():
-    """A node with two compute tasks validates the end of an epoch and the end of the run at the same time."""
-    harness = validate()
-    operator, states = harness.operator, harness.states
-    operator._model = meeting = Meeting(operator._model)
-    given = states["replica"].snapshot(), states["statistics"].snapshot(), states["clocks"]
-    with ThreadPoolExecutor(2) as threads:
-        runs = [threads.submit(lambda: list(operator.process(progress(7), *given))) for _ in range(2)]
-    first, second = meeting.workspaces
-    assert first is not second
-    for run in runs:
-        result = run.result()[0].message
-        assert (result.accuracy, result.loss) == (0.8, pytest.approx(loss(MARGINS), rel=1e-6))
-
-
-def test_validate_end_itself_measures_nothing():
-    harness = validate()
-    send(harness, 7)
+    for turn in (1, 2):
+        harness.send(examined(0, turn=turn))
+    harness.send(examined(0, turn=2, nodes=(0,), final=True))
+    assert turns(harness) == []
+    harness.send(examined(1, turn=1))
+    assert turns(harness) == [(1, False)]
+    harness.send(examined(1, turn=2))
+    assert turns(harness) == [(1, False), (2, False), (2, True)]
     assert harness.end() == []
 
 
-def test_validate_final_progress_reports_the_final_weights():
+def test_validate_goes_on_without_a_node_that_has_left():
+    """Of the test images, node 1 would have had the second and the fourth."""
     harness = validate()
-    send(harness, 3)
-    harness.states["replica"].values[:4] = [0, 1, 1, 0]  # the other way round
-    send(harness, 3, final=True)
-    first, last = harness.emitted("results")
-    assert (first.step, first.images, first.accuracy, first.final) == (3, 48, pytest.approx(0.8), False)
-    assert (last.step, last.images, last.accuracy, last.final) == (3, 48, pytest.approx(0.2), True)
+    harness.send(examined(0, predicted=[0, 1, 1]))
+    assert turns(harness) == []
+    harness.left(1)
+    (result,) = harness.emitted("results")
+    assert (result.accuracy, result.loss) == (1.0, pytest.approx(1 / 3))
 
 
-def test_validate_weights_are_only_read():
+def test_validate_waits_again_for_a_node_that_has_come_back():
     harness = validate()
-    weights = np.frombuffer(IDENTITY.tobytes(), np.float32)  # read-only
-    accuracy, _, _ = harness.operator._evaluate(harness.operator._test, weights, np.zeros(0, np.float32))
-    assert accuracy == pytest.approx(0.8)
+    harness.left(1)
+    harness.joined(1)
+    harness.send(examined(0, turn=2))
+    assert turns(harness) == []
+    harness.send(examined(1, turn=2))
+    assert turns(harness) == [(2, False)]
 
 
-@pytest.mark.parametrize(("shape", "images"), [((1, 28, 28), 256), ((3, 32, 32), 85), ((3, 100, 100), 16)])
-def test_validate_looks_at_fewer_of_larger_images_at_once(shape, images):
-    """A MiB of float32 pixels: more would take much memory for large images, fewer would be slow for small ones."""
-    assert at_once(shape) == images
+def test_validate_waits_for_no_node_that_has_gone_past():
+    """One that has done two steps at once, or has joined, may have no share of a validation."""
+    harness = validate()
+    harness.send(examined(0, turn=1))
+    harness.send(examined(1, turn=2))
+    assert turns(harness) == [(1, False)]
+
+
+def test_validate_leaves_out_a_node_that_half_of_the_others_are_well_ahead_of():
+    harness, nodes = validate((0, 1, 2)), (0, 1, 2)
+    for turn in (1, 2, 3):
+        harness.send(examined(0, turn=turn, nodes=nodes))
+    for turn in (1, 2):
+        harness.send(examined(1, turn=turn, nodes=nodes))
+    assert turns(harness) == []
+    harness.send(examined(1, turn=3, nodes=nodes))
+    assert turns(harness) == [(1, False)]
+    for turn in (1, 2):
+        harness.send(examined(2, turn=turn, nodes=nodes))  # the first is too late
+    assert turns(harness) == [(1, False), (2, False)]
+
+
+def test_validate_end_reports_what_is_left():
+    harness = validate()
+    harness.send(examined(0, turn=1))
+    harness.send(examined(0, turn=1, nodes=(0,), final=True))
+    harness.end()
+    assert turns(harness) == [(1, False), (1, True)]
+
+
+def test_examinations_of_a_checkpoint_are_none_and_turns_may_come_again():
+    harness = validate()
+    for origin in (0, 1):
+        harness.send(examined(origin, turn=3))
+    harness.send(examined(0, turn=4))
+    waiting = harness.states["waiting"]
+    assert waiting.tensors() == {}
+    waiting.restore({})
+    for origin in (0, 1):
+        harness.send(examined(origin, turn=2))
+    assert turns(harness) == [(3, False), (2, False)]
+
+
+@given(st.data(), st.integers(1, 4), st.integers(1, 6))
+def test_validate_in_any_order_of_arrival_reports_every_turn_once_and_in_order(given_data, n_nodes, n_turns):
+    """Shares of one node arrive in order; those of different nodes as they like. No node lags by a whole turn."""
+    harness, nodes = validate(range(n_nodes)), tuple(range(n_nodes))
+    made = dict.fromkeys(nodes, 0)
+    while any(count < n_turns for count in made.values()):
+        least = min(made.values())
+        origin = given_data.draw(st.sampled_from([node for node in nodes if made[node] == least]))
+        made[origin] += 1
+        harness.send(examined(origin, turn=made[origin], nodes=nodes))
+    assert turns(harness) == [(turn, False) for turn in range(1, n_turns + 1)]
+    assert all(math.isclose(result.accuracy, 0.6) for result in harness.emitted("results"))

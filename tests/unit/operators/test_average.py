@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataflow.node_context import NodeContext
+from operators.average import Average, AverageState
+
+
+def vector(*values):
+    return np.array(values, np.float32)
+
+
+def followed(values, window):
+    state = AverageState()
+    for value in values:
+        state.follow(vector(value), window)
+    return state
+
+
+def test_average_of_nothing_is_none_and_takes_no_memory():
+    state = Average().create(NodeContext())
+    assert state.snapshot() is None
+    assert state.tensors()["values"].size == 0
+
+
+def test_average_is_the_plain_mean_until_the_window_is_full():
+    assert followed([1, 2, 6], 8).snapshot().tolist() == [3]
+
+
+def test_average_forgets_by_its_window():
+    """Shares 1, 1/2, then 1/2 for ever: ((0 + 4) / 2 + 8) / 2."""
+    assert followed([0, 4, 8], 2).snapshot().tolist() == [5]
+
+
+def test_average_over_one_is_the_last():
+    assert followed([3, 9, 27], 1).snapshot().tolist() == [27]
+
+
+@given(st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=40), st.floats(1, 20))
+def test_average_lies_among_what_was_averaged(values, window):
+    found = followed(values, window).snapshot()[0]
+    assert min(values) - 1e-5 <= found <= max(values) + 1e-5
+
+
+def test_average_snapshot_stays_and_what_is_averaged_is_only_read():
+    state, values = AverageState(), vector(2, 4)
+    state.follow(values, 4)
+    seen = state.snapshot()
+    values.flags.writeable = False
+    state.follow(vector(4, 8), 4)
+    assert seen.tolist() == [2, 4]
+    assert state.snapshot().tolist() == [3, 6]
+    with pytest.raises(ValueError, match="read-only"):
+        seen[0] = 1
+
+
+def test_average_restored_goes_on_as_if_never_interrupted():
+    state, other = followed([1, 5], 4), AverageState()
+    other.restore({name: tensor.copy() for name, tensor in state.kept().items()})
+    for each in (state, other):
+        each.follow(vector(9), 4)
+    assert state.snapshot().tolist() == other.snapshot().tolist() == [5]
+
+
+def test_average_restored_to_before_the_first_is_none():
+    state = followed([1], 4)
+    state.restore(AverageState().tensors())
+    assert state.snapshot() is None
