@@ -9,7 +9,7 @@ from typing import Any
 def validations(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The reports with an accuracy: as they were told, but the final one, of the model that is kept, is last.
 
-    Nodes validate in turn, and their words overtake each other: what another node found just before may come after it.
+    If the node that adds validations up dies, another does so, whose words may overtake those of the first.
     """
     found = [report for report in reports if isinstance(report.get("accuracy"), int | float)]
     return sorted(found, key=lambda report: bool(report.get("final")))

@@ -9,6 +9,7 @@ every epoch all ranks draw the same order of the images, and each takes every wo
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import time
@@ -46,6 +47,7 @@ class Job:
         warmup: epochs over which the rate rises from a share of one rank to all of it.
         milestones, gamma: with step, epochs at which the rate falls, such as 0.8,1.2, and its factor there.
         init: initial weights, uniform or glorot.
+        average: epochs over which weights are averaged for validations; 0: they are not.
         seed: of initial weights and orders.
         data_dir: folder of the MNIST files.
         validate_every: images of all ranks between two validations.
@@ -68,6 +70,7 @@ class Job:
     gamma: float = 0.1
     epochs: float = 8.0
     init: str = "uniform"
+    average: float = 0.0
     seed: int = 0
     validate_every: int = 12_000
     shared: bool = True
@@ -98,7 +101,8 @@ def train(job: Job) -> dict[str, Any]:
     per_epoch = -(-share // job.batch)
     total = round(job.epochs * per_epoch)
     schedule = _schedule(job, per_epoch, total)
-    validate = _validation(job, network, tests, layout)
+    averaged = Averaged(network, job.average * len(images) / (job.batch * job.world)) if job.average else None
+    validate = _validation(job, averaged.network if averaged else network, tests, layout)
     validations: list[tuple[float, int, float]] = []
     dist.barrier()
     seen, step, begin, over = 0, 0, time.perf_counter(), False
@@ -112,6 +116,8 @@ def train(job: Job) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=False)
         torch.nn.functional.cross_entropy(model(images[rows]), labels[rows]).backward()
         optimizer.step()
+        if averaged is not None:
+            averaged.follow()
         before, seen = seen, seen + len(rows) * job.world
         if seen // job.validate_every > before // job.validate_every or step == total - 1:
             accuracy, over = validate(time.perf_counter() - begin > job.limit)
@@ -119,6 +125,21 @@ def train(job: Job) -> dict[str, Any]:
             if over or reached(validations, job.target):
                 break
     return {"run_s": time.perf_counter() - begin, "steps": step + 1, "validations": validations}
+
+
+class Averaged:
+    """A network whose weights are the average of another's over its last steps, as `operators.average` has it."""
+
+    def __init__(self, source: Any, steps: float) -> None:
+        self.network = copy.deepcopy(source)
+        self._mine, self._source = (list(each.parameters()) for each in (self.network, source))
+        self._steps, self._count = max(1.0, steps), 0
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Take in the weights after a step."""
+        self._count += 1
+        torch._foreach_lerp_(self._mine, self._source, max(1.0 / self._count, 1.0 / self._steps))
 
 
 def _layout_of_all(images: Any, labels: Any) -> Any:

@@ -249,7 +249,8 @@ class Bench:
         run.validations = [(seconds, images, accuracy) for seconds, images, accuracy in found["validations"]]
 
     def _rank(self, run: Run, rank: int) -> subprocess.Popen[str]:
-        kinds = {"lr": float, "batch": int, "momentum": float, "epochs": float, "gamma": float, "warmup": float}
+        floats = ("lr", "momentum", "epochs", "gamma", "warmup", "average")
+        kinds = {"batch": int} | dict.fromkeys(floats, float)
         job = {
             **{key: kinds.get(key, str)(value) for key, value in run.settings.items()},
             "rank": rank,

@@ -85,6 +85,6 @@ def test_resnet20_on_two_node_processes_is_trained_kept_and_used(
 def test_plan_of_resnet20_shows_the_statistics(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "ako", "model=resnet20", "data=digits", "--nodes", "2"]) == 0
     assert (
-        "state statistics   local     written by compute, borrow; read by validate, keep_model, lend"
+        "state statistics     local     written by compute, borrow; read by keep_model, examine, lend"
         in capsys.readouterr().out
     )

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from test_runtime_cluster import processes
@@ -19,13 +20,14 @@ from dataflow.runtime.local_cluster import LocalCluster
 SETTINGS = {"epochs": "30", "model": "mlp", "warm_start": "0", "validate_every": "600", "target": "0.9"}
 
 
-def validated(nodes: set[int]) -> Callable[[JobEvent], bool]:
+def found_good(nodes: set[int]) -> Callable[[JobEvent], bool]:
     """Whether each of these nodes has found its model to be a good one."""
     left = set(nodes)
 
     def holds(event: JobEvent) -> bool:
         fields: dict[str, Any] = {} if event.report is None else {**event.report.fields}
-        if event.node is not None and fields.get("accuracy", 0.0) > 0.9:
+        looked = event.report is not None and event.report.port == "look.looked"
+        if looked and event.node is not None and fields["accuracy"] > 0.9:
             left.discard(event.node)
         return not left
 
@@ -50,19 +52,20 @@ def test_inner_node_of_a_chain_comes_back_and_another_joins_and_both_have_what_w
     settings = {"epochs": "100000", "model": "mlp", "warm_start": "0", "validate_every": "600", "max_nodes": "4"}
     with LocalCluster(nodes=3, tasks=1) as cluster:
         client = cluster.client
-        job = client.submit(prepare(load_job("tree"), settings, 3).spec)
-        next(event for event in client.watch(job) if any(validated({node})(event) for node in range(3)))
+        prepared = prepare(load_job(str(Path(__file__).with_name("looking_job.py"))), settings, 3)
+        job = client.submit(prepared.spec, prepared.bundle)
+        next(event for event in client.watch(job) if any(found_good({node})(event) for node in range(3)))
         (process,) = processes(f"--parent {cluster.processes()['node-1']} ")
         os.kill(process, signal.SIGKILL)
         agent = [sys.executable, "-m", "dataflow.runtime.agent", "--state-dir", str(cluster.state_dir), "--tasks", "1"]
         fourth = subprocess.Popen([*agent, "--name", "fourth"])
         try:
             come: set[int] = set()
-            holds = validated({1, 3})
+            hold = found_good({1, 3})
             for event in client.watch(job):
                 if event.change is not None and event.change.life == "alive" and event.change.incarnation:
                     come.add(event.change.node)
-                if event.report is not None and event.node in come and holds(event):
+                if event.report is not None and event.node in come and hold(event):
                     break
             client.cancel(job)
             status = client.wait(job)
