@@ -69,12 +69,13 @@ HOOKS = {"ddp": "plain", "ddp_fp16": "fp16", "ddp_powersgd": "powersgd"}
 """The systems that are DDP, and how they send gradients."""
 
 AKO = {
-    "lr": "0.2",
-    "batch": "40",
+    "lr": "0.16",
+    "batch": "32",
     "init": "glorot",
     "schedule": "cosine",
     "warmup": "0.3",
-    "epochs": "1.3",
+    "epochs": "1.45",
+    "average": "0.053",
     "tau": "96",
     "codec": "threshold:density=0.03",
 }
@@ -85,14 +86,15 @@ DDP = {
     "init": "glorot",
     "schedule": "cosine",
     "warmup": "0.5",
-    "epochs": "1.3",
+    "epochs": "2",
+    "average": "0.07",
 }
 
 SETTINGS: dict[str, dict[str, str]] = {
     "ako": AKO,
-    "ps": AKO | {"consistency": "ssp", "servers": "2"},
-    "all_to_all": AKO | {"consistency": "ssp", "lr": "0.08"},
-    "ako_torch": AKO | {"lr": "0.16", "batch": "32", "warmup": "0.2"},
+    "ps": AKO | {"consistency": "ssp", "servers": "2", "lr": "0.2", "batch": "40", "epochs": "1.3"},
+    "all_to_all": AKO | {"consistency": "ssp", "lr": "0.12", "batch": "40", "epochs": "1.6"},
+    "ako_torch": AKO | {"batch": "40", "warmup": "0.2", "epochs": "1.3"},
     "ddp": DDP,
     "ddp_fp16": DDP,
     "ddp_powersgd": DDP,
