@@ -9,7 +9,7 @@ from typing import Any
 def validations(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The reports with an accuracy: as they were told, but the final one, of the model that is kept, is last.
 
-    If the node that adds validations up dies, another does so, whose words may overtake those of the first.
+    While the worker that adds validations up is away, others validate in turn, and their words overtake each other.
     """
     found = [report for report in reports if isinstance(report.get("accuracy"), int | float)]
     return sorted(found, key=lambda report: bool(report.get("final")))

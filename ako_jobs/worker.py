@@ -181,13 +181,14 @@ def add_worker(
         replica: the model on a worker; one that nobody else knows of if None.
     """
     config, data, optimizer = setting.config, setting.data, optimizer or setting.optimizer
+    average = Average(n_weights=setting.layout.n_weights, averages=config.average > 0)
     replica = replica or Replica(model=setting.model, warm_start=setting.warm_start)
     graph = (
         graph.with_tensor_scale(setting.tensor_scale)
         .with_state("replica", replica, role="worker")
         .with_state("statistics", Statistics(model=setting.model, warm_start=setting.warm_start), role="worker")
         .with_state("velocity", Velocity(n_weights=setting.layout.n_weights, optimizer=optimizer), role="worker")
-        .with_state("average", Average(), role="worker")
+        .with_state("average", average, role="worker")
         .with_state("clocks", clocks, role="worker")
         .with_state("newest", Newest(), role="worker")
         .with_state("samples", Samples(), role="worker")
@@ -244,9 +245,10 @@ def _add_validations(graph: LogicalGraph, setting: Setting) -> LogicalGraph:
     return (
         graph.with_state("examinations", Examinations(), role="worker")
         .with_operator("examine", examine, role="worker")
-        .with_operator("validate", Validate(data=data), role="worker")
+        .with_operator("validate", Validate(data=data, holdout=config.holdout), role="worker")
         .connect("due.shared", "examine")
-        .connect("examine", "validate", route=Route.ALL_TO_ONE, loopback=True)
+        .connect("examine.examined", "validate.examined", route=Route.ALL_TO_ONE, loopback=True)
+        .connect("examine.whole", "validate.whole")
     )
 
 

@@ -24,11 +24,14 @@ _Approach = Callable[[Vector, Vector, np.float32], None]
 class AverageState(VectorState):
     """An average over time, of which later values count more: the weight of one falls by 1/e over `window` others.
 
-    Until so many have come it is their plain mean. Takes no memory before the first.
+    Until so many have come it is their plain mean.
+
+    Args:
+        elements: of the average; 0 if nothing is averaged.
     """
 
-    def __init__(self) -> None:
-        super().__init__(np.empty(0, np.float32))
+    def __init__(self, elements: int) -> None:
+        super().__init__(np.zeros(elements, np.float32))
         self._count = 0
 
     def follow(self, values: Vector, window: float) -> None:
@@ -39,18 +42,13 @@ class AverageState(VectorState):
             window: how many values the average goes over.
         """
         self._count += 1
-        if self._count == 1:
-            self.values = values.copy()
-            return
         share = max(1.0 / self._count, 1.0 / window)
         _approach(self.values, read_only(values), np.float32(share))
 
     @classmethod
     def compile(cls) -> None:
         """Compile what `follow` needs, or load it from disk, so that no step waits for it."""
-        state = cls()
-        for _ in range(2):
-            state.follow(np.zeros(1, np.float32), 1.0)
+        cls(1).follow(np.zeros(1, np.float32), 1.0)
 
     def snapshot(self) -> Vector | None:  # type: ignore[override]
         """The average as it is now, read-only; None if nothing was averaged."""
@@ -66,7 +64,8 @@ class AverageState(VectorState):
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over the average."""
-        self.values, self._count = tensors["values"].astype(np.float32), int(tensors["count"][0])
+        super().restore(tensors)
+        self._count = int(tensors["count"][0])
 
 
 def _approached(average: Vector, values: Vector, share: np.float32) -> None:
@@ -78,10 +77,22 @@ _approach = cast("_Approach", numba.njit(nogil=True, error_model="numpy", cache=
 
 
 class Average(StateElement):
-    """The average of a worker's replica; each node's own."""
+    """The average of a worker's replica; each node's own, and of no elements where weights are not averaged.
+
+    Args:
+        n_weights: weights of the model.
+        averages: whether they are averaged.
+    """
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
+    n_weights: int
+    averages: bool = True
+
+    @property
+    def form(self) -> str:
+        """Whether there is an average."""
+        return "averaged weights" if self.averages else ""
 
     def create(self, _node: NodeContext) -> AverageState:
         """Nothing averaged yet."""
-        return AverageState()
+        return AverageState(self.n_weights if self.averages else 0)

@@ -53,8 +53,9 @@ class Due(Operator):
 
     What is `due` is let through on every node, and on one node `in_turn`: on the next one each time, and the final one
     on the first. So work that one replica is enough for is divided among the nodes. `shared` is work of which every
-    node does a part, but for the final, which the first does alone.
-    Nodes that have died, or not caught up yet, have no turn and no share, nor have those without images in a warm-up.
+    node does a part, for the role's first member to put together; while that is away, and for the final, the node whose
+    turn it is does all of it. Nodes that have died, or not caught up yet, have no turn and no share, nor have those
+    without images in a warm-up.
 
     Args:
         every: images that the whole role sees in between, or ``epoch``, or ``end`` for the final one only.
@@ -75,11 +76,14 @@ class Due(Operator):
         turn = self._turn(progress)
         if turn > self._turn(before):
             yield self.due(progress)
-            present = roll.of(node.members[node.role])[: progress.readers or None]
-            if present and present[(turn - 1) % len(present)] == node.index:
+            members = node.members[node.role]
+            present = roll.of(members)[: progress.readers or None]
+            has_turn = bool(present) and present[(turn - 1) % len(present)] == node.index
+            if has_turn:
                 yield self.in_turn(progress)
-            if node.index in present:
-                yield self.shared(_share(turn, present, progress))
+            sharing = present if members[0] in present else (node.index,) if has_turn else ()
+            if node.index in sharing:
+                yield self.shared(_share(turn, sharing, progress))
 
     def on_end(self, newest: NewestState, roll: Present, node: NodeContext) -> Emissions:
         """The final message."""

@@ -40,9 +40,10 @@ class Examine(Operator):
     """Classifies this node's share of the test images, and of those held out of training, with the node's own model.
 
     Nodes that share a validation take every n-th image each: none waits for another, and the others' replicas do not
-    grow old meanwhile. Where weights are averaged, it is their average that is looked at, with the statistics as they
-    are. A result is labelled with the gradients that are in the weights, which may be more than there were when it fell
-    due: snapshots are taken between two steps, and the next may have been made by then.
+    grow old meanwhile. What only one node looks at stays there, as `whole`. Where weights are averaged, it is their
+    average that is looked at, with the statistics as they are. A result is labelled with the gradients that are in the
+    weights, which may be more than there were when it fell due: snapshots are taken between two steps, and the next may
+    have been made by then.
 
     Args:
         model: the network.
@@ -60,6 +61,7 @@ class Examine(Operator):
     batch: int | None = Field(default=None, ge=1)
     shares = In(Share, capacity=64)
     examined = Out(Examined)
+    whole = Out(Examined)
     replica = Reads()
     average = Reads()
     statistics = Reads()
@@ -99,7 +101,8 @@ class Examine(Operator):
         loss, correct, predicted = self._evaluate(self._test.share(place, of), weights, statistics)
         held_out = self._held_out.share(place, of) if self._held_out else None
         held_out_loss, held_out_correct, _ = self._evaluate(held_out, weights, statistics) if held_out else (0.0, 0, ())
-        yield self.examined(
+        port = self.examined if of > 1 else self.whole
+        yield port(
             Examined(
                 node.index,
                 share.turn,

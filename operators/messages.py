@@ -175,7 +175,7 @@ class Examined(Message):
         origin: number of the node.
         turn, nodes, final: see `Share`.
         step, images, epoch: how far the node's weights were; see `Validation`.
-        training_loss: see `Validation`.
+        training_loss: mean loss of the mini-batch after which it was due.
         loss: sum over the node's test images.
         predicted: (test images of the node,) unsigned integers: the classes that the model says.
         correct: how many of them are right.
@@ -201,12 +201,13 @@ class Examined(Message):
 
 @dataclass(frozen=True, slots=True)
 class Validation(Message):
-    """Result of a validation; where several nodes have shared it, their mean.
+    """Result of a validation.
 
     Args:
-        step: gradients the validating node had computed when the weights were what they are.
-        images: images that the whole role had seen by then, at equal pace.
+        step: gradients that a node had computed when its weights were what they are; of several nodes the mean.
+        images: images that the whole role had seen by then, at equal pace; of several nodes the mean.
         epoch: passes over the training data by then.
+        tested: test images that were looked at: all, unless a node that shared the validation has died or lags behind.
         accuracy, loss: on the test images; accuracy in [0, 1].
         validation_accuracy, validation_loss: on the images held out of training; None if none are.
         training_loss: mean loss of the mini-batch after which it was due.
@@ -216,6 +217,7 @@ class Validation(Message):
     step: int
     images: int
     epoch: float
+    tested: int
     accuracy: float
     loss: float
     validation_accuracy: float | None

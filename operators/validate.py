@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import ClassVar
@@ -31,7 +31,8 @@ class ExaminationsState(State):
         newest: by node, the turn of its last share.
         left: nodes of which no shares come any more.
         final: that of the final validation, which is reported last.
-        reported: turn of the last validation that was reported.
+        reported: turn of the last validation that was reported, or given up.
+        over: whether the final one was reported.
     """
 
     turns: dict[int, dict[int, Examined]] = field(default_factory=dict)
@@ -39,12 +40,13 @@ class ExaminationsState(State):
     left: set[int] = field(default_factory=set)
     final: Examined | None = None
     reported: int = 0
+    over: bool = False
 
     def take(self, share: Examined) -> None:
         """Take in a share; one that is too late counts no more."""
         if share.final:
             self.final = share
-        elif share.turn > self.reported:
+        elif share.turn > self.reported and not self.over:
             self.turns.setdefault(share.turn, {})[share.origin] = share
             self.newest[share.origin] = share.turn
 
@@ -52,24 +54,27 @@ class ExaminationsState(State):
         """The shares of the next validation that is to be reported, by node; empty if there is none yet.
 
         A validation waits for all who share it, but not for those that have left, and for stragglers only until half of
-        the others or more have come `PATIENCE` validations further.
+        all who share it or more have come `PATIENCE` validations further. One of which fewer than half have sent their
+        shares then is given up: that is so when nodes stop at different steps.
 
         Args:
             end: no more shares come.
         """
-        turn = min(self.turns, default=None)
-        if turn is not None:
+        while self.turns:
+            turn = min(self.turns)
             found = self.turns[turn]
-            if not (end or self._is_whole(turn, found)):
+            sharing = {int(node) for share in found.values() for node in share.nodes}
+            if not (end or self._is_ripe(turn, found, sharing - self.left)):
                 return ()
             del self.turns[turn]
             self.reported = turn
-            return [found[origin] for origin in sorted(found)]
+            if 2 * len(found) >= len(sharing):
+                return [found[origin] for origin in sorted(found)]
         final, self.final = self.final, None
+        self.over |= final is not None
         return [final] if final else []
 
-    def _is_whole(self, turn: int, found: Mapping[int, Examined]) -> bool:
-        sharing = {int(node) for share in found.values() for node in share.nodes} - self.left
+    def _is_ripe(self, turn: int, found: Collection[int], sharing: Collection[int]) -> bool:
         if all(node in found or self.newest.get(node, 0) > turn for node in sharing):
             return True
         further = sum(self.newest.get(node, 0) >= turn + PATIENCE for node in sharing)
@@ -86,7 +91,7 @@ class ExaminationsState(State):
         """Start without shares."""
         self.turns.clear()
         self.newest.clear()
-        self.final, self.reported = None, 0
+        self.final, self.reported, self.over = None, 0, False
 
 
 class Examinations(StateElement):
@@ -103,16 +108,20 @@ class Validate(Operator):
     """Adds up what the nodes that share a validation have made of their parts, and reports it, one after the other.
 
     So it is the mean of their models, each on images of its own, that a result tells of; the final one is that of the
-    model which is kept. If a node has died or lags behind, the result is that of the images which the others have.
+    model which is kept. If a node has died or lags behind, the result is that of the images which the others have, and
+    says of how many.
 
     Args:
         data: the data set.
+        holdout: fraction of the training images held out, as in `Source`.
     """
 
     pool = "network"
     receives = True
     data: DataRef
+    holdout: float = 0.0
     examined = In(Examined, capacity=64)
+    whole = In(Examined, capacity=64)
     results = Out(Validation, reported=True)
     predictions = Out(Predictions)
     waiting = Writes("examinations")
@@ -147,12 +156,15 @@ class Validate(Operator):
         while shares := waiting.next(end=end):
             labels = [self._labels[np.searchsorted(each.nodes, each.origin) :: len(each.nodes)] for each in shares]
             tested, held_out = sum(map(len, labels)), sum(each.held_out for each in shares)
+            if not tested or (self.holdout and not held_out):
+                continue  # there are more nodes than images, and those with images have died
             images = round(fmean(each.images for each in shares))
             yield self.results(
                 Validation(
                     step=round(fmean(each.step for each in shares)),
                     images=images,
                     epoch=fmean(each.epoch for each in shares),
+                    tested=tested,
                     accuracy=sum(each.correct for each in shares) / tested,
                     loss=sum(each.loss for each in shares) / tested,
                     validation_accuracy=sum(each.held_out_correct for each in shares) / held_out if held_out else None,

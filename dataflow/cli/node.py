@@ -75,7 +75,13 @@ def node(
     name: Annotated[str, typer.Option("--name", help="Unique in the cluster; host name and process if left out.")] = "",
     host: HostOption = AgentConfig.host,
     cores: Annotated[
-        int | None, typer.Option("--cores", min=1, metavar="N", help="Cores it may use; all if left out.")
+        int | None,
+        typer.Option(
+            "--cores",
+            min=1,
+            metavar="N",
+            help="Cores it may use; all if left out. Say so where several nodes share a machine.",
+        ),
     ] = None,
     tasks: Annotated[
         int | None,

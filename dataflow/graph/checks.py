@@ -222,13 +222,22 @@ def _states(graph: LogicalGraph) -> Iterator[Problem]:
 
 
 def _crossings(graph: LogicalGraph, ends: Ends) -> Iterator[Problem]:
-    """Edges that cross nodes and operators that say they do must agree."""
+    """Edges that cross nodes and operators that say they do must agree.
+
+    Those that do may have other ports for what stays on their node.
+    """
+    crossing = [edge for edge in graph.edges if edge.route is not None]
+    outputs, inputs = ({(e.source, e.output) for e in crossing}, {(e.target, e.input) for e in crossing})
+    senders, targets = ({name for name, _ in ports} for ports in (outputs, inputs))
     for edge, source, target in ends:
         where = _lines(source, target)
         if edge.route is None and source.role != target.role:
             what = f"edge {edge.name} joins role {source.role!r} to role {target.role!r} without a route"
             yield Problem(what, where, "connect with route=, as in route=Route.ONE_TO_ALL")
-        elif edge.route is None and (source.sends or target.receives):
+        elif edge.route is None and (
+            (source.sends and (source.id not in senders or (source.id, edge.output) in outputs))
+            or (target.receives and (target.id not in targets or (target.id, edge.input) in inputs))
+        ):
             which = f"{source.id!r} sends" if source.sends else f"{target.id!r} receives"
             what = f"edge {edge.name} has no route, but {which}"
             yield Problem(what, where, "connect with route=, or use operators that stay on their node")

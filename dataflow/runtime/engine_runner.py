@@ -8,7 +8,8 @@ their events and go. So a thread that has finished a task starts the next one wi
 loop never waits for a thread. Two rules keep work where it belongs: tasks that earlier ones of their chain and role
 have shown to be short are run at once by whoever is at the engine, since to hand them to a thread and back costs more
 than they do; and a thread leaves the engine to a thread of its own as soon as a task waits for it, if the node has a
-processor more than compute tasks: without, the two would only take turns.
+processor more than compute tasks: without, the two would only take turns, and the thread leaves it to the loop after
+`IN_A_ROW` items.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class EngineRunner:
         clock: for measurements.
         carry_out: told of every command but `RunTask`, `Offer` and `GoOn`, on the event loop, in order.
         board: told of every event and every beat, and of what every thread does.
-        cores: processors that the node has for itself.
+        cores: processors that the node may use.
         on_paused: told, on the event loop, the number of a pause, from 1: nothing is taken in until `resume`, as there
             was no beat for `PAUSED_S` seconds.
 
@@ -163,7 +164,7 @@ class EngineRunner:
         if event.followed and self._helpers:
             self._left.put(current_processor())
         else:
-            self._work_on_thread(pool)
+            self._work_on_thread(pool, has_next=event.followed)
 
     def _clear_up(self) -> None:
         """Deal with what compute threads leave; on a thread of its own."""
@@ -172,8 +173,15 @@ class EngineRunner:
             bystander.avoid(processor)
             self._work_on_thread(None)
 
-    def _work_on_thread(self, pool: TaskPool | None) -> None:
-        """Deal with what waits, until a task waits for this thread of a pool; the loop has its commands meanwhile."""
+    def _work_on_thread(self, pool: TaskPool | None, *, has_next: bool = False) -> None:
+        """Deal with what waits, until a task waits for this thread of a pool; the loop has its commands meanwhile.
+
+        Without a thread of the engine's own that is after `IN_A_ROW` items, and the loop goes on.
+
+        Args:
+            pool: the thread's; None: it is the engine's own.
+            has_next: the thread has taken a task up already.
+        """
         place = "engine" if pool is None else pool.name
         for number in count():
             if self._commands and (pool is None or number % IN_A_ROW == IN_A_ROW - 1):
@@ -182,8 +190,13 @@ class EngineRunner:
             if item is None:
                 break
             self._take_in(item, place)
-            if pool is not None and self._helpers and self._waiting and pool.waiting:
+            if pool is None or not self._waiting or not (has_next or pool.waiting):
+                continue
+            if self._helpers:
                 self._left.put(current_processor())  # unlike a call of the loop, this keeps the interpreter
+                return
+            if number % IN_A_ROW == IN_A_ROW - 1 and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._work_on_loop)
                 return
         if self._commands:
             self._call_loop()

@@ -106,7 +106,7 @@ def main() -> int:
         "--board-fd", type=int, required=True, help="memory file on which the agent reads what this process does"
     )
     parser.add_argument("--folder", type=Path, required=True, help="empty private folder for the bundle")
-    parser.add_argument("--cores", type=int, default=1, help="processors that the node has for itself")
+    parser.add_argument("--cores", type=int, default=1, help="processors that the node may use")
     options = parser.parse_args()
     die_with_parent(options.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

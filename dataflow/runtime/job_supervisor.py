@@ -70,7 +70,7 @@ class JobSupervisor:
         say: sends a message to the master; waits while too many are queued.
         clock: the clock.
         spawner: starts the process.
-        cores: processors that its node has for itself.
+        cores: processors that its node may use.
     """
 
     def __init__(

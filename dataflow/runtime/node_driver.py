@@ -70,7 +70,7 @@ class NodeDriver:
         clock: for measurements.
         report: told of reports, artifacts, snapshots and trouble, on the event loop.
         board: told whenever anything happens, and what every thread does.
-        cores: processors that the node has for itself.
+        cores: processors that the node may use.
         watchdog_s: seconds that any task may run; None: as long as it likes.
         bundle_digest: of the code that travels with the job; empty if none does.
         record: note the events that the engine is given; see `dataflow.engine.recording`.

@@ -113,7 +113,7 @@ def with_steps(means: Mapping[TaskKind, float], gathering: Iterable[str]) -> dic
 def on_all_nodes(means: Mapping[TaskKind, float]) -> dict[TaskKind, float]:
     """Means to which tasks have been added that the short run saw on the first node of a role only, or on others only.
 
-    What nodes do in turn, such as validating, comes to the others later.
+    What only one node did, such as putting validations together, may come to the others later.
     """
     return {kind._replace(first=not kind.first): seconds for kind, seconds in means.items()} | dict(means)
 

@@ -65,4 +65,5 @@ def test_worker_leaves_its_peers_who_divide_its_data(job: Any, settings: dict[st
     assert "model.safetensors" in run.artifacts
     assert [clocks_of(node).rejected for node in run.nodes] == [0, 0, 0]
     last: OperatorReport = run.reports[-1][1]
-    assert last.port == "validate.results"
+    assert (run.reports[-1][0], last.port, last.fields["final"]) == (1, "validate.results", True)
+    assert last.fields["step"] == clocks_of(run.nodes[1]).made

@@ -69,6 +69,7 @@ EXACT: list[tuple[str, dict[str, Any], int, int]] = [
     ("ako", {"momentum": 0.9}, 1, 2),
     ("ako", {"momentum": 0.9, "look_ahead": 3}, 1, 1),
     ("ako", {"codec": "topk"}, 1, 1),
+    ("ako", {"average": 0.1}, 1, 1),
     ("all_to_all", {"consistency": "ssp"}, 1, 1),
     ("sparse", {"codec": "threshold:tau=0.03"}, 1, 1),
     ("sparse", {}, 1, 2),
@@ -79,6 +80,7 @@ EXACT: list[tuple[str, dict[str, Any], int, int]] = [
     ("all_to_all", {"consistency": "bsp"}, 4, 1),
     ("all_to_all", {"consistency": "bsp", "momentum": 0.9}, 4, 2),
     ("all_to_all", {"consistency": "bsp", "codec": "topk"}, 4, 1),
+    ("all_to_all", {"consistency": "bsp", "average": 0.1}, 4, 1),
     ("sparse", {"consistency": "ssp", "tau": 0}, 1, 1),
     ("parameter_server", {"consistency": "bsp"}, 4, 1),
     ("parameter_server", {"consistency": "bsp", "servers": 2, "momentum": 0.9}, 4, 1),
@@ -100,9 +102,25 @@ def test_resume_from_any_checkpoint_gives_the_uninterrupted_weights_bit_for_bit(
         for before, after in zip(whole.nodes, again.nodes, strict=True):
             for name, state in before.states.items():
                 expected, got = state.tensors(), after.states[name].tensors()
-                if name in ("replica", "shard", "velocity", "statistics", "residual", "served"):
+                if name in ("replica", "shard", "velocity", "average", "statistics", "residual", "served"):
                     for key in expected.keys() - {"sent"}:  # which counts from the checkpoint on
                         np.testing.assert_array_equal(got[key], expected[key], err_msg=f"{name}/{key}")
+
+
+def test_resume_with_other_settings_goes_on_with_the_average_but_not_without_one() -> None:
+    of = plan("ako", 1, average=0.1)
+    (snapshot, *_) = MemoryDriver(of).execute().snapshots
+    kept, _ = manifest([snapshot], of)
+    assert snapshot.tensors["average/count"][0] > 0
+    changes: tuple[dict[str, Any], ...] = ({"average": 0.2}, {"average": 0.1, "lr": 0.001})
+    for other in changes:
+        onto = plan("ako", 1, **other)
+        check_fits(kept, onto, tensor_types_of(onto.graph, 1, BASE["seed"]))
+    for before, after in (({"average": 0.1}, {}), ({}, {"average": 0.1})):
+        of, onto = plan("ako", 1, **before), plan("ako", 1, **after)
+        kept, _ = manifest(MemoryDriver(of).execute().snapshots[:1], of)
+        with pytest.raises(CheckpointError, match="state element 'average'.*averaged weights"):
+            check_fits(kept, onto, tensor_types_of(onto.graph, 1, BASE["seed"]))
 
 
 @pytest.mark.parametrize(

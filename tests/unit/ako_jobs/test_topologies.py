@@ -25,6 +25,7 @@ WORKER_EDGES = {
     "compute.progress -> due.progress",
     "due.shared -> examine.shares",
     "examine.examined -> validate.examined",
+    "examine.whole -> validate.whole",
     "due.due -> sample.progress",
     "sample.samples -> divergence.samples",
     "due.in_turn -> keep_model.progress",

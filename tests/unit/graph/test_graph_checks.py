@@ -6,12 +6,13 @@ from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
-from graph_samples import Apply, Blur, Compute, Join, Model, Receive, Scale, Send, Source, exchange, pipeline
+from graph_samples import Apply, Blur, Compute, Gradient, Join, Model, Receive, Scale, Send, Source, exchange, pipeline
 
 from dataflow.errors import GraphError
 from dataflow.graph.checks import Problem, check, problems
 from dataflow.graph.logical import Edge, LogicalGraph, Role
 from dataflow.graph.routes import Route
+from dataflow.ports import In, Out
 
 
 def changed(graph: LogicalGraph, operator: str, **fields: Any) -> LogicalGraph:
@@ -165,6 +166,30 @@ def test_check_sends_without_a_route_is_found() -> None:
 def test_check_receives_without_a_route_is_found() -> None:
     graph = pipeline().with_operator("receive", Receive(), role="worker").connect("compute.gradients", "receive")
     assert "edge compute.gradients -> receive.arrived has no route, but 'receive' receives" in found(graph)[0]
+
+
+class Both(Send):
+    kept = Out(Gradient)
+
+
+class Either(Receive):
+    mine = In(Gradient)
+
+
+def test_check_ports_of_their_own_may_stay_on_the_node() -> None:
+    graph = (
+        pipeline()
+        .with_operator("send", Both(), role="worker")
+        .with_operator("receive", Either(), role="worker")
+        .connect("compute.gradients", "send")
+        .connect("send.sent", "receive.arrived", route=Route.ONE_TO_ALL)
+        .connect("send.kept", "receive.mine")
+    )
+    assert found(graph) == []
+    same = graph.with_operator("scale", Scale(), role="worker").connect("send.sent", "scale")
+    assert ["has no route, but 'send' sends" in problem for problem in found(same)] == [True]
+    same = graph.connect("compute.gradients", "receive.arrived")
+    assert ["has no route, but 'receive' receives" in problem for problem in found(same)] == [True]
 
 
 def test_check_sends_to_nowhere_is_found() -> None:

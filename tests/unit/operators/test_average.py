@@ -12,16 +12,20 @@ def vector(*values):
 
 
 def followed(values, window):
-    state = AverageState()
+    state = AverageState(1)
     for value in values:
         state.follow(vector(value), window)
     return state
 
 
-def test_average_of_nothing_is_none_and_takes_no_memory():
-    state = Average().create(NodeContext())
+@pytest.mark.parametrize(("averages", "size", "form"), [(True, 6, "averaged weights"), (False, 0, "")])
+def test_average_of_nothing_is_none_and_takes_no_memory_where_nothing_is_averaged(averages, size, form):
+    """Its shape never changes: a job goes on from a checkpoint only if its state has the shapes of a new one."""
+    element = Average(n_weights=6, averages=averages)
+    state = element.create(NodeContext())
     assert state.snapshot() is None
-    assert state.tensors()["values"].size == 0
+    assert state.tensors()["values"].shape == (size,)
+    assert element.form == form
 
 
 def test_average_is_the_plain_mean_until_the_window_is_full():
@@ -44,7 +48,7 @@ def test_average_lies_among_what_was_averaged(values, window):
 
 
 def test_average_snapshot_stays_and_what_is_averaged_is_only_read():
-    state, values = AverageState(), vector(2, 4)
+    state, values = AverageState(2), vector(2, 4)
     state.follow(values, 4)
     seen = state.snapshot()
     values.flags.writeable = False
@@ -56,7 +60,7 @@ def test_average_snapshot_stays_and_what_is_averaged_is_only_read():
 
 
 def test_average_restored_goes_on_as_if_never_interrupted():
-    state, other = followed([1, 5], 4), AverageState()
+    state, other = followed([1, 5], 4), AverageState(1)
     other.restore({name: tensor.copy() for name, tensor in state.kept().items()})
     for each in (state, other):
         each.follow(vector(9), 4)
@@ -65,5 +69,5 @@ def test_average_restored_goes_on_as_if_never_interrupted():
 
 def test_average_restored_to_before_the_first_is_none():
     state = followed([1], 4)
-    state.restore(AverageState().tensors())
+    state.restore(AverageState(1).tensors())
     assert state.snapshot() is None

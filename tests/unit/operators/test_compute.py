@@ -57,7 +57,7 @@ def make(origins=(), weights=IDENTITY, node=NODE, **fields):
         "replica": VectorState(weights.copy()),
         "statistics": VectorState(np.zeros(0, np.float32)),
         "velocity": VectorState(fields.get("optimizer", Sgd()).velocity(len(weights))),
-        "average": Average(),
+        "average": Average(n_weights=len(weights)),
         "clocks": ClocksState(2, everything(origins, 2, without=None)),
     }
     return Harness(Compute(**{"model": TWO, "schedule": Schedule(lr=0.3)} | fields), node=node, states=states)

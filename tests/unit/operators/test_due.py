@@ -148,15 +148,19 @@ def test_newest_restores_its_message():
     assert isinstance(other.progress.step, int)
 
 
-def test_due_turn_and_final_of_nodes_that_have_died_or_not_caught_up_pass_to_the_others():
-    members = {"worker": (4, 5, 6, 7)}
-    nodes = {index: due(node=NodeContext(index=index, members=members), every=1) for index in (5, 7)}
+def reduced(indexes, members=(4, 5, 6, 7)):
+    """Nodes of a role of which the first has left, and the third has joined and not caught up."""
+    nodes = {index: due(node=NodeContext(index=index, members={"worker": members}), every=1) for index in indexes}
     for harness in nodes.values():
         roll = harness.states["roll"]
         roll.leave(4)
         roll.leave(6)
         roll.join(6)
-    turns = []
+    return nodes
+
+
+def test_due_turn_and_final_of_nodes_that_have_died_or_not_caught_up_pass_to_the_others():
+    nodes, turns = reduced((5, 7)), []
     for images in (1, 2, 3):
         progress = Progress(images, images, 0.0, 0.0)
         turns += [index for index, node in nodes.items() if any(e.port == "in_turn" for e in node.send(progress))]
@@ -164,26 +168,35 @@ def test_due_turn_and_final_of_nodes_that_have_died_or_not_caught_up_pass_to_the
     assert [any(effect.port == "in_turn" for effect in node.end()) for node in nodes.values()] == [True, False]
 
 
+def shares(harness):
+    return [(share.turn, share.nodes.tolist(), share.final) for share in harness.emitted("shared")]
+
+
 def test_due_shared_is_let_through_by_all_who_are_there_and_the_final_by_the_first_alone():
-    members = {"worker": (4, 5, 6, 7)}
-    nodes = {index: due(node=NodeContext(index=index, members=members), every=1) for index in (5, 7)}
+    nodes = {index: due(node=NodeContext(index=index, members={"worker": (4, 5, 7)}), every=1) for index in (4, 7)}
     for harness in nodes.values():
-        roll = harness.states["roll"]
-        roll.leave(4)
-        roll.leave(6)
-        roll.join(6)
-    for harness in nodes.values():
+        harness.states["roll"].leave(5)
         harness.send(Progress(3, 2, 0.25, 0.5))
         harness.end()
-    first, second = (harness.emitted("shared") for harness in nodes.values())
-    assert [(share.turn, share.nodes.tolist(), share.final) for share in first] == [(2, [5, 7], False), (2, [5], True)]
-    assert [(share.turn, share.nodes.tolist(), share.final) for share in second] == [(2, [5, 7], False)]
-    assert (second[0].step, second[0].epoch, second[0].loss) == (3, 0.25, 0.5)
+    assert shares(nodes[4]) == [(2, [4, 7], False), (2, [4], True)]
+    assert shares(nodes[7]) == [(2, [4, 7], False)]
+    share = nodes[7].emitted("shared")[0]
+    assert (share.step, share.epoch, share.loss) == (3, 0.25, 0.5)
+
+
+def test_due_shared_is_done_in_turn_by_one_alone_while_the_first_of_the_role_is_away():
+    nodes = reduced((5, 7))
+    for harness in nodes.values():
+        for images in (1, 2, 3):
+            harness.send(Progress(images, images, 0.0, 0.0))
+        harness.end()
+    assert shares(nodes[5]) == [(1, [5], False), (3, [5], False), (3, [5], True)]
+    assert shares(nodes[7]) == [(2, [7], False)]
 
 
 def test_due_shared_is_not_for_one_that_has_no_images_in_a_warm_up():
     harness = due(every=1, node=NodeContext(index=1, members={"worker": (0, 1)}))
     harness.send(Progress(1, 1, 0.0, 0.0, readers=1))
-    assert harness.emitted("shared") == []
+    assert shares(harness) == []
     harness.send(Progress(2, 2, 0.0, 0.0))
-    assert [share.nodes.tolist() for share in harness.emitted("shared")] == [[0, 1]]
+    assert shares(harness) == [(2, [0, 1], False)]

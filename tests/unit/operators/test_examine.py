@@ -28,7 +28,7 @@ def examine(*, index=0, seed=0, count=8, **fields):
     node = NodeContext(index=index, members={"worker": (0, 1)}, seed=seed)
     states = {
         "replica": VectorState(IDENTITY.copy()),
-        "average": Average(),
+        "average": Average(n_weights=IDENTITY.size),
         "statistics": VectorState(np.zeros(0, np.float32)),
         "clocks": ClocksState(1, {}),
     }
@@ -46,10 +46,15 @@ def send(harness, step, *, ahead=0, **fields):
     harness.send(share(step, **fields))
 
 
+def looked_at(harness):
+    """What is told, wherever it goes to."""
+    return harness.emitted("examined") + harness.emitted("whole")
+
+
 def test_examine_accuracy_and_loss_worked_out():
     harness = examine()
     send(harness, 7, turn=3)
-    (found,) = harness.emitted("examined")
+    (found,) = looked_at(harness)
     assert (found.correct, found.predicted.tolist()) == (4, PREDICTED)
     assert found.loss == pytest.approx(loss(MARGINS), rel=1e-6)
     assert (found.step, found.images, found.epoch, found.training_loss) == (7, 112, 0.7, 0.7)
@@ -63,7 +68,7 @@ def test_examine_nodes_that_share_look_at_every_image_once():
     for place, index in enumerate((1, 4, 6)):
         harness = examine(index=index)
         send(harness, 7, nodes=(1, 4, 6))
-        (found,) = harness.emitted("examined")
+        (found,) = looked_at(harness)
         assert found.predicted.tolist() == PREDICTED[place::3]
         assert found.loss == pytest.approx(loss(MARGINS[place::3]), rel=1e-6)
         assert (found.origin, found.nodes.tolist()) == (index, [1, 4, 6])
@@ -74,7 +79,7 @@ def test_examine_nodes_that_share_look_at_every_image_once():
 def test_examine_more_nodes_than_images_leaves_some_with_nothing():
     harness = examine(index=6)
     send(harness, 7, nodes=range(7))
-    (found,) = harness.emitted("examined")
+    (found,) = looked_at(harness)
     assert (found.loss, found.correct, found.predicted.tolist()) == (0.0, 0, [])
 
 
@@ -82,7 +87,7 @@ def test_examine_result_is_labelled_with_the_gradients_in_its_weights():
     """Told of step 7, 0.7 epochs, when two more have been made, it looks at the weights after step 9."""
     harness = examine()
     send(harness, 7, ahead=2)
-    (found,) = harness.emitted("examined")
+    (found,) = looked_at(harness)
     assert (found.step, found.images, found.epoch) == (9, 144, pytest.approx(0.9))
 
 
@@ -90,14 +95,14 @@ def test_examine_result_is_labelled_with_the_gradients_in_its_weights():
 def test_examine_batch_size_does_not_matter(batch):
     harness = examine(batch=batch)
     send(harness, 7)
-    (found,) = harness.emitted("examined")
+    (found,) = looked_at(harness)
     assert (found.correct, found.loss) == (4, pytest.approx(loss(MARGINS), rel=1e-6))
 
 
 def test_examine_normalises_like_training():
     harness = examine(normalise=Normalise(mean=(0.25,), std=(0.5,)))
     send(harness, 7)
-    assert harness.emitted("examined")[0].loss == pytest.approx(loss(2 * MARGINS), rel=1e-6)
+    assert looked_at(harness)[0].loss == pytest.approx(loss(2 * MARGINS), rel=1e-6)
 
 
 def test_examine_held_out_images_are_shared_beside_the_test_images():
@@ -105,7 +110,7 @@ def test_examine_held_out_images_are_shared_beside_the_test_images():
     for place in (0, 1):
         harness = examine(index=place, count=40, holdout=0.25, seed=3)
         send(harness, 7, nodes=(0, 1))
-        (found,) = harness.emitted("examined")
+        (found,) = looked_at(harness)
         # Training image i shows (i, 0): class 0 is the answer, right where i is even.
         mine = held_out[place::2]
         assert (found.held_out, found.held_out_correct) == (5, np.sum(mine % 2 == 0))
@@ -119,7 +124,7 @@ def test_examine_takes_the_average_of_the_weights_where_there_is_one():
     other[:4] = [0, 1, 1, 0]  # the other way round
     harness.states["average"].follow(other, 1.0)
     send(harness, 7)
-    assert harness.emitted("examined")[0].correct == 1
+    assert looked_at(harness)[0].correct == 1
 
 
 class Meeting:
@@ -161,7 +166,7 @@ def test_examine_final_share_is_of_the_final_weights():
     send(harness, 3)
     harness.states["replica"].values[:4] = [0, 1, 1, 0]  # the other way round
     send(harness, 3, final=True)
-    first, last = harness.emitted("examined")
+    first, last = looked_at(harness)
     assert (first.step, first.images, first.correct, first.final) == (3, 48, 4, False)
     assert (last.step, last.images, last.correct, last.final) == (3, 48, 1, True)
 
@@ -177,3 +182,11 @@ def test_examine_weights_are_only_read():
 def test_examine_looks_at_fewer_of_larger_images_at_once(shape, images):
     """A MiB of float32 pixels: more would take much memory for large images, fewer would be slow for small ones."""
     assert at_once(shape) == images
+
+
+def test_examine_what_several_look_at_crosses_and_what_one_looks_at_stays():
+    harness = examine()
+    send(harness, 1, nodes=(0, 1))
+    send(harness, 2, nodes=(0,))
+    assert [found.step for found in harness.emitted("examined")] == [1]
+    assert [found.step for found in harness.emitted("whole")] == [2]

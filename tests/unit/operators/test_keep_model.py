@@ -16,7 +16,11 @@ NONE = np.zeros(0, np.float32)
 
 
 def keep_model():
-    states = {"replica": VectorState(IDENTITY.copy()), "average": Average(), "statistics": VectorState(NONE)}
+    states = {
+        "replica": VectorState(IDENTITY.copy()),
+        "average": Average(n_weights=IDENTITY.size),
+        "statistics": VectorState(NONE),
+    }
     return Harness(KeepModel(model=TWO), states=states)
 
 

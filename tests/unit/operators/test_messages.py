@@ -33,7 +33,7 @@ FIVE = np.zeros(5, np.float32)
         (Fragment(0, 0, 4, 0, 1, 2, skips=False, values=FIVE), HEADER + 20),
         (Weights(0, 1, 0, 4, 2, FIVE), HEADER + 20),
         (Progress(1, 16, 0.1, 2.3), HEADER),
-        (Validation(1, 16, 0.1, 0.5, 2.0, None, None, 2.3), HEADER),
+        (Validation(1, 16, 0.1, 10, 0.5, 2.0, None, None, 2.3), HEADER),
         (ReplicaSample(0, 1, final=False, values=FIVE), HEADER + 20),
         (Predictions(16, LABELS, LABELS), HEADER + 48),
     ],

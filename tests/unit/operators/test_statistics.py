@@ -41,7 +41,7 @@ def compute():
         "replica": VectorState(START[0].copy()),
         "statistics": VectorState(START[1].copy()),
         "velocity": VectorState(np.zeros(0, np.float32)),
-        "average": Average(),
+        "average": Average(n_weights=0),
         "clocks": ClocksState(2, {}),
     }
     return Harness(Compute(model=OWN, schedule=Schedule(lr=0.3), emits="gradient"), states=states)
@@ -92,7 +92,7 @@ def test_compute_of_a_torch_network_emits_the_gradient_of_the_same_network_in_la
         "replica": VectorState(IDENTITY.copy()),
         "statistics": VectorState(np.zeros(0, np.float32)),
         "velocity": VectorState(np.zeros(0, np.float32)),
-        "average": Average(),
+        "average": Average(n_weights=0),
         "clocks": ClocksState(2, {}),
     }
     ours = Harness(Compute(model=TWO, schedule=Schedule(lr=0.3), emits="gradient"), states=layers)
@@ -149,13 +149,13 @@ def test_examine_looks_at_images_with_the_nodes_statistics():
         replica, statistics = network.vectors(weights | {"shift": np.array(shift, np.float32)})
         states = {
             "replica": VectorState(replica),
-            "average": Average(),
+            "average": Average(n_weights=0),
             "statistics": VectorState(statistics),
             "clocks": ClocksState(1, {}),
         }
         harness = Harness(Examine(model=spec, data=data(4)), states=states)
         harness.send(Share(1, np.array([0]), step=1, epoch=1.0, loss=0.0))
-        assert harness.emitted("examined")[0].correct == correct
+        assert harness.emitted("whole")[0].correct == correct
 
 
 def test_statistics_of_a_network_that_no_node_can_make_are_refused():

@@ -14,9 +14,9 @@ from operators.validate import Examinations, Validate
 LABELS = [0, 0, 1, 1, 1]
 
 
-def validate(nodes=(0, 1)):
+def validate(nodes=(0, 1), **fields):
     node = NodeContext(index=nodes[0], members={"worker": tuple(nodes)})
-    return Harness(Validate(data=data(4)), node=node, states={"waiting": Examinations()})
+    return Harness(Validate(data=data(4), **fields), node=node, states={"waiting": Examinations()})
 
 
 def examined(origin, *, turn=1, nodes=(0, 1), predicted=None, loss=1.0, final=False, **fields):
@@ -48,7 +48,7 @@ def test_validate_adds_up_what_the_nodes_have_made_of_their_shares():
     assert harness.emitted("results") == []
     harness.send(examined(0, loss=2.0))
     (result,) = harness.emitted("results")
-    assert (result.accuracy, result.loss) == (0.6, 1.0)  # 3 of 5 images are of class 1; 2 + 3 over 5
+    assert (result.tested, result.accuracy, result.loss) == (5, 0.6, 1.0)  # 3 of 5 images are of class 1; 2 + 3 over 5
     assert (result.step, result.images, result.epoch, result.training_loss) == (11, 110, 0.625, 0.375)
     assert (result.validation_accuracy, result.validation_loss, result.final) == (None, None, False)
     (predictions,) = harness.emitted("predictions")
@@ -99,7 +99,7 @@ def test_validate_goes_on_without_a_node_that_has_left():
     assert turns(harness) == []
     harness.left(1)
     (result,) = harness.emitted("results")
-    assert (result.accuracy, result.loss) == (1.0, pytest.approx(1 / 3))
+    assert (result.tested, result.accuracy, result.loss) == (3, 1.0, pytest.approx(1 / 3))
 
 
 def test_validate_waits_again_for_a_node_that_has_come_back():
@@ -134,12 +134,48 @@ def test_validate_leaves_out_a_node_that_half_of_the_others_are_well_ahead_of():
     assert turns(harness) == [(1, False), (2, False)]
 
 
-def test_validate_end_reports_what_is_left():
-    harness = validate()
-    harness.send(examined(0, turn=1))
-    harness.send(examined(0, turn=1, nodes=(0,), final=True))
+def test_validate_end_reports_what_half_of_the_nodes_have_come_to_and_gives_the_rest_up():
+    """Nodes stop at different steps: only one of three has come to the third validation."""
+    harness, nodes = validate((0, 1, 2)), (0, 1, 2)
+    for origin, last in ((1, 1), (2, 2), (0, 3)):
+        for turn in range(1, last + 1):
+            harness.send(examined(origin, turn=turn, nodes=nodes))
+    harness.send(examined(0, turn=3, nodes=(0,), final=True))
+    assert turns(harness) == [(1, False)]
     harness.end()
-    assert turns(harness) == [(1, False), (1, True)]
+    assert turns(harness) == [(1, False), (2, False), (3, True)]
+    assert [result.tested for result in harness.emitted("results")] == [5, 3, 5]
+
+
+def test_validate_a_share_that_comes_behind_the_final_one_counts_no_more():
+    harness = validate()
+    harness.send(examined(0, turn=1, nodes=(0,), final=True))
+    for origin in (0, 1):
+        harness.send(examined(origin, turn=1))
+    harness.end()
+    assert turns(harness) == [(1, True)]
+
+
+def test_validate_tells_nothing_of_shares_without_images():
+    """Of eight nodes five have a test image, and the four that are left have none."""
+    harness, nodes = validate(range(8)), range(8)
+    for origin in (4, 5, 6, 7):
+        harness.send(examined(origin, nodes=nodes, predicted=[1] if origin == 4 else []))
+    for origin in (5, 6, 7):
+        harness.send(examined(origin, turn=2, nodes=nodes, predicted=[]))
+    for origin in range(5):
+        harness.left(origin)
+    assert turns(harness) == [(1, False)]
+    assert harness.emitted("results")[0].tested == 1
+
+
+def test_validate_tells_nothing_of_held_out_images_where_no_share_had_any():
+    harness = validate(holdout=0.25)
+    harness.send(examined(0, held_out=0))
+    harness.left(1)
+    assert turns(harness) == []
+    harness.send(examined(0, turn=2, nodes=(0,), held_out=1, held_out_loss=0.5))
+    assert [result.validation_loss for result in harness.emitted("results")] == [0.5]
 
 
 def test_examinations_of_a_checkpoint_are_none_and_turns_may_come_again():

@@ -240,6 +240,32 @@ def test_a_thread_for_which_a_task_waits_leaves_the_engine_to_another_thread_if_
     assert ran == {"short": where, "long": "compute-0"}
 
 
+@pytest.mark.parametrize(("cores", "where"), [(2, "engine"), (1, "MainThread")])
+def test_a_thread_that_has_a_task_leaves_the_engine_to_the_loop_if_there_is_much_to_do_and_no_other_thread(
+    cores: int, where: str
+) -> None:
+    """A long task and many short ones follow from one event: the thread takes the long one before the last of them."""
+    order: list[str] = []
+
+    def note(chain: str) -> Callable[[], None]:
+        return lambda: order.append(f"{chain} {threading.current_thread().name}")
+
+    def answer(event: Event) -> list[Command]:
+        del event
+        if engine.finished() < LEARNT:
+            return [RunTask(task(0, chain="short"))]
+        if engine.finished() == LEARNT:
+            many = [RunTask(task(0, chain="short", work=note("short"))) for _ in range(4 * IN_A_ROW)]
+            return [RunTask(task(0, chain="long", work=note("long"))), *many]
+        return [Ended()] if engine.finished() == LEARNT + 4 * IN_A_ROW + 1 else []
+
+    engine = Scripted(answer)
+    assert asyncio.run(run(engine, Still(), lambda _runner: None, cores)) == [Ended()]
+    assert order.count("long compute-0") == 1
+    assert f"short {where}" in order
+    assert order.count("short compute-0") <= IN_A_ROW
+
+
 def test_short_tasks_that_follow_from_one_another_leave_the_loop_time_for_other_things() -> None:
     """Events of the loop are followed by `IN_A_ROW` short tasks in a turn of the loop at most."""
     on_loop: list[int] = []
