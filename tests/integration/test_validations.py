@@ -1,0 +1,59 @@
+"""Validations and processors of nodes on real processes, one of which is killed for good."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from test_runtime_cluster import job_processes
+
+from ako_jobs.jobs import load_job, prepare
+from dataflow import LocalCluster
+from dataflow.engine.job_life import JobState
+from dataflow.observe.events import JobEvent
+from dataflow.runtime.control_groups import usable_cores
+
+SETTINGS = {"model": "mlp", "warm_start": "0", "validate_every": "600"}
+
+
+def told(events: Iterator[JobEvent], nodes: set[int]) -> JobEvent:
+    """The first validation that one of these nodes tells of."""
+    return next(
+        event
+        for event in events
+        if event.report is not None and event.report.port == "validate.results" and event.node in nodes
+    )
+
+
+@pytest.mark.parametrize("job", ["ako", "sparse"])
+def test_others_validate_and_do_the_final_when_the_first_worker_is_gone_for_good(job: str) -> None:
+    with LocalCluster(nodes=3, tasks=1) as cluster:
+        client = cluster.client
+        name = client.submit(prepare(load_job(job), SETTINGS | {"epochs": "100000"}, 3).spec)
+        told(client.watch(name), {0})
+        os.kill(cluster.processes()["node-0"], signal.SIGKILL)
+        for node in (1, 2):
+            event = told(client.watch(name), {node})
+            assert event.report is not None
+            assert event.report.fields["tested"] == 355
+        client.cancel(name)
+        status = client.wait(name)
+        last = [event for event in client.watch(name) if event.report is not None][-1]
+    assert status.state is JobState.CANCELLED, status.reason
+    assert last.report is not None
+    assert (last.node, last.report.fields["final"]) == (1, True)
+
+
+def test_job_processes_are_told_how_many_cores_their_node_has() -> None:
+    with LocalCluster(nodes=2, tasks=1) as cluster:
+        client = cluster.client
+        name = client.submit(prepare(load_job("ako"), SETTINGS | {"epochs": "100000"}, 2).spec)
+        told(client.watch(name), {0})
+        commands = list(job_processes(cluster).values())
+        cores = max(1, usable_cores() // 2)
+        assert [f"--cores {cores} " in f"{command} " for command in commands] == [True, True]
+        assert [node.cores for node in client.nodes()] == [cores, cores]
+        client.cancel(name)
+        client.wait(name)
