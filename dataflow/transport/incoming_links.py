@@ -248,13 +248,25 @@ class _IncomingLink:
         return [data_pb2.Credit(edge=edge, granted_nbytes=self._granted_nbytes[edge]) for edge in edges]
 
     def _owe(self, frames: int, nbytes: int) -> None:
-        """Note that the source is to be told something: at once if it is much, else soon."""
+        """Note that the source is to be told something: at once if it is much, later if it is little, else soon."""
+        options = self._options
+        before, self._pending_nbytes = self._pending_nbytes, self._pending_nbytes + nbytes
         self._pending_frames += frames
-        self._pending_nbytes += nbytes
-        if self._pending_frames >= self._options.ack_frames or self._pending_nbytes >= self._options.ack_nbytes:
+        if self._pending_frames >= options.ack_frames or self._pending_nbytes >= options.ack_nbytes:
             self._due.set()
-        elif self._timer is None and not self.dropped:
-            self._timer = asyncio.get_running_loop().call_later(self._options.ack_delay_s, self._due.set)
+        elif self._pending_nbytes >= options.few_nbytes and (self._timer is None or before < options.few_nbytes):
+            self._wake_after(options.ack_delay_s)
+        elif self._timer is None:
+            self._wake_after(options.few_delay_s)
+
+    def _wake_after(self, delay_s: float) -> None:
+        """Have `acknowledge` write after so long, or when it would have anyhow if that is sooner."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + delay_s
+        if self._timer is not None:
+            at = min(at, self._timer.when())
+            self._timer.cancel()
+        self._timer = None if self.dropped else loop.call_at(at, self._due.set)
 
     def _settle(self) -> None:
         self._pending_frames = self._pending_nbytes = 0

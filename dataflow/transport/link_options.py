@@ -28,6 +28,8 @@ class LinkOptions:
         ack_nbytes: or this many bytes received or granted,
         ack_delay_s: or this long after the first of them, in seconds. Every packet costs either end some 0.3 ms of
             processor time, however small it is; credit for `ack_nbytes` is back at once.
+        few_nbytes: of fewer bytes than this nobody hears for
+        few_delay_s: so long instead, in seconds: a sender misses neither their credit nor their memory.
     """
 
     patience_s: float = 10.0
@@ -40,6 +42,13 @@ class LinkOptions:
     ack_frames: int = 128
     ack_nbytes: int = 1 << 20
     ack_delay_s: float = 0.02
+    few_nbytes: int = 1 << 14
+    few_delay_s: float = 0.1
+
+    @property
+    def longest_delay_s(self) -> float:
+        """For so long an acknowledgement is held back at most, in seconds."""
+        return max(self.ack_delay_s, self.few_delay_s)
 
 
 DEFAULT_OPTIONS = LinkOptions()

@@ -67,7 +67,7 @@ class Links:
         self._node, self._edge_types, self._network, self._peers = node, edge_types, network, Peers()
         self._around = Surroundings(network, identity, self._peers, options, on_credit, on_lost, rng, clock, sleep)
         self._counters: dict[int, Counters] = {}
-        self._meters = LinkMeters(clock, options.ack_delay_s)
+        self._meters = LinkMeters(clock, options.longest_delay_s)
         self._incoming = IncomingLinks(
             identity,
             self._peers,

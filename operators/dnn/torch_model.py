@@ -104,8 +104,11 @@ class TorchWorkspace:
         parameters: those that are trained, in the order of the vector.
         layouts: theirs.
         weights: (weights,) on the device, what a call is given.
-        parts: by parameter, its part of `weights`, in C order.
-        owned: by parameter, what it holds while the module computes: its part, or a copy in its layout.
+        owned: by parameter, what it holds while the module computes: its part of `weights`, or a copy in its layout.
+        places: by parameter, address and strides of `owned`.
+        copied: those of `owned` that are copies, each with its part, in C order.
+        submodules: the module, and all that it consists of.
+        modes: what `training` of each of them is after the module was put into training mode, or out of it.
         owners: by statistic, the submodule that has it, the attribute's name there, and its layout.
         passing: buffers that are no statistics: submodule, attribute, and what the factory made of it.
     """
@@ -116,10 +119,19 @@ class TorchWorkspace:
     parameters: tuple[torch.nn.Parameter, ...]
     layouts: tuple[_Layout, ...]
     weights: torch.Tensor
-    parts: tuple[torch.Tensor, ...]
     owned: tuple[torch.Tensor, ...]
+    places: tuple[tuple[int, tuple[int, ...]], ...]
+    copied: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    submodules: tuple[torch.nn.Module, ...]
+    modes: dict[bool, list[bool]]
     owners: tuple[tuple[torch.nn.Module, str, _Layout], ...]
     passing: tuple[tuple[torch.nn.Module, str, torch.Tensor | None], ...]
+
+    def switch(self, *, training: bool) -> None:
+        """Put the module into training or evaluation mode; to see that it is in it costs less."""
+        if [part.training for part in self.submodules] != self.modes.get(training):
+            self.module.train() if training else self.module.eval()
+            self.modes[training] = [part.training for part in self.submodules]
 
 
 class TorchModel:
@@ -167,8 +179,23 @@ class TorchModel:
         weights = torch.zeros(self.n_weights, device=self.device)
         parts = self._cut(weights)
         owned = tuple(layout.own(part) for layout, part in zip(layouts, parts, strict=True))
-        passing = _passing(module)
-        return TorchWorkspace(self.spec, batch, module, parameters, layouts, weights, parts, owned, owners, passing)
+        return TorchWorkspace(
+            self.spec,
+            batch,
+            module,
+            parameters,
+            layouts,
+            weights,
+            owned,
+            places=tuple((own.data_ptr(), own.stride()) for own in owned),
+            copied=tuple(
+                (own, part) for own, part in zip(owned, parts, strict=True) if own.data_ptr() != part.data_ptr()
+            ),
+            submodules=tuple(module.modules()),
+            modes={},
+            owners=owners,
+            passing=_passing(module),
+        )
 
     def compile(self) -> None:
         """Compute once, so that PyTorch is ready and it is known whether the module draws random numbers."""
@@ -199,24 +226,22 @@ class TorchModel:
             return 0.0, 0
         inputs = self._load(weights, statistics, images, workspace)
         gradients = torch.from_numpy(out).to(self.device).zero_()
-        parts = list(zip(workspace.parameters, workspace.layouts, self._cut(gradients), strict=True))
-        for parameter, layout, part in parts:
-            parameter.grad = layout.own(part) if layout.in_order else None
-        workspace.module.train()
+        for parameter, layout, each in zip(workspace.parameters, workspace.layouts, self.ranges, strict=True):
+            parameter.grad = gradients.as_strided(each.shape, layout.strides, each.start) if layout.in_order else None
+        workspace.switch(training=True)
         classes = _tensor(labels).to(self.device)
         with ExitStack() as turn:
             turn.enter_context(self._random.turn(seed, Pass.FORWARD, Pass.BACKWARD))
             with self._random.watched(Pass.FORWARD), _explained(self.spec, len(images)):
                 logits = self._checked(workspace.module(inputs), len(images))
                 losses = self._losses(logits, classes)
-            total = losses.sum()
             if not self._random.draws(Pass.BACKWARD):
                 turn.close()
             with self._random.watched(Pass.BACKWARD):
-                total.backward(torch.full_like(total, scale))
-        for parameter, layout, part in parts:
+                losses.backward(torch.full_like(losses, scale))
+        for parameter, layout, each in zip(workspace.parameters, workspace.layouts, self.ranges, strict=True):
             if parameter.grad is not None and not layout.in_order:
-                part.copy_(parameter.grad)
+                gradients[each.start : each.stop].view(each.shape).copy_(parameter.grad)
             parameter.grad = None
         if self.device.type != "cpu":
             torch.from_numpy(out).copy_(gradients)
@@ -297,11 +322,11 @@ class TorchModel:
             what = "the workspace belongs to another network: make one with this model's workspace()"
             raise ValueError(what)
         _fill(workspace.weights, weights)
-        for parameter, part, own in zip(workspace.parameters, workspace.parts, workspace.owned, strict=True):
-            if own.data_ptr() != part.data_ptr():
-                own.copy_(part)
+        for own, part in workspace.copied:
+            own.copy_(part)
+        for parameter, own, place in zip(workspace.parameters, workspace.owned, workspace.places, strict=True):
             # At first, and if the module has put something in its place.
-            if parameter.data_ptr() != own.data_ptr() or parameter.stride() != own.stride():
+            if (parameter.data_ptr(), parameter.stride()) != place:
                 parameter.data = own
         for (owner, attribute, layout), statistic in zip(workspace.owners, self._statistics, strict=True):
             tensor = layout.own(statistic.read(statistics).to(self.device))
@@ -325,7 +350,7 @@ class TorchModel:
         self, weights: Vector, images: npt.NDArray[np.float32], workspace: TorchWorkspace, statistics: Vector
     ) -> torch.Tensor:
         inputs = self._load(weights, statistics, images, workspace)
-        workspace.module.eval()
+        workspace.switch(training=False)
         evaluation = Pass.EVALUATION
         with torch.no_grad(), self._random.turn(0, evaluation), self._random.watched(evaluation):
             return self._checked(workspace.module(inputs), len(images))

@@ -202,7 +202,7 @@ def test_deliveries_of_links_tell_what_each_peer_acknowledged() -> None:
         for number in range(10):
             nodes[0].links.send(1, 0, Numbered(number, np.zeros(1_000)))
         clock.sleep(0.5)  # nothing was written yet: the loop has not run
-        may_be_held_s = LinkOptions().ack_delay_s
+        may_be_held_s = LinkOptions().longest_delay_s
         assert nodes[0].links.deliveries()[1].busy_s == pytest.approx(0.5 - may_be_held_s)
         assert nodes[0].links.busy_s() == pytest.approx(0.5 - may_be_held_s)
         nodes[0].links.send_end(1, 0)  # acknowledged at once, and all before it

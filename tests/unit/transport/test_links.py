@@ -86,7 +86,7 @@ def test_small_messages_share_packets_and_acknowledgements() -> None:
 @pytest.mark.parametrize("enough", ["the end of an edge", "many bytes", "many frames"])
 def test_acknowledgements_that_somebody_may_wait_for_are_not_held_back(enough: str) -> None:
     async def body(subject: Subject) -> None:
-        options = LinkOptions(ack_delay_s=3600.0, ack_frames=3, ack_nbytes=10_000)
+        options = LinkOptions(ack_delay_s=3600.0, few_delay_s=3600.0, ack_frames=3, ack_nbytes=10_000)
         nodes = [Node(subject, number, options=options) for number in (0, 1)]
         await connected(nodes)
         nodes[0].links.send(1, 0, Numbered(0, np.zeros(1_250 if enough == "many bytes" else 1)))
@@ -97,6 +97,24 @@ def test_acknowledgements_that_somebody_may_wait_for_are_not_held_back(enough: s
             nodes[0].links.send(1, 0, Numbered(2, np.zeros(1)))
         async with asyncio.timeout(60):
             await nodes[0].links.drain()
+        await closed(nodes)
+
+    run(body)
+
+
+def test_acknowledgements_of_few_bytes_wait_longer_than_those_of_many() -> None:
+    async def body(subject: Subject) -> None:
+        options = LinkOptions(ack_delay_s=0.01, few_delay_s=3600.0, few_nbytes=1_000)
+        nodes = [Node(subject, number, options=options) for number in (0, 1)]
+        await connected(nodes)
+        nodes[0].links.send(1, 0, Numbered(0, np.zeros(1)))
+        await nodes[1].until(lambda: len(nodes[1].messages) == 1)
+        drained = asyncio.ensure_future(nodes[0].links.drain())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(drained), 0.2)
+        nodes[0].links.send(1, 0, Numbered(1, np.zeros(125)))
+        async with asyncio.timeout(60):
+            await drained
         await closed(nodes)
 
     run(body)
@@ -115,7 +133,7 @@ def test_acknowledgement_says_how_long_it_was_held_back() -> None:
 
     async def body(subject: Subject) -> None:
         clock = Stands()
-        nodes = [Node(subject, 1, clock=clock, options=LinkOptions(ack_delay_s=0.01))]
+        nodes = [Node(subject, 1, clock=clock, options=LinkOptions(few_delay_s=0.01))]
         address = await nodes[0].links.listen()
         connection = await subject.at(0).dial(address)
         await connection.write(hello(Identity(0, "job", "hash", 0), 1, 0))
