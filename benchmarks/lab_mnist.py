@@ -119,7 +119,7 @@ Ako with `threshold` and averaged weights: 32 to 80 images, rates 0.08 to 0.35, 
 over 0.03 to 0.08 epochs, densities 0.01 to 0.2, p 1 and 3, every 1 to 5, tau 24 to 96, momentum 0.3 and 0.5, cosines of
 1.05 to 2 epochs. Before averages also 16 to 28 images, both initial weights, every 8 and 16, momentum 0.9, weight decay
 and steps. `ako_torch` takes larger mini-batches, since more of its time goes by the mini-batch. Then with p=1, so that
-each weight comes to the others after `every` gradients, not after 15 as with what `auto` chooses: every 1 to 8, 24 to 56
+each weight comes to the others after `every` gradients, not 15 as with what `auto` chooses: every 1 to 8, 24 to 56
 images, rates 0.13 to 0.22, warm-ups of 0.1 to 0.3, cosines of 1.1 to 1.45 epochs, densities to 0.3.
 
 `ps` was tried with 1, 2 and 4 servers, `all_to_all` with four rates, on four hosts at 100 Mbit/s, one to three seeds.
