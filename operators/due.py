@@ -73,8 +73,8 @@ class Due(Operator):
     def process(self, progress: Progress, newest: NewestState, roll: Present, node: NodeContext) -> Emissions:
         """The message, if something is due."""
         before, newest.progress = newest.progress, progress
-        turn = self._turn(progress)
-        if turn > self._turn(before):
+        turn, has_come_back = self._turn(progress), node.incarnation > 0 and not before.step
+        if turn > self._turn(before) and not has_come_back:
             yield self.due(progress)
             members = node.members[node.role]
             present = roll.of(members)[: progress.readers or None]

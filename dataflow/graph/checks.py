@@ -234,14 +234,14 @@ def _crossings(graph: LogicalGraph, ends: Ends) -> Iterator[Problem]:
         if edge.route is None and source.role != target.role:
             what = f"edge {edge.name} joins role {source.role!r} to role {target.role!r} without a route"
             yield Problem(what, where, "connect with route=, as in route=Route.ONE_TO_ALL")
-        elif edge.route is None and (
-            (source.sends and (source.id not in senders or (source.id, edge.output) in outputs))
-            or (target.receives and (target.id not in targets or (target.id, edge.input) in inputs))
-        ):
-            which = f"{source.id!r} sends" if source.sends else f"{target.id!r} receives"
-            what = f"edge {edge.name} has no route, but {which}"
-            yield Problem(what, where, "connect with route=, or use operators that stay on their node")
-        elif edge.route is not None and not (source.sends and target.receives):
+        elif edge.route is None:
+            sends = source.sends and (source.id not in senders or (source.id, edge.output) in outputs)
+            receives = target.receives and (target.id not in targets or (target.id, edge.input) in inputs)
+            if sends or receives:
+                which = f"{source.id!r} sends" if sends else f"{target.id!r} receives"
+                what = f"edge {edge.name} has no route, but {which}"
+                yield Problem(what, where, "connect with route=, or use operators that stay on their node")
+        elif not (source.sends and target.receives):
             lacks = [
                 f"{operator.id!r} does not {verb}"
                 for operator, verb, has in ((source, "send", source.sends), (target, "receive", target.receives))

@@ -2,7 +2,7 @@
 
 Peers hold acknowledgements back so that one answers for many frames, and say for how long they held the last. So a
 message is taken to have been on its way for as long as the last one of its acknowledgement; but not to have arrived
-earlier than `ack_delay_s` before that, or it would have been acknowledged sooner.
+earlier than `longest_delay_s` before that, or it would have been acknowledged sooner.
 
 Invariant: what has been told never becomes less: of what is on its way, only that counts which is known not to have
 arrived.
@@ -24,11 +24,11 @@ class LinkMeters:
 
     Args:
         clock: the clock.
-        ack_delay_s: seconds for which peers hold acknowledgements back at most.
+        longest_delay_s: seconds for which peers hold acknowledgements back at most.
     """
 
-    def __init__(self, clock: Clock, ack_delay_s: float) -> None:
-        self.clock, self.ack_delay_s = clock, ack_delay_s
+    def __init__(self, clock: Clock, longest_delay_s: float) -> None:
+        self.clock, self.longest_delay_s = clock, longest_delay_s
         self._meters: dict[int, LinkMeter] = {}
         self._spans: list[tuple[float, float]] = []
         self._busy_s, self._counted_until_s = 0.0, -math.inf
@@ -47,8 +47,8 @@ class LinkMeters:
         """Seconds until now in which anything was on its way to any peer."""
         now = self.clock.now()
         oldest_s = min((meter.oldest_s for meter in self._meters.values()), default=math.inf)
-        self._count_until(min(now, oldest_s), now - self.ack_delay_s)
-        return self._busy_s + max(0.0, now - self.ack_delay_s - oldest_s)
+        self._count_until(min(now, oldest_s), now - self.longest_delay_s)
+        return self._busy_s + max(0.0, now - self.longest_delay_s - oldest_s)
 
     def add(self, begin_s: float, end_s: float) -> None:
         """Something was on its way then."""
@@ -109,7 +109,7 @@ class LinkMeter:
             return
         now = self._clock.now()
         self._messages += len(done)
-        earliest_s = now - self._node.ack_delay_s
+        earliest_s = now - self._node.longest_delay_s
         took_s = max(0.0, max(now - held_s, earliest_s) - done[-1])
         begin_s = end_s = done[0]
         for handed_s in done:
@@ -129,7 +129,7 @@ class LinkMeter:
 
     def statistics(self) -> LinkStatistics:
         """What was measured until now."""
-        waiting_s = self._clock.now() - self._node.ack_delay_s - max(self.oldest_s, self._busy_until_s)
+        waiting_s = self._clock.now() - self._node.longest_delay_s - max(self.oldest_s, self._busy_until_s)
         return LinkStatistics(self._nbytes, self._messages, self._busy_s + max(0.0, waiting_s), self._delay_s)
 
     def _was_busy(self, begin_s: float, end_s: float) -> None:

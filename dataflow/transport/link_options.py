@@ -26,10 +26,11 @@ class LinkOptions:
             link far below.
         ack_frames: the receiver acknowledges after this many frames,
         ack_nbytes: or this many bytes received or granted,
-        ack_delay_s: or this long after the first of them, in seconds. Every packet costs either end some 0.3 ms of
-            processor time, however small it is; credit for `ack_nbytes` is back at once.
-        few_nbytes: of fewer bytes than this nobody hears for
-        few_delay_s: so long instead, in seconds: a sender misses neither their credit nor their memory.
+        few_nbytes: or, once it is this many bytes,
+        ack_delay_s: after this long, in seconds,
+        few_delay_s: and in any case this long after the first of them, in seconds: of few bytes a sender misses neither
+            credit nor memory. Every packet costs either end some 0.3 ms of processor time, however small it is; credit
+            for `ack_nbytes` is back at once.
     """
 
     patience_s: float = 10.0

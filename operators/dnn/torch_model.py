@@ -107,8 +107,6 @@ class TorchWorkspace:
         owned: by parameter, what it holds while the module computes: its part of `weights`, or a copy in its layout.
         places: by parameter, address and strides of `owned`.
         copied: those of `owned` that are copies, each with its part, in C order.
-        submodules: the module, and all that it consists of.
-        modes: what `training` of each of them is after the module was put into training mode, or out of it.
         owners: by statistic, the submodule that has it, the attribute's name there, and its layout.
         passing: buffers that are no statistics: submodule, attribute, and what the factory made of it.
     """
@@ -122,16 +120,8 @@ class TorchWorkspace:
     owned: tuple[torch.Tensor, ...]
     places: tuple[tuple[int, tuple[int, ...]], ...]
     copied: tuple[tuple[torch.Tensor, torch.Tensor], ...]
-    submodules: tuple[torch.nn.Module, ...]
-    modes: dict[bool, list[bool]]
     owners: tuple[tuple[torch.nn.Module, str, _Layout], ...]
     passing: tuple[tuple[torch.nn.Module, str, torch.Tensor | None], ...]
-
-    def switch(self, *, training: bool) -> None:
-        """Put the module into training or evaluation mode; to see that it is in it costs less."""
-        if [part.training for part in self.submodules] != self.modes.get(training):
-            self.module.train() if training else self.module.eval()
-            self.modes[training] = [part.training for part in self.submodules]
 
 
 class TorchModel:
@@ -191,8 +181,6 @@ class TorchModel:
             copied=tuple(
                 (own, part) for own, part in zip(owned, parts, strict=True) if own.data_ptr() != part.data_ptr()
             ),
-            submodules=tuple(module.modules()),
-            modes={},
             owners=owners,
             passing=_passing(module),
         )
@@ -228,7 +216,7 @@ class TorchModel:
         gradients = torch.from_numpy(out).to(self.device).zero_()
         for parameter, layout, each in zip(workspace.parameters, workspace.layouts, self.ranges, strict=True):
             parameter.grad = gradients.as_strided(each.shape, layout.strides, each.start) if layout.in_order else None
-        workspace.switch(training=True)
+        workspace.module.train()
         classes = _tensor(labels).to(self.device)
         with ExitStack() as turn:
             turn.enter_context(self._random.turn(seed, Pass.FORWARD, Pass.BACKWARD))
@@ -350,7 +338,7 @@ class TorchModel:
         self, weights: Vector, images: npt.NDArray[np.float32], workspace: TorchWorkspace, statistics: Vector
     ) -> torch.Tensor:
         inputs = self._load(weights, statistics, images, workspace)
-        workspace.switch(training=False)
+        workspace.module.eval()
         evaluation = Pass.EVALUATION
         with torch.no_grad(), self._random.turn(0, evaluation), self._random.watched(evaluation):
             return self._checked(workspace.module(inputs), len(images))

@@ -44,6 +44,13 @@ def test_due_by_images_is_due_once_at_a_step_past_several_multiples():
     assert let_through(due(every=10), [progress(1, images=64), progress(2, images=64)]) == [1, 2]
 
 
+def test_due_is_nothing_at_the_first_progress_of_a_node_that_has_come_back():
+    # By then 800 images had been seen, of which others had done what was due.
+    returned = due(every=100, node=NodeContext(incarnation=1))
+    assert let_through(returned, map(progress, range(50, 60))) == [57]
+    assert let_through(due(every=100), map(progress, range(50, 60))) == [50, 57]
+
+
 def test_due_by_epoch_is_the_first_step_of_each_whole_number():
     # Epochs 0.16, 0.32, ...: 1.12 at step 7, 2.08 at step 13, 3.04 at step 19.
     assert let_through(due(), map(progress, range(1, 20))) == [7, 13, 19]

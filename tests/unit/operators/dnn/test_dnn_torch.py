@@ -205,6 +205,19 @@ def test_torch_evaluation_uses_the_statistics_and_leaves_them():
     assert net.evaluate(weights, IMAGES, LABELS, workspace, statistics=moved)[0] > loss + 0.1
 
 
+def test_torch_module_is_put_into_its_mode_by_every_call():
+    net = build_network(TorchSpec(factory=nets.Folded, input=(2, 1, 1), classes=2))
+    images, labels = np.array([[1.0, 2.0], [-1.0, 0.5]], np.float32).reshape(2, 2, 1, 1), np.array([0, 1])
+    weights = [np.array(each, np.float32) for each in ([1, 0, 0, 1, 0, 0], [0, 1, 1, 0, 0, 0])]
+    workspace = net.workspace(2)
+    again = [net.evaluate(each, images, labels, workspace, statistics=net.initial_statistics())[0] for each in weights]
+    alone = [
+        net.evaluate(each, images, labels, net.workspace(2), statistics=net.initial_statistics())[0] for each in weights
+    ]
+    assert again == alone
+    assert alone[0] != alone[1]
+
+
 def test_torch_gradient_is_bit_identical_whatever_the_workspace_did_before():
     net = network(arguments={"dropout": 0.5})
     weights, statistics = start(net)
