@@ -254,10 +254,9 @@ class _IncomingLink:
         self._pending_frames += frames
         if self._pending_frames >= options.ack_frames or self._pending_nbytes >= options.ack_nbytes:
             self._due.set()
-        elif self._pending_nbytes >= options.few_nbytes and (self._timer is None or before < options.few_nbytes):
-            self._wake_after(options.ack_delay_s)
-        elif self._timer is None:
-            self._wake_after(options.few_delay_s)
+        elif self._timer is None or before < options.few_nbytes <= self._pending_nbytes:
+            few = self._pending_nbytes < options.few_nbytes
+            self._wake_after(options.few_delay_s if few else options.ack_delay_s)
 
     def _wake_after(self, delay_s: float) -> None:
         """Have `acknowledge` write after so long, or when it would have anyhow if that is sooner."""

@@ -214,7 +214,8 @@ class TorchModel:
             return 0.0, 0
         inputs = self._load(weights, statistics, images, workspace)
         gradients = torch.from_numpy(out).to(self.device).zero_()
-        for parameter, layout, each in zip(workspace.parameters, workspace.layouts, self.ranges, strict=True):
+        parts = tuple(zip(workspace.parameters, workspace.layouts, self.ranges, strict=True))
+        for parameter, layout, each in parts:
             parameter.grad = gradients.as_strided(each.shape, layout.strides, each.start) if layout.in_order else None
         workspace.module.train()
         classes = _tensor(labels).to(self.device)
@@ -227,7 +228,7 @@ class TorchModel:
                 turn.close()
             with self._random.watched(Pass.BACKWARD):
                 losses.backward(torch.full_like(losses, scale))
-        for parameter, layout, each in zip(workspace.parameters, workspace.layouts, self.ranges, strict=True):
+        for parameter, layout, each in parts:
             if parameter.grad is not None and not layout.in_order:
                 gradients[each.start : each.stop].view(each.shape).copy_(parameter.grad)
             parameter.grad = None

@@ -62,27 +62,22 @@ def test_resnet20_has_as_many_weights_as_the_modules_of_torch():
     assert n_weights == weight_ranges(spec)[-1].stop
 
 
-def test_resnet20_training_step_in_float32_equals_the_reference():
-    # Of the million numbers that go into a ReLU one or the other is so near to zero that rounding decides on which
-    # side: that moves a gradient by thousandths, for which seeds is another matter on every kind of processor.
+def test_resnet20_training_step_in_float32_equals_the_reference(monkeypatch):
+    # Of half a million numbers that go into a ReLU some are so near to zero that rounding, which differs between
+    # processors, decides on which side: that moves the gradient by a hundredth. With this seed none is.
+    nearest, activate = list[float](), reference._activate
+    monkeypatch.setattr(reference, "_activate", lambda layer, x: nearest.append(np.abs(x).min()) or activate(layer, x))
     model = Model(network("resnet20", "cifar10", "he"))
-    off = list[float]()
-    while not off or (off[-1] >= 1e-5 and len(off) < 8):
-        off.append(_off_the_reference(model, np.random.default_rng(4 + len(off))))
-    assert off[-1] < 1e-5
-    assert max(off) < 1e-2
-
-
-def _off_the_reference(model: Model, rng: np.random.Generator) -> float:
-    """How far a gradient is from the reference's, as a share of it, once loss and statistics are found alike."""
+    rng = np.random.default_rng(57)
     weights, statistics = model.initial(rng), model.initial_statistics()
-    images, labels = rng.random((4, 3, 32, 32), np.float32), np.array([0, 3, 9, 3])
+    images, labels = rng.random((2, 3, 32, 32), np.float32), np.array([0, 3])
     in_double = weights.astype(np.float64), images.astype(np.float64)
     expected, expected_loss, _ = reference.gradient(model.spec, *in_double, labels, 0.25)
+    assert min(nearest) > 2e-5
     expected_statistics = reference.advanced(model.spec, *in_double, statistics)
     out = np.empty_like(weights)
-    loss, _ = model.gradient(weights, images, labels, out, model.workspace(4), 0.25, statistics=statistics, seed=0)
+    loss, _ = model.gradient(weights, images, labels, out, model.workspace(2), 0.25, statistics=statistics, seed=0)
     assert loss == pytest.approx(expected_loss, rel=1e-5)
+    assert np.abs(out - expected).max() < 1e-5 * np.abs(expected).max()
     np.testing.assert_allclose(statistics, expected_statistics, rtol=1e-4, atol=1e-5)
     assert (statistics != model.initial_statistics()).all()
-    return float(np.linalg.norm(out - expected) / np.linalg.norm(expected))
