@@ -42,7 +42,7 @@ class Job:
         world: how many ranks there are.
         address: of rank 0.
         hook: how gradients are sent: plain, fp16, or powersgd (rank 2).
-        lr, batch, momentum, epochs: of the training; batch is of one rank.
+        lr, batch, momentum, nesterov, epochs: of the training; batch is of one rank.
         schedule: constant, cosine over all epochs, or step.
         warmup: epochs over which the rate rises from a share of one rank to all of it.
         milestones, gamma: with step, epochs at which the rate falls, such as 0.8,1.2, and its factor there.
@@ -64,6 +64,7 @@ class Job:
     lr: float = 0.1
     batch: int = 32
     momentum: float = 0.0
+    nesterov: bool = False
     schedule: str = "constant"
     warmup: float = 0.0
     milestones: str = ""
@@ -96,7 +97,7 @@ def train(job: Job) -> dict[str, Any]:
         network.to(memory_format=layout), broadcast_buffers=False, gradient_as_bucket_view=True
     )
     _register(model, job.hook)
-    optimizer = torch.optim.SGD(network.parameters(), lr=job.lr, momentum=job.momentum)
+    optimizer = torch.optim.SGD(network.parameters(), lr=job.lr, momentum=job.momentum, nesterov=job.nesterov)
     share = len(images) // job.world
     per_epoch = -(-share // job.batch)
     total = round(job.epochs * per_epoch)
