@@ -263,7 +263,7 @@ class Bench:
 
     def _rank(self, run: Run, rank: int) -> subprocess.Popen[str]:
         floats = ("lr", "momentum", "epochs", "gamma", "warmup", "average")
-        kinds = {"batch": int, "nesterov": "true".__eq__} | dict.fromkeys(floats, float)
+        kinds = {"batch": int, "nesterov": truth} | dict.fromkeys(floats, float)
         job = {
             **{key: kinds.get(key, str)(value) for key, value in run.settings.items()},
             "rank": rank,
@@ -371,6 +371,17 @@ def summary(systems: Sequence[str], runs: Sequence[Run]) -> list[str]:
 def settings_of(text: str) -> dict[str, str]:
     """Settings as they are typed: ``every=8 p=2``."""
     return dict(word.split("=", 1) for word in text.split())
+
+
+def truth(text: str) -> bool:
+    """What is meant by ``true`` or ``false``.
+
+    Raises:
+        ConfigError: something else is typed.
+    """
+    if text not in ("true", "false"):
+        raise ConfigError(what="nesterov: must be true or false", got=text)
+    return text == "true"
 
 
 def values_of(words: Sequence[str]) -> dict[str, list[str]]:
