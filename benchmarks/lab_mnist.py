@@ -108,7 +108,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 
 What images a system needs was looked for first where no lab is needed: for DDP by its steps on one process, for Ako in
 the simulator, six to sixteen seeds each from 100 on, to the target held at two validations; the best of these then in
-the lab, mostly with such seeds. The last choice for `ako`, of three settings, was made with seeds 0 to 4, which are told;
+the lab, mostly with such seeds. The last choice for `ako`, of three, was made with seeds 0 to 4, which are told;
 seeds 5 to 9, which chose nothing, give the same (docs/performance.md).
 
 DDP, 32 images a host, averages over 0.07 epochs: Nesterov's momentum of 0.85, 0.08 and a warm-up of 0.3 epochs hold
