@@ -95,7 +95,7 @@ class StreamEnded:
 
 @dataclass(init=False, slots=True)
 class TaskFinished:
-    """A task has run, or failed with `error`; `busy_s` is how long it took.
+    """A task has run, or failed with `error`; `busy_s` is how long it took, `processor_s` how long it had a processor.
 
     `followed` says that the task which was offered behind it has been started.
     """
@@ -104,6 +104,7 @@ class TaskFinished:
     outcome: Outcome
     busy_s: float
     error: AkoError | None
+    processor_s: float
     followed: bool
 
     def __init__(
@@ -113,9 +114,11 @@ class TaskFinished:
         busy_s: float = 0.0,
         error: AkoError | None = None,
         *,
+        processor_s: float = 0.0,
         followed: bool = False,
     ) -> None:
-        self.task, self.outcome, self.busy_s, self.error, self.followed = task, outcome, busy_s, error, followed
+        self.task, self.outcome, self.busy_s, self.error = task, outcome, busy_s, error
+        self.processor_s, self.followed = processor_s, followed
 
 
 @dataclass(init=False, slots=True)

@@ -33,7 +33,10 @@ from dataflow.runtime.process import Bystander, ThreadClocks, current_processor
 from dataflow.runtime.watchdog import TaskBoard
 
 SHORT_S = 0.0002
-"""Tasks of a chain and role that take less than this on average are not handed to a thread, in seconds."""
+"""Tasks of a chain and role that take less than this on average are not handed to a thread, in seconds.
+
+What one of them waits, beyond twice as long, does not count, but all that it computes does.
+"""
 
 IN_A_ROW = 32
 """Events and short tasks that the loop deals with before it turns to anything else."""
@@ -287,7 +290,9 @@ class EngineRunner:
         self.task_s[place, event.task.chain] += event.busy_s
         key = (event.task.chain, event.task.role)
         self._board.learn(self._board.kind(*key), event.busy_s)
-        self._typical_s[key] = _MEMORY * self._typical_s[key] + (1 - _MEMORY) * event.busy_s
+        # One that waited for a processor, or for the interpreter, may be as short as the others of its kind.
+        taken_s = max(event.processor_s, min(event.busy_s, _UNKNOWN_S))
+        self._typical_s[key] = _MEMORY * self._typical_s[key] + (1 - _MEMORY) * taken_s
 
     def _command(self) -> None:
         """Carry out commands, on the loop, oldest first."""

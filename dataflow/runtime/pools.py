@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -97,9 +98,9 @@ class TaskPool:
 
 
 def run_task(task: Task, clock: Clock, board: TaskBoard) -> TaskFinished:
-    """Run a task, on the board for as long as it takes, and say how it went and how long it took."""
+    """Run a task, on the board for as long as it takes, and say how it went, how long it took and how long it worked."""
     board.begin(board.kind(task.chain, task.role))
-    started_s = clock.now()
+    started_s, worked_s = clock.now(), time.thread_time()
     try:
         outcome, error = task.run(), None
     except AkoError as raised:
@@ -108,4 +109,5 @@ def run_task(task: Task, clock: Clock, board: TaskBoard) -> TaskFinished:
         outcome, error = Outcome(), OperatorError(what=f"chain {task.chain!r} broke: {raised!r}")
         error.__cause__ = raised
     board.end()
-    return TaskFinished(task, outcome, clock.now() - started_s, error)
+    worked_s = time.thread_time() - worked_s
+    return TaskFinished(task, outcome, clock.now() - started_s, error, processor_s=worked_s)
