@@ -35,8 +35,11 @@ from dataflow.runtime.watchdog import TaskBoard
 SHORT_S = 0.0002
 """Tasks of a chain and role that take less than this on average are not handed to a thread, in seconds.
 
-What one of them waits, beyond twice as long, does not count, but all that it computes does.
+A task counts for what it computes, or for as long as it takes; but `STALL_S` or less counts for no more than twice this.
 """
+
+STALL_S = 0.25
+"""So long a task may have stood still for want of a processor: hosts that have used up their share do, in seconds."""
 
 IN_A_ROW = 32
 """Events and short tasks that the loop deals with before it turns to anything else."""
@@ -290,8 +293,8 @@ class EngineRunner:
         self.task_s[place, event.task.chain] += event.busy_s
         key = (event.task.chain, event.task.role)
         self._board.learn(self._board.kind(*key), event.busy_s)
-        # One that waited for a processor, or for the interpreter, may be as short as the others of its kind.
-        taken_s = max(event.processor_s, min(event.busy_s, _UNKNOWN_S))
+        busy_s = event.busy_s if event.busy_s > STALL_S else min(event.busy_s, _UNKNOWN_S)
+        taken_s = max(event.processor_s, busy_s)
         self._typical_s[key] = _MEMORY * self._typical_s[key] + (1 - _MEMORY) * taken_s
 
     def _command(self) -> None:

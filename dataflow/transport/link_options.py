@@ -44,7 +44,7 @@ class LinkOptions:
     ack_nbytes: int = 1 << 20
     ack_delay_s: float = 0.02
     few_nbytes: int = 1 << 14
-    few_delay_s: float = 0.1
+    few_delay_s: float = 0.25
 
     @property
     def longest_delay_s(self) -> float:

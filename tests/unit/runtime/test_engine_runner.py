@@ -395,13 +395,19 @@ def test_tasks_of_which_one_in_every_few_computes_for_long_never_run_on_the_loop
     assert asyncio.run(threads_of(tasks, computed=True)) == ["compute-0"] * len(tasks)
 
 
-def test_tasks_of_which_more_than_half_wait_for_long_never_run_on_the_loop() -> None:
-    """Just before the two that wait, the average is 400 * 0.1 * (0.9 + 0.9 ** 2) / (1 - 0.9 ** 3), over 200 us."""
-    tasks = [1.0 if number % 3 else 10e-6 for number in range(60)]
+@pytest.mark.parametrize(("long_s", "period"), [(1.0, 3), (1.0, 60)])
+def test_tasks_of_which_one_in_every_few_waits_for_very_long_never_run_on_the_loop(long_s: float, period: int) -> None:
+    tasks = [10e-6 if number % period else long_s for number in range(4 * period)]
     assert asyncio.run(threads_of(tasks)) == ["compute-0"] * len(tasks)
 
 
-@pytest.mark.parametrize("delay_s", [4e-3, 4.0])
+def test_tasks_of_which_two_in_three_wait_never_run_on_the_loop() -> None:
+    """Just before the two that wait, the average is 400 * 0.1 * (0.9 + 0.9 ** 2) / (1 - 0.9 ** 3), over 200 us."""
+    tasks = [10e-3 if number % 3 else 10e-6 for number in range(60)]
+    assert asyncio.run(threads_of(tasks)) == ["compute-0"] * len(tasks)
+
+
+@pytest.mark.parametrize("delay_s", [4e-3, 0.2])
 def test_short_tasks_of_which_some_are_delayed_stay_on_the_loop(delay_s: float) -> None:
     """Where nodes share processors, any task may have to wait for one, and is no longer for that."""
     tasks = [*[10e-6] * 50, *[delay_s, 10e-6, 10e-6, 10e-6] * 20]
