@@ -35,7 +35,7 @@ from dataflow.runtime.watchdog import TaskBoard
 SHORT_S = 0.0002
 """Tasks of a chain and role that take less than this on average are not handed to a thread, in seconds.
 
-A task counts for what it computes, or for as long as it takes; but `STALL_S` or less counts for no more than twice this.
+A task counts for what it computes, or for as long as it takes; but `STALL_S` or less for no more than twice this.
 """
 
 STALL_S = 0.25

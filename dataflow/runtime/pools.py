@@ -98,7 +98,7 @@ class TaskPool:
 
 
 def run_task(task: Task, clock: Clock, board: TaskBoard) -> TaskFinished:
-    """Run a task, on the board for as long as it takes, and say how it went, how long it took and how long it worked."""
+    """Run a task, on the board for as long as it takes; say how it went, and how long it took and computed."""
     board.begin(board.kind(task.chain, task.role))
     started_s, worked_s = clock.now(), time.thread_time()
     try:
