@@ -132,9 +132,9 @@ Ako with `threshold`, averaged weights and p=1, so that each weight comes to the
 64 images, rates 0.02 to 0.35, momentum 0 to 0.9, plain and Nesterov's, warm-ups of 0.1 to 0.4 epochs, averages over
 0.03 to 0.14, densities 0.03 to 0.3, every 1 to 10, cosines of 0.8 to 1.45 epochs, weight decay, taus of each layer,
 He's initial weights. A momentum of 0.6 and a density of 0.1 let a round be of six gradients where it was of four with
-0.4 and 0.06, and both make it 60,000 images with most seeds, as does DDP. More momentum at lower rates, 0.85 at 0.02, needs
-72,000: gradients that come late make it diverge without codes (`int8`, `fp16`), whose thresholds clip what a round may
-change. `ako_torch` takes larger mini-batches, since more of its time goes by the mini-batch.
+0.4 and 0.06, and both make it 60,000 images with most seeds, as does DDP. More momentum at lower rates, 0.85 at 0.02,
+needs 72,000: gradients that come late make it diverge without codes (`int8`, `fp16`), whose thresholds clip what a
+round may change. `ako_torch` takes larger mini-batches, since more of its time goes by the mini-batch.
 
 `ps` was tried with 1, 2 and 4 servers, `all_to_all` with four rates, on four hosts at 100 Mbit/s, one to three seeds,
 without momentum; with momentums of 0.5 and 0.6 neither was faster (one seed). `all_to_all_whole` computes what DDP
