@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from queue import SimpleQueue
+from time import thread_time
 
 from dataflow.clock import Clock
 from dataflow.engine.events import Offer, Outcome, Task, TaskFinished
@@ -100,7 +100,7 @@ class TaskPool:
 def run_task(task: Task, clock: Clock, board: TaskBoard) -> TaskFinished:
     """Run a task, on the board for as long as it takes; say how it went, and how long it took and computed."""
     board.begin(board.kind(task.chain, task.role))
-    started_s, worked_s = clock.now(), time.thread_time()
+    started_s, worked_s = clock.now(), thread_time()
     try:
         outcome, error = task.run(), None
     except AkoError as raised:
@@ -109,5 +109,5 @@ def run_task(task: Task, clock: Clock, board: TaskBoard) -> TaskFinished:
         outcome, error = Outcome(), OperatorError(what=f"chain {task.chain!r} broke: {raised!r}")
         error.__cause__ = raised
     board.end()
-    worked_s = time.thread_time() - worked_s
+    worked_s = thread_time() - worked_s
     return TaskFinished(task, outcome, clock.now() - started_s, error, processor_s=worked_s)
