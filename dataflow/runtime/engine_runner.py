@@ -35,11 +35,14 @@ from dataflow.runtime.watchdog import TaskBoard
 SHORT_S = 0.0002
 """Tasks of a chain and role that take less than this on average are not handed to a thread, in seconds.
 
-A task counts for what it computes, or for as long as it takes; but `STALL_S` or less for no more than twice this.
+A task counts for the larger of what its thread computes and how long it takes, but `STALL_S` or less for twice this.
 """
 
-STALL_S = 0.25
-"""So long a task may have stood still for want of a processor: hosts that have used up their share do, in seconds."""
+STALL_S = 0.12
+"""So long a task may have stood still for want of a processor: hosts whose share of 100 ms is used up do, in seconds.
+
+Such waits of every other task that the loop does in a row are less than `PAUSED_S` together.
+"""
 
 IN_A_ROW = 32
 """Events and short tasks that the loop deals with before it turns to anything else."""
