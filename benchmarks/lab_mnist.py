@@ -388,7 +388,7 @@ def truth(text: str) -> bool:
         ConfigError: something else is typed.
     """
     if text not in ("true", "false"):
-        raise ConfigError(what="nesterov: must be true or false", got=text)
+        raise ConfigError(what="nesterov: must be true or false", got=text, fix="write nesterov=true or nesterov=false")
     return text == "true"
 
 

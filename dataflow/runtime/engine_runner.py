@@ -35,7 +35,8 @@ from dataflow.runtime.watchdog import TaskBoard
 SHORT_S = 0.0002
 """Tasks of a chain and role that take less than this on average are not handed to a thread, in seconds.
 
-A task counts for the larger of what its thread computes and how long it takes, but `STALL_S` or less for twice this.
+A task counts for what its thread computes or for how long it takes, whichever is more; but a time of `STALL_S` or less
+for no more than twice this.
 """
 
 STALL_S = 0.12

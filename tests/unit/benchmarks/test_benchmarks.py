@@ -129,6 +129,25 @@ def test_ready_messages_take_turns(stream_ends: ModuleType) -> None:
     assert {len(message) for message in messages} == {3}
 
 
+@pytest.mark.parametrize("init", ["uniform", "glorot"])
+def test_network_of_pytorchs_side_is_that_of_the_paper(monkeypatch: pytest.MonkeyPatch, init: str) -> None:
+    """With ReLU before pooling, and a convolution for a linear layer, whose first weights are its, too."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    nn, network = torch.nn, importlib.import_module("mnist_torch_job").layers(init)
+    paper = nn.Sequential(
+        *(nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(20, 100, 4), nn.ReLU(), nn.Flatten(), nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10)),
+    )
+    with torch.no_grad():
+        for mine, other in zip(network.parameters(), paper.parameters(), strict=True):
+            other.copy_(mine.view(other.shape))
+        images = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(network(images), paper(images))
+    fans = 20 * 4 * 4 if init == "uniform" else (20 + 100) * 4 * 4 / 6
+    assert 0.99 < float(network[7].weight.detach().abs().max()) * fans**0.5 <= 1.000001
+
+
 @pytest.fixture
 def dana_runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS / "reproductions"))
