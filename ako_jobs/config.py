@@ -34,6 +34,8 @@ class TrainingConfig(BaseModel):
         init: initial weights: uniform, he or glorot.
         lr: learning rate per gradient.
         batch: images of a mini-batch on one node; 8 for digits unless set.
+        local_steps: mini-batches that a worker trains on, one after the other on weights of its own, for one gradient:
+            the sum of what they say. With more of them the engine costs less, and gradients are older.
         epochs: passes over the training data; 20 for digits unless set.
         target: stop once the test accuracy is at least this.
         hold: validations in a row that must reach the target.
@@ -90,6 +92,7 @@ class TrainingConfig(BaseModel):
     init: Literal["uniform", "he", "glorot"] = "uniform"
     lr: float = Field(default=0.02, gt=0)
     batch: int = Field(default=16, ge=1)
+    local_steps: int = Field(default=1, ge=1)
     epochs: float = Field(default=10, gt=0)
     target: float | None = Field(default=None, gt=0, le=1)
     hold: int = Field(default=1, ge=1)

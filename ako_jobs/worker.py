@@ -97,13 +97,18 @@ class Setting:
         return max(1, SAMPLED_WEIGHTS // self.tensor_scale)
 
     @property
+    def batch(self) -> int:
+        """Images of a worker's gradient."""
+        return self.config.batch * self.config.local_steps
+
+    @property
     def per_epoch(self) -> int:
-        """Mini-batches of an epoch, of all workers together."""
-        return steps_per_epoch(self.train_images, 1, self.config.batch)
+        """Gradients of an epoch, of all workers together."""
+        return steps_per_epoch(self.train_images, 1, self.batch)
 
     @property
     def budget(self) -> int:
-        """Mini-batches of the whole job, of all workers together."""
+        """Gradients of the whole job, of all workers together."""
         return max(1, math.floor(self.config.epochs * self.per_epoch + 0.5))
 
     @property
@@ -129,7 +134,7 @@ class Setting:
     def checkpoints(self) -> Checkpoints | None:
         """When the state of every node is kept."""
         config = self.config
-        return Checkpoints(images=config.checkpoint_every, batch=config.batch) if config.checkpoint_every else None
+        return Checkpoints(images=config.checkpoint_every, batch=self.batch) if config.checkpoint_every else None
 
     @property
     def warm_start(self) -> WarmStart | None:
@@ -198,7 +203,7 @@ def add_worker(
             "source",
             Source(
                 data=data,
-                batch=config.batch,
+                batch=setting.batch,
                 epochs=None if shared else config.epochs,
                 holdout=config.holdout,
                 redivide=config.redivide,
@@ -211,6 +216,7 @@ def add_worker(
                 model=setting.model,
                 schedule=setting.schedule,
                 optimizer=optimizer,
+                mini_batch=config.batch if config.local_steps > 1 else None,
                 local=local,
                 measures=measures,
                 emits=emits,

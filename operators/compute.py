@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from operators.checkpointing import Checkpoints
 from operators.clocks import ClocksState
 from operators.dnn import Network, NetworkSpec, build_network
 from operators.dnn.network import mean_statistics
+from operators.local_steps import compile_walk, walk
 from operators.messages import Batch, Gradient, Progress, Vector
 from operators.optimizer import Sgd
 from operators.quarantine import MAX_POISON, advice, compile_check, poison, sound
@@ -32,7 +34,7 @@ class Part(NamedTuple):
     """What one shard gives: its share of the mean gradient, and its share of the loss.
 
     Args:
-        gradient: (weights,) float32, divided by the size of the whole mini-batch.
+        gradient: (weights,) float32, divided by the size of the mini-batch; or the sum of local steps' directions.
         statistics: (statistics,) float32, as the shard has left them.
         images: in the shard.
         loss: sum over the shard's images.
@@ -42,6 +44,7 @@ class Part(NamedTuple):
         seen: what of others was in the weights, see `ClocksState.seen`; None where staleness is measured elsewhere.
         replica: (weights,) float32, the step's snapshot, if the gap of its gradient is to be measured.
         poison: what is wrong with the gradient; empty if nothing is.
+        velocity: (weights,) float32, that local steps leave, as a share of the mean over all shards; None without them.
     """
 
     gradient: Vector
@@ -56,10 +59,14 @@ class Part(NamedTuple):
     replica: Vector | None = None
     poison: str = ""
     readers: int = 0
+    velocity: Vector | None = None
 
 
 class Compute(Gather):
     """Computes gradients of the network's loss (ako.txt, algorithm 1, lines 3 to 5).
+
+    What is larger than a mini-batch is worked through in local steps, and its gradient is the sum of their directions.
+    Shards take theirs side by side, and the mean over shards counts.
 
     The parts are added in shard order. Each shard advances a copy of the step's snapshot of the statistics; the mean of
     the copies, weighted by images, becomes the node's. The gradient of an empty mini-batch is 0, whatever the
@@ -76,6 +83,7 @@ class Compute(Gather):
         model: the network.
         schedule: learning rate of each gradient.
         optimizer: makes of each gradient the direction that takes its place in all that follows.
+        mini_batch: images of a mini-batch on one node, over all its compute tasks; None: whatever comes is one.
         local: whether the replica here is updated.
         measures: whether staleness is measured here, where the replica is to which others' gradients are applied.
         emits: what leaves: the gradient, or the update, which is the learning rate times the gradient.
@@ -90,6 +98,7 @@ class Compute(Gather):
     model: NetworkSpec
     schedule: Schedule
     optimizer: Sgd = Sgd()
+    mini_batch: int | None = Field(default=None, ge=1)
     local: bool = True
     measures: bool = True
     emits: Literal["gradient", "update"] = "update"
@@ -113,40 +122,61 @@ class Compute(Gather):
     def open(self, node: NodeContext) -> None:
         """Compile the kernels."""
         self._model = build_network(self.model)
-        self._model.compile()
+        self._model.compile(-(-(self.mini_batch or 1) // node.tasks))
         self.optimizer.compile()
         VectorState.compile()
         AverageState.compile()
         compile_check()
+        compile_walk()
 
     def ready(self, clocks: ClocksState) -> bool:
         """Whether the staleness bound allows another gradient: c <= min(s + span) + slack (algorithm 1, line 3)."""
         return self.slack is None or clocks.made <= clocks.slowest() + self.slack
 
     def process(
-        self, batch: Batch, replica: Vector, statistics: Vector, clocks: ClocksState, node: NodeContext
+        self,
+        batch: Batch,
+        replica: Vector,
+        statistics: Vector,
+        velocity: Vector,
+        clocks: ClocksState,
+        node: NodeContext,
     ) -> Part | None:
-        """The part of one shard, on the step's snapshots of replica and statistics; None if no more are needed."""
+        """The part of one shard, on the step's snapshots of the states; None if no more are needed."""
         if clocks.enough:
             return None
-        gradient, advanced = np.empty_like(replica), statistics.copy()
-        model, workspaces, workspace = self._model, self._workspaces, self._workspace(len(batch.images))
-        loss, _ = model.gradient(
-            replica,
-            batch.images,
-            batch.labels,
-            gradient,
-            workspace,
-            1.0 / max(1, batch.size),
-            statistics=advanced,
-            seed=self._seed(batch, node) if model.random else 0,
-        )
-        workspaces.append(workspace)
+        images, steps = len(batch.images), self._local_steps(batch)
+        advanced, workspace = statistics.copy(), self._workspace(-(-images // steps))
+
+        def differentiate(part: slice, weights: Vector, out: Vector) -> float:
+            loss, _ = self._model.gradient(
+                weights,
+                batch.images[part],
+                batch.labels[part],
+                out,
+                workspace,
+                1.0 / max(1, batch.size if steps == 1 else part.stop - part.start),
+                statistics=advanced,
+                seed=self._seed(batch, part, node) if self._model.random else 0,
+            )
+            return loss
+
+        left = None
+        if steps == 1:
+            gradient = np.empty_like(replica)
+            loss = differentiate(slice(0, images), replica, gradient)
+        else:
+            rate = self.schedule.at(self._paced(clocks, node), node.size)
+            gradient, left, loss = walk(images, steps, differentiate, replica, velocity, self.optimizer, rate)
+            if images < batch.size:
+                gradient *= np.float32(images / batch.size)
+                left *= np.float32(images / batch.size)
+        self._workspaces.append(workspace)
         measures = self.measures and batch.shard == 0
         return Part(
             gradient,
             advanced,
-            len(batch.images),
+            images,
             loss,
             batch.size,
             batch.epoch,
@@ -156,6 +186,7 @@ class Compute(Gather):
             replica=replica if measures and (clocks.made + 1) % GAP_EVERY == 0 else None,
             poison=poison(batch, loss, gradient),
             readers=batch.readers,
+            velocity=left,
         )
 
     def merge(
@@ -178,7 +209,7 @@ class Compute(Gather):
         size = parts[0].size
         loss = sum(part.loss for part in parts) / max(1, size)
         number = clocks.made + 1
-        paced = number if self.per_epoch is None else at_equal_pace(clocks.of_all, node.size)
+        paced = self._paced(clocks, node)
         wrong = next(
             (part.poison for part in parts if part.poison), "" if math.isfinite(loss) else f"the loss is {loss}"
         )
@@ -193,7 +224,7 @@ class Compute(Gather):
         if seen and seen[0].statistics.size:
             statistics.values = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
         if seen:
-            self.optimizer.direct(total, replica.current, velocity.values, rate)
+            self._direct(total, seen, replica, velocity, rate)
         else:
             loss = math.nan
         if self.optimizer.scaled:
@@ -214,6 +245,24 @@ class Compute(Gather):
         due = self.checkpoints.due(number - 1, number, node.size) if self.checkpoints else None
         if due is not None:
             yield Checkpoint(due)
+
+    def _direct(
+        self, gradient: Vector, seen: Sequence[Part], replica: VectorState, velocity: VectorState, rate: float
+    ) -> None:
+        """Make a direction of the sum of the parts `seen`, unless local steps have, and keep the velocity."""
+        left = [part.velocity for part in seen if part.velocity is not None]
+        if left:
+            velocity.values = reduce(np.add, left)
+        else:
+            self.optimizer.direct(gradient, replica.current, velocity.values, rate)
+
+    def _local_steps(self, batch: Batch) -> int:
+        """Steps in which every shard of what comes is worked through."""
+        return 1 if self.mini_batch is None else max(1, -(-batch.size // self.mini_batch))
+
+    def _paced(self, clocks: ClocksState, node: NodeContext) -> int:
+        """The number by which the next gradient has its learning rate."""
+        return clocks.made + 1 if self.per_epoch is None else at_equal_pace(clocks.of_all, node.size)
 
     def _advance(self, paced: int, part: Part, clocks: ClocksState, node: NodeContext) -> float:
         """Count the images of a step whose first part is `part`; the passes over the data that are made by then."""
@@ -250,9 +299,10 @@ class Compute(Gather):
         what = f"{wrong} at step {number}{besides} ({count})"
         raise OperatorError(what, where=f"node {node.name}, operator compute", fix=fix)
 
-    def _seed(self, batch: Batch, node: NodeContext) -> int:
-        """The seed of a shard; not asked for in vain, since a generator takes long to make beside a small step."""
-        rng = random_generator(node.seed, "compute", node.index, batch.step, batch.shard)
+    def _seed(self, batch: Batch, part: slice, node: NodeContext) -> int:
+        """The seed of a step of a shard; not asked for in vain, since a generator takes long to make."""
+        place = (part.start,) if part.start else ()
+        rng = random_generator(node.seed, "compute", node.index, batch.step, batch.shard, *place)
         return int(rng.integers(1 << 63))
 
     def _workspace(self, images: int) -> Any:

@@ -47,6 +47,28 @@ def compile_and_load(graph: LogicalGraph, nodes: int) -> list[LoadedNode]:
     ("topology", "settings", "nodes"),
     [
         ("ako", {"p": 1}, 1),
+        ("ako", {"p": 2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.01}, 1),
+        ("all_to_all", {"consistency": "bsp", "momentum": 0.5}, 1),
+        ("parameter_server", {"consistency": "bsp"}, 2),
+        ("parameter_server", {"consistency": "async", "servers": "all"}, 1),
+    ],
+)
+def test_local_steps_of_one_worker_are_plain_sgd_with_as_many_fewer_gradients(
+    topology: str, settings: dict[str, Any], nodes: int
+) -> None:
+    epochs = 0.222  # 36 mini-batches, of which 3 are a gradient
+    done = run(job(topology, local_steps=3, epochs=epochs, **settings), nodes)
+    momenta = {name: value for name, value in settings.items() if name in ("momentum", "nesterov", "weight_decay")}
+    *_, want = steps = list(plain_steps(epochs=epochs, **momenta))
+    (worker,) = [node for node in done.nodes if "replica" in node.states and "clocks" in node.states][:1]
+    assert (len(steps), worker.states["clocks"].made) == (36, 12)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(replica(worker), want, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("topology", "settings", "nodes"),
+    [
+        ("ako", {"p": 1}, 1),
         ("ako", {"p": 5}, 1),
         ("all_to_all", {"consistency": "bsp"}, 1),
         ("all_to_all", {"consistency": "ssp"}, 1),

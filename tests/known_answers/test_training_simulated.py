@@ -52,7 +52,9 @@ def test_one_simulated_worker_equals_plain_sgd_bit_for_bit(topology: str, nodes:
     ("topology", "nodes", "settings"),
     [
         ("all_to_all", 4, {}),
+        ("all_to_all", 3, {"local_steps": 3, "momentum": 0.5}),
         ("parameter_server", 5, {"servers": 1}),
+        ("parameter_server", 5, {"servers": 1, "local_steps": 3}),
         ("parameter_server", 6, {"servers": 2, "shard": "layer"}),
         ("parameter_server", 4, {"servers": "all"}),
     ],

@@ -264,6 +264,18 @@ def test_setting_schedule_cosine_with_nothing_but_warm_up_ends_with_it():
     assert Setting.of(config).schedule.decay == Cosine(begin=26, steps=1)
 
 
+def test_setting_local_steps_make_gradients_of_as_many_mini_batches():
+    settings = {"batch": 10, "local_steps": 10, "checkpoint_every": 400, "average": 0.5}
+    built = graph(ako, **settings)
+    assert '"batch":100' in built.operator("source").params
+    compute = built.operator("compute").params
+    assert '"mini_batch":10' in compute
+    assert '"averages_over":6.5' in compute  # half an epoch, and 13 gradients of one worker are an epoch
+    assert '"checkpoints":{"images":400,"batch":100}' in compute
+    config = ako.Config.parse({"schedule": "cosine", "warmup": 2, "epochs": 10, **settings})
+    assert Setting.of(config).schedule == Schedule(lr=0.02, warmup_steps=26, decay=Cosine(begin=26, steps=104))
+
+
 def test_setting_optimizer_is_in_workers_and_warm_start():
     built = graph(ako, momentum=0.9, nesterov=True, weight_decay=0.001)
     want = '"optimizer":{"momentum":0.9,"look_ahead":1,"weight_decay":0.001'

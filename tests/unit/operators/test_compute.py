@@ -384,12 +384,12 @@ def test_compute_part_under_threads_gives_each_its_own_workspace():
         images = rng.random((size, 1, 1, 2), np.float32)
         batches.append(Batch(0, 0, 1, images, rng.integers(0, 2, size), max(1, size), 0.0, 9))
     clocks = ClocksState(2, {})
-    want = [operator.process(batch, IDENTITY, NONE, clocks, NodeContext()) for batch in batches]
+    want = [operator.process(batch, IDENTITY, NONE, NONE, clocks, NodeContext()) for batch in batches]
     start = threading.Barrier(2)
 
     def work(half):
         start.wait()
-        return [operator.process(batch, IDENTITY, NONE, clocks, NodeContext()) for batch in half]
+        return [operator.process(batch, IDENTITY, NONE, NONE, clocks, NodeContext()) for batch in half]
 
     with ThreadPoolExecutor(2) as pool:
         got = [part for half in pool.map(work, (batches[:32], batches[32:])) for part in half]
@@ -403,7 +403,7 @@ def test_compute_snapshot_is_never_written():
     compute = make()
     frozen = IDENTITY.copy()
     frozen.flags.writeable = False
-    part = compute.operator.process(shards(1)[0], frozen, NONE, ClocksState(2, {}), NodeContext())
+    part = compute.operator.process(shards(1)[0], frozen, NONE, NONE, ClocksState(2, {}), NodeContext())
     assert not np.shares_memory(part.gradient, frozen)
 
 
@@ -435,3 +435,103 @@ def test_compute_without_a_window_averages_nothing():
     compute = make()
     compute.send(shards(1)[0])
     assert compute.states["average"].snapshot() is None
+
+
+def walked(rows, *, steps, optimizer, schedule=None, number=1, start=IDENTITY, velocity=None):
+    """Weights, velocity and sum of directions of as many steps of SGD, one after the other, and the summed loss."""
+    here, rate = start.copy(), np.float32((schedule or Schedule(lr=0.3)).at(number, 3))
+    velocity = optimizer.velocity(len(here)) if velocity is None else velocity.copy()
+    total, loss = np.zeros_like(here), 0.0
+    for part in np.array_split(rows, steps):
+        out = np.empty_like(here)
+        more, _ = MODEL.gradient(
+            here, IMAGES[part], LABELS[part], out, MODEL.workspace(4), 1 / len(part), statistics=NONE, seed=0
+        )
+        optimizer.direct(out, here, velocity, float(rate))
+        total, here, loss = total + out, here - (1 if optimizer.scaled else rate) * out, loss + more
+    return here, velocity, total, loss
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Sgd(),
+        Sgd(momentum=0.5, weight_decay=0.1),
+        Sgd(momentum=0.5, look_ahead=1),
+        Sgd(momentum=0.5, look_ahead=1, scaled=True),
+    ],
+)
+@pytest.mark.parametrize("emits", ["gradient", "update"])
+@pytest.mark.parametrize("local", [True, False])
+def test_compute_local_steps_are_plain_sgd_for_one_gradient(optimizer, emits, local):
+    schedule = Schedule(lr=0.3, warmup_steps=6)
+    compute = make(mini_batch=2, optimizer=optimizer, emits=emits, local=local, schedule=schedule)
+    start, velocity = IDENTITY, None
+    for number in (1, 2, 3):
+        compute.send(*shards(1, step=number))
+        after, velocity, total, loss = walked(
+            range(4), steps=2, optimizer=optimizer, schedule=schedule, number=number, start=start, velocity=velocity
+        )
+        rate = np.float32(1.0 if optimizer.scaled else schedule.at(number, 3))
+        sent = total if emits == "gradient" else rate * total
+        np.testing.assert_allclose(compute.emitted("gradients")[-1].values, sent, rtol=2e-6, atol=1e-7)
+        np.testing.assert_allclose(compute.states["velocity"].values, velocity, rtol=1e-6)
+        np.testing.assert_allclose(weights(compute), after if local else IDENTITY, rtol=1e-6, atol=1e-7)
+        assert compute.emitted("progress")[-1].loss == pytest.approx(loss / 4, rel=1e-6)
+        start = after if local else start
+    assert [message.number for message in compute.emitted("gradients")] == [1, 2, 3]
+    assert compute.states["clocks"].images == 3 * 12
+
+
+def test_compute_local_steps_of_two_shards_count_by_their_images():
+    optimizer = Sgd(momentum=0.5)
+    compute = make(mini_batch=2, optimizer=optimizer, emits="gradient")
+    first, second = shards(2, size=3)
+    assert (len(first.images), len(second.images)) == (1, 2)
+    compute.send(first)
+    compute.send(second)
+    _, one, its, _ = walked(range(1), steps=1, optimizer=optimizer)
+    _, two, others, _ = walked(range(1, 3), steps=2, optimizer=optimizer)
+    np.testing.assert_allclose(compute.emitted("gradients")[0].values, (its + 2 * others) / 3, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(compute.states["velocity"].values, (one + 2 * two) / 3, rtol=1e-5, atol=1e-6)
+
+
+def test_compute_local_steps_of_a_shard_without_images_are_none():
+    compute = make(mini_batch=1, optimizer=Sgd(momentum=0.5), emits="gradient")
+    for shard in shards(3, size=2):
+        compute.send(shard)
+    halves = [walked([image], steps=1, optimizer=Sgd(momentum=0.5)) for image in (0, 1)]
+    for got, which in ((compute.emitted("gradients")[0].values, 2), (compute.states["velocity"].values, 1)):
+        np.testing.assert_allclose(got, (halves[0][which] + halves[1][which]) / 2, rtol=1e-5, atol=1e-6)
+
+
+def test_compute_what_is_no_larger_than_a_mini_batch_is_one_step_bit_for_bit():
+    one, other = make(mini_batch=4), make()
+    for compute in (one, other):
+        compute.send(*shards(1))
+    assert np.array_equal(weights(one), weights(other))
+    assert one.states["velocity"].values.size == 0
+
+
+def test_compute_a_walk_that_is_poisoned_changes_nothing():
+    compute = make(mini_batch=2, optimizer=Sgd(momentum=0.5))
+    (batch,) = shards(1)
+    images = batch.images.copy()
+    images[3, 0, 0, 0] = np.nan
+    compute.send(batch.with_images(images))
+    assert compute.emitted("gradients")[0].values.tolist() == [0] * 6
+    assert weights(compute).tolist() == IDENTITY.tolist()
+    assert compute.states["velocity"].values.tolist() == [0] * 6
+    assert compute.states["clocks"].poisoned == 1
+
+
+def test_compute_snapshots_of_a_walk_are_never_written():
+    operator, frozen, velocity = (
+        make(mini_batch=1, optimizer=Sgd(momentum=0.5)).operator,
+        IDENTITY.copy(),
+        np.ones(6, np.float32),
+    )
+    frozen.flags.writeable = velocity.flags.writeable = False
+    part = operator.process(shards(1)[0], frozen, NONE, velocity, ClocksState(2, {}), NodeContext())
+    assert not np.shares_memory(part.gradient, frozen)
+    assert not np.shares_memory(part.velocity, velocity)

@@ -1,0 +1,87 @@
+"""Local steps: mini-batches that a worker trains on, one after the other on weights of its own, for one gradient.
+
+What a gradient costs besides its kernels, in the engine and on the way, is then paid once for all of them. This is what
+local SGD does between two synchronisations (Stich 2019, algorithm 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import numba
+import numpy as np
+
+from operators.dnn.arrays import read_only
+from operators.messages import Vector
+from operators.optimizer import Sgd
+
+Differentiate = Callable[[slice, Vector, Vector], float]
+"""Writes the mean gradient of some images at some weights; gives the sum of their losses."""
+
+_Step = Callable[[Vector, Vector, Vector, np.float32], None]
+
+
+class Walk(NamedTuple):
+    """What local steps have come to.
+
+    Args:
+        total: (weights,) float32, the sum of their directions: times the rate it is how far the weights have moved.
+        velocity: (weights,) float32, or of no elements where there is no momentum.
+        loss: sum over the images.
+    """
+
+    total: Vector
+    velocity: Vector
+    loss: float
+
+
+def walk(
+    images: int,
+    steps: int,
+    differentiate: Differentiate,
+    weights: Vector,
+    velocity: Vector,
+    optimizer: Sgd,
+    rate: float,
+) -> Walk:
+    """Take a step for each of several mini-batches.
+
+    Args:
+        images: how many there are; they are divided evenly, and a mini-batch without images makes no step.
+        steps: mini-batches at most.
+        differentiate: called for each mini-batch, with where it lies among the images.
+        weights: (weights,) float32, where to begin; only read.
+        velocity: from `Sgd.velocity`, or of the walk before; only read.
+        optimizer: makes directions of gradients.
+        rate: of each step.
+    """
+    here, velocity, total = weights.copy(), velocity.copy(), np.zeros_like(weights)
+    direction, moved, loss = np.empty_like(weights), np.float32(1.0 if optimizer.scaled else rate), 0.0
+    for part in parts(images, steps):
+        loss += differentiate(part, read_only(here), direction)
+        optimizer.direct(direction, here, velocity, rate)
+        _step(here, total, read_only(direction), moved)
+    return Walk(total, velocity, loss)
+
+
+def parts(images: int, steps: int) -> list[slice]:
+    """Images in mini-batches whose sizes differ by one at most; none is empty, so few images make fewer of them."""
+    steps = min(images, steps)
+    return [slice(images * number // steps, images * (number + 1) // steps) for number in range(steps)]
+
+
+def compile_walk() -> None:
+    """Compile what `walk` needs, or load it from disk, so that no step waits for it."""
+    nothing = np.zeros(1, np.float32)
+    _step(nothing.copy(), nothing.copy(), read_only(nothing), np.float32(1))
+
+
+def _stepped(weights: Vector, total: Vector, direction: Vector, rate: np.float32) -> None:
+    for i in range(weights.size):
+        total[i] += direction[i]
+        weights[i] -= rate * direction[i]
+
+
+# Without fast math, as in `operators.vector_state`.
+_step = cast("_Step", numba.njit(nogil=True, error_model="numpy", cache=True)(_stepped))
