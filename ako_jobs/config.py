@@ -157,6 +157,10 @@ class TrainingConfig(BaseModel):
             message = "a phantom learns nothing, so it reaches no target; leave out target or phantom"
         elif self.phantom and self.patience is not None:
             message = "a phantom is not validated, so nobody loses patience with it; leave out patience or phantom"
+        elif self.local_steps > 1 and getattr(self, "warm_up_batch", None) is not None:
+            message = "warm_up_batch is for one mini-batch in a gradient; leave out local_steps or warm_up_batch"
+        elif self.local_steps > 1 and hasattr(self, "rule") and (self.rule != "asgd" or self.weight_decay):
+            message = "servers would decay weights and keep momentum once for all local_steps; leave out one of them"
         elif self.nesterov and not self.momentum:
             message = "nesterov needs momentum; add momentum=0.9"
         for key, schedule in (("milestones", "step"), ("gamma", "step"), ("lr_min", "cosine")):

@@ -12,7 +12,7 @@ from ako_jobs.jobs import BUILT_IN, Prepared, check_fits, load_job, prepare
 from dataflow import JobSpec, LogicalGraph, Resume, compile_graph, tensor_types_of
 from dataflow.errors import ConfigError, DataError
 
-FIXED = ("data", "seed", "batch", "holdout")
+FIXED = ("data", "seed", "batch", "local_steps", "holdout")
 """Settings by which it is known which images have been seen: they stay."""
 
 
@@ -48,7 +48,7 @@ def resumed(
                 check_fits(changed, loaders=(LOADER,))
         return Prepared(changed, None, graph)
     for key in FIXED:
-        if key in settings and str(settings[key]) != str(spec.config.get(key)):
+        if key in settings and str(settings[key]) != str(spec.config.get(key, 1 if key == "local_steps" else None)):
             what = f"{key} stays what it was: it decides which images have been seen"
             raise ConfigError(what, got=settings[key], fix="leave it out, or run a new job")
     if not job and spec.name not in BUILT_IN:

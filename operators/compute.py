@@ -301,9 +301,8 @@ class Compute(Gather):
 
     def _seed(self, batch: Batch, part: slice, node: NodeContext) -> int:
         """The seed of a step of a shard; not asked for in vain, since a generator takes long to make."""
-        place = (part.start,) if part.start else ()
-        rng = random_generator(node.seed, "compute", node.index, batch.step, batch.shard, *place)
-        return int(rng.integers(1 << 63))
+        rng = random_generator(node.seed, "compute", node.index, batch.step, batch.shard)
+        return int(rng.integers(1 << 63, size=part.start + 1)[-1])
 
     def _workspace(self, images: int) -> Any:
         """A workspace that no other task uses, large enough for `images`."""

@@ -535,3 +535,11 @@ def test_compute_snapshots_of_a_walk_are_never_written():
     part = operator.process(shards(1)[0], frozen, NONE, velocity, ClocksState(2, {}), NodeContext())
     assert not np.shares_memory(part.gradient, frozen)
     assert not np.shares_memory(part.velocity, velocity)
+
+
+def test_compute_local_steps_draw_seeds_of_their_own_and_the_first_is_that_of_one_step():
+    operator, (batch,) = make(mini_batch=2).operator, shards(1)
+    seeds = [operator._seed(batch, slice(start, start + 2), NODE) for start in (0, 2)]
+    assert seeds[0] != seeds[1]
+    assert seeds == [operator._seed(batch, slice(start, 4), NODE) for start in (0, 2)]
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
