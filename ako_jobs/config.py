@@ -159,7 +159,7 @@ class TrainingConfig(BaseModel):
             message = "a phantom is not validated, so nobody loses patience with it; leave out patience or phantom"
         elif self.local_steps > 1 and getattr(self, "warm_up_batch", None) is not None:
             message = "warm_up_batch is for one mini-batch in a gradient; leave out local_steps or warm_up_batch"
-        elif self.local_steps > 1 and hasattr(self, "rule") and (self.rule != "asgd" or self.weight_decay):
+        elif self.local_steps > 1 and hasattr(self, "rule") and (self.rule not in _PLAIN_RULES or self.weight_decay):
             message = "servers would decay weights and keep momentum once for all local_steps; leave out one of them"
         elif self.nesterov and not self.momentum:
             message = "nesterov needs momentum; add momentum=0.9"
@@ -210,6 +210,9 @@ class TrainingConfig(BaseModel):
             time_s=self.time,
         )
 
+
+_PLAIN_RULES = (None, "asgd", "ssgd", "downpour")
+"""Update rules with which servers keep no momentum."""
 
 _NO_TYPE = ("int_parsing", "int_from_float", "int_type")
 """What pydantic calls values that are no integer."""
