@@ -32,7 +32,7 @@ class TrainingConfig(BaseModel):
         data_dir: folder of the data set's files; the per-user cache if left out.
         model: network: paper, small, cifar, resnet20, mlp, or auto for the data set's own.
         init: initial weights: uniform, he or glorot.
-        lr: learning rate per gradient.
+        lr: learning rate of each mini-batch.
         batch: images of a mini-batch on one node; 8 for digits unless set.
         local_steps: mini-batches that a worker trains on, one after the other on weights of its own, for one gradient:
             the sum of what they say. With more of them the engine costs less, and gradients are older.
@@ -157,10 +157,6 @@ class TrainingConfig(BaseModel):
             message = "a phantom learns nothing, so it reaches no target; leave out target or phantom"
         elif self.phantom and self.patience is not None:
             message = "a phantom is not validated, so nobody loses patience with it; leave out patience or phantom"
-        elif self.local_steps > 1 and getattr(self, "warm_up_batch", None) is not None:
-            message = "warm_up_batch is for one mini-batch in a gradient; leave out local_steps or warm_up_batch"
-        elif self.local_steps > 1 and hasattr(self, "rule") and (self.rule not in _PLAIN_RULES or self.weight_decay):
-            message = "servers would decay weights and keep momentum once for all local_steps; leave out one of them"
         elif self.nesterov and not self.momentum:
             message = "nesterov needs momentum; add momentum=0.9"
         for key, schedule in (("milestones", "step"), ("gamma", "step"), ("lr_min", "cosine")):
@@ -210,9 +206,6 @@ class TrainingConfig(BaseModel):
             time_s=self.time,
         )
 
-
-_PLAIN_RULES = (None, "asgd", "ssgd", "downpour")
-"""Update rules with which servers keep no momentum."""
 
 _NO_TYPE = ("int_parsing", "int_from_float", "int_type")
 """What pydantic calls values that are no integer."""

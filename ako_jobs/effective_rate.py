@@ -31,9 +31,11 @@ def effective_rate(graph: LogicalGraph, config: BaseModel, nodes: int) -> str:
         return ""
     placed = place(graph, nodes)
     workers = sum(len(placed[role]) for role in roles)
-    momentum = getattr(config, "momentum", 0)
+    steps, momentum = getattr(config, "local_steps", 1), getattr(config, "momentum", 0)
     more = f"; with momentum {momentum:g}, {1 / (1 - momentum):.3g} times that in the long run" if momentum else ""
     if any(operator.kind in _MEANS for operator in graph.operators):
-        return f"effective learning rate: {lr:g} per step, of the mean gradient of {workers} workers{more}"
-    summed = f"{workers} workers x lr {lr:g} = {workers * lr:g} per round (updates add up)"
+        walked = f"{steps} local steps x lr {lr:g} = {steps * lr:g}" if steps > 1 else f"{lr:g}"
+        return f"effective learning rate: {walked} per step, of the mean gradient of {workers} workers{more}"
+    each = f"{workers} workers x {steps} local steps" if steps > 1 else f"{workers} workers"
+    summed = f"{each} x lr {lr:g} = {workers * steps * lr:g} per round (updates add up)"
     return f"effective learning rate: {summed}{more}"

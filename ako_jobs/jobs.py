@@ -28,6 +28,7 @@ from dataflow.errors import AkoError, ConfigError, OperatorError, suggest
 from dataflow.graph.checks import check
 from dataflow.graph.logical import LogicalGraph
 from dataflow.operators_api import qualified_name
+from operators.compute import Compute
 from operators.dnn.torch_spec import INSTALL_TORCH
 from operators.shared_replica import SharedReplica
 from operators.source import Source
@@ -269,12 +270,21 @@ def _check_pace(spec: JobSpec) -> None:
 
 
 def _check_data(spec: JobSpec, loaders: Collection[str] | None) -> None:
-    """Refuse what every node's source would refuse: too little data to share, or a warm-up of more nodes."""
+    """Refuse what every node's source would refuse, and local steps for which a worker's share is too small.
+
+    Sources refuse too little data to share, and a warm-up of more nodes.
+    """
+    computes = [operator for operator in spec.graph.operators if operator.kind == qualified_name(Compute)]
+    walking = {each.role for each in computes if Compute.model_validate_json(each.params).mini_batch is not None}
     for operator in spec.graph.operators:
         if operator.kind == qualified_name(Source):
             source = Source.model_validate_json(operator.params)
             if loaders is None or source.data.loader in loaders:
-                source.training_rows(len(place(spec.graph, spec.places)[operator.role]), spec.seed)
+                workers = len(place(spec.graph, spec.places)[operator.role])
+                share = len(source.training_rows(workers, spec.seed)) // workers
+                if operator.role in walking and source.batch > share:
+                    what = f"local_steps make gradients of {source.batch} images, and a worker's share is {share}"
+                    raise ConfigError(what, fix="use fewer local_steps, a smaller batch or fewer workers")
 
 
 def _check_topology(graph: LogicalGraph, nodes: int) -> None:

@@ -48,7 +48,7 @@ def resumed(
                 check_fits(changed, loaders=(LOADER,))
         return Prepared(changed, None, graph)
     for key in FIXED:
-        if key in settings and str(settings[key]) != str(spec.config.get(key, 1 if key == "local_steps" else None)):
+        if key in settings and str(settings[key]) != str(spec.config.get(key)):
             what = f"{key} stays what it was: it decides which images have been seen"
             raise ConfigError(what, got=settings[key], fix="leave it out, or run a new job")
     if not job and spec.name not in BUILT_IN:

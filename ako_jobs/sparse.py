@@ -89,6 +89,8 @@ class Config(CodecConfig):
         if not message and self.warm_up_nodes and sum(numbers(self.warm_up_epochs)) >= self.epochs:
             within = f"and epochs={self.epochs:g} are all: the others would never see their data"
             message = f"warm_up_nodes have images for warm_up_epochs={self.warm_up_epochs}, {within}"
+        if not message and self.warm_up_batch and self.local_steps > 1:
+            message = "warm_up_batch is of gradients of one mini-batch; leave out local_steps or warm_up_batch"
         largest = max((stage.batch or 0 for stage in self.warm_up()), default=0) if not message else 0
         if largest > self.batch:
             message = f"warm_up_batch={largest} is above batch={self.batch}; use a smaller warm_up_batch"

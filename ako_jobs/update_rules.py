@@ -64,6 +64,8 @@ _AT_SERVER = frozenset({"nag-asgd", "multi-asgd", "lwp", "dc-asgd", "dc-asgd-a",
 _WITH_MOMENTUM = frozenset({"nag-asgd", "multi-asgd", "lwp", "dana-zero", SLIM, "dana-dc"})
 """Rules that are nothing without momentum."""
 
+_WITH_LOCAL_STEPS = f"rule=asgd, downpour, ssgd or {SLIM}"
+
 _OWN_DEFAULTS: dict[str, dict[str, float]] = {
     "dc-asgd": {"momentum": 0.95},
     "dc-asgd-a": {"momentum": 0.95},
@@ -85,8 +87,8 @@ class RuleConfig(CodecConfig):
         rule: how gradients move the servers' weights; ssgd, the mean of all, with consistency=bsp. See
             docs/update_rules.md.
         consistency: bsp (all wait for all; the mean is applied), ssp (bounded staleness) or async.
-        n_push: mini-batches between two pushes (Downpour).
-        n_fetch: mini-batches between two pulls; above 1 the worker also updates its own replica.
+        n_push: gradients between two pushes (Downpour).
+        n_fetch: gradients between two pulls; above 1 the worker also updates its own replica.
         dc_lambda: with rule=dc-asgd, dc-asgd-a and dana-dc, strength of the delay compensation.
         alpha: with rule=easgd, strength of the pull between a worker and the centre.
         momentum: share of its velocity that a worker keeps from gradient to gradient, or a server, as the rule says;
@@ -159,7 +161,8 @@ class RuleConfig(CodecConfig):
 
         It is on the weights that a gradient was computed on then, and else on the server's, as they are when it comes.
         """
-        return self.rule not in _AT_SERVER and (self.momentum > 0 or self.rule in ("ssgd", "downpour"))
+        several = self.rule in ("ssgd", "downpour") or self.local_steps > 1
+        return self.rule not in _AT_SERVER and (self.momentum > 0 or several)
 
     def _misfit(self) -> str:
         """What does not go together with the rule, and what to do; empty if all does."""
@@ -176,6 +179,8 @@ class RuleConfig(CodecConfig):
             return f"rule={rule} needs a push and a pull per mini-batch; use n_push=1 n_fetch=1, or rule=downpour"
         if rule == "downpour" and not several:
             return "rule=downpour pushes and pulls after several mini-batches; add n_push=4 n_fetch=4, or use rule=asgd"
+        if self.local_steps > 1 and rule in _AT_SERVER:
+            return f"rule={rule} counts gradients of one mini-batch; leave out local_steps, or use {_WITH_LOCAL_STEPS}"
         if rule in _WITH_MOMENTUM and not self.momentum:
             return f"rule={rule} needs momentum; add momentum=0.9"
         if self.nesterov and (rule in _AT_SERVER or rule == SLIM):

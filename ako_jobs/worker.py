@@ -198,7 +198,7 @@ def add_worker(
         .with_state("newest", Newest(), role="worker")
         .with_state("samples", Samples(), role="worker")
         .with_state("roll", Roll(), role="worker")
-        .with_state("course", Course(), role="worker")
+        .with_state("course", Course(batch=setting.batch), role="worker")
         .with_operator(
             "source",
             Source(

@@ -178,9 +178,9 @@ def qualified_name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def random_generator(seed: int, operator: str, node: int, step: int, shard: int) -> np.random.Generator:
-    """The generator an operator gets for one message: the same numbers wherever and whenever it runs."""
-    key = (zlib.crc32(operator.encode()), node, step, shard)
+def random_generator(seed: int, operator: str, node: int, step: int, shard: int, *part: int) -> np.random.Generator:
+    """The generator for one message, or for a part of it: the same numbers wherever and whenever an operator runs."""
+    key = (zlib.crc32(operator.encode()), node, step, shard, *part)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 

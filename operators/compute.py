@@ -122,7 +122,7 @@ class Compute(Gather):
     def open(self, node: NodeContext) -> None:
         """Compile the kernels."""
         self._model = build_network(self.model)
-        self._model.compile(-(-(self.mini_batch or 1) // node.tasks))
+        self._model.compile()
         self.optimizer.compile()
         VectorState.compile()
         AverageState.compile()
@@ -281,7 +281,8 @@ class Compute(Gather):
         lag = clocks.newer(part.seen)
         if part.replica is None or not measured_gap:
             return Staleness(lag)
-        return measured(gradient, part.replica, replica.current, lag)
+        stale = measured(gradient, part.replica, replica.current, lag)
+        return stale if part.velocity is None else stale._replace(normalised_gap=None)  # it is by a gradient's norm
 
     def _bear(self, wrong: str, number: int, clocks: ClocksState, replica: VectorState, node: NodeContext) -> None:
         """Go on after a poisoned gradient, unless there were too many of them or no other can come.
@@ -301,8 +302,9 @@ class Compute(Gather):
 
     def _seed(self, batch: Batch, part: slice, node: NodeContext) -> int:
         """The seed of a step of a shard; not asked for in vain, since a generator takes long to make."""
-        rng = random_generator(node.seed, "compute", node.index, batch.step, batch.shard)
-        return int(rng.integers(1 << 63, size=part.start + 1)[-1])
+        place = (part.start,) if part.start else ()
+        rng = random_generator(node.seed, "compute", node.index, batch.step, batch.shard, *place)
+        return int(rng.integers(1 << 63))
 
     def _workspace(self, images: int) -> Any:
         """A workspace that no other task uses, large enough for `images`."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
@@ -92,9 +93,19 @@ class CourseState(State):
 
 
 class Course(StateElement):
-    """A course through the data."""
+    """A course through the data.
+
+    Args:
+        batch: images that a node reads at once, in which the course is counted; None if nobody says.
+    """
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
+    batch: int | None = Field(default=None, ge=1)
+
+    @property
+    def form(self) -> str:
+        """What the course is counted in."""
+        return "" if self.batch is None else f"in steps of {self.batch} images"
 
     def create(self, node: NodeContext) -> CourseState:
         """Before the first mini-batch."""

@@ -75,7 +75,7 @@ class Examine(Operator):
     _at_once: int = PrivateAttr()
 
     def open(self, node: NodeContext) -> None:
-        """Open the data, and examine some once, so that the first validation does not wait for what that prepares."""
+        """Open the data."""
         data = open_data(self.data)
         self._model = build_network(self.model)
         self._model.compile()
@@ -85,8 +85,6 @@ class Examine(Operator):
         if self.holdout:
             rows = split_validation(len(data.train_images), self.holdout, node.seed)[1]
             self._held_out = _Images(data.train_images[rows], data.train_labels[rows])
-        first = _Images(data.test_images[: self._at_once], data.test_labels[: self._at_once])
-        self._evaluate(first, self._model.initial(np.random.default_rng(0)), self._model.initial_statistics())
 
     def process(
         self,

@@ -174,11 +174,10 @@ class Model:
         self._check_inputs(weights, images, workspace)
         return softmax(self._logits(weights, images, workspace, statistics))
 
-    def compile(self, batch: int = 1) -> None:
-        """Compile the kernels, the same for any `batch`, or load them from disk, so that no training step waits for it.
+    def compile(self) -> None:
+        """Compile the kernels, or load them from disk, so that no training step waits for it (seconds when cold).
 
-        That takes seconds when cold. Of several processes on a machine, one compiles and the others wait for what it
-        keeps on disk.
+        Of several processes on a machine, one compiles and the others wait for what it keeps on disk.
         """
         weights = np.zeros(self.n_weights, np.float32)
         images = np.zeros((1, *self.spec.input), np.float32)

@@ -69,8 +69,8 @@ class Network(Protocol):
     def workspace(self, batch: int) -> Any:
         """Memory for one thread and batches of up to `batch` images, which it knows as ``workspace.batch``."""
 
-    def compile(self, batch: int = 1) -> None:
-        """Prepare for batches of `batch` images, so that no training step has to wait."""
+    def compile(self) -> None:
+        """Prepare, so that no training step has to wait."""
 
     def gradient(
         self,

@@ -67,7 +67,7 @@ class Phantom:
         """None."""
         return np.zeros(0, np.float32)
 
-    def compile(self, batch: int = 1) -> None:
+    def compile(self) -> None:
         """Nothing is compiled."""
 
     def workspace(self, batch: int) -> _Workspace:

@@ -185,14 +185,10 @@ class TorchModel:
             passing=_passing(module),
         )
 
-    def compile(self, batch: int = 1) -> None:
-        """Compute once, so that PyTorch is ready and it is known whether the module draws random numbers.
-
-        PyTorch prepares anew for other numbers of images than `batch`. There are two at least, for batch normalisation.
-        """
-        batch = max(2, batch)
-        workspace, weights = self.workspace(batch), self.initial(np.random.default_rng(0))
-        images, labels = np.zeros((batch, *self.spec.input), np.float32), np.zeros(batch, np.int64)
+    def compile(self) -> None:
+        """Compute once, so that PyTorch is ready and it is known whether the module draws random numbers."""
+        workspace, weights = self.workspace(2), self.initial(np.random.default_rng(0))
+        images, labels = np.zeros((2, *self.spec.input), np.float32), np.zeros(2, np.int64)
         statistics, out = self.initial_statistics(), np.empty_like(weights)
         self.gradient(weights, images, labels, out, workspace, 1.0, statistics=statistics, seed=0)
         self.evaluate(weights, images, labels, workspace, statistics=statistics)

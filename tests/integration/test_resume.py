@@ -119,6 +119,8 @@ def test_resume_leaves_out_what_is_broken_and_refuses_what_does_not_fit(tmp_path
             go_on(client, name, settings={"model": "small"})
         with pytest.raises(ConfigError, match="batch stays"):
             go_on(client, name, settings={"batch": 4})
+        with pytest.raises(ConfigError, match="local_steps stays"):
+            go_on(client, name, settings={"local_steps": 4})
 
 
 def test_resume_on_fewer_nodes_goes_on_where_the_data_was(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def compile_and_load(graph: LogicalGraph, nodes: int) -> list[LoadedNode]:
         ("ako", {"p": 2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.01}, 1),
         ("all_to_all", {"consistency": "bsp", "momentum": 0.5}, 1),
         ("parameter_server", {"consistency": "bsp"}, 2),
-        ("parameter_server", {"consistency": "async", "servers": "all"}, 1),
+        ("parameter_server", {"consistency": "async", "servers": "all", "weight_decay": 0.5}, 1),
+        ("parameter_server", {"rule": "downpour", "n_push": 2, "n_fetch": 2, "weight_decay": 0.5}, 2),
     ],
 )
 def test_local_steps_of_one_worker_are_plain_sgd_with_as_many_fewer_gradients(

@@ -71,6 +71,16 @@ def test_prepare_built_in_job_gives_its_graph_without_bundle(name: str) -> None:
         ("ako", {}, "effective learning rate: 4 workers x lr 0.02 = 0.08 per round (updates add up)"),
         ("parameter_server", {}, "effective learning rate: 3 workers x lr 0.02 = 0.06 per round (updates add up)"),
         (
+            "ako",
+            {"local_steps": "3"},
+            "effective learning rate: 4 workers x 3 local steps x lr 0.02 = 0.24 per round (updates add up)",
+        ),
+        (
+            "all_to_all",
+            {"consistency": "bsp", "local_steps": "3"},
+            "effective learning rate: 3 local steps x lr 0.02 = 0.06 per step, of the mean gradient of 4 workers",
+        ),
+        (
             "parameter_server",
             {"consistency": "bsp", "servers": "all"},
             "effective learning rate: 0.02 per step, of the mean gradient of 4 workers",
@@ -97,6 +107,15 @@ def test_prepare_built_in_job_gives_its_graph_without_bundle(name: str) -> None:
 )
 def test_prepare_says_the_effective_learning_rate(job: str, settings: dict[str, str], note: str) -> None:
     assert prepare(load_job(job), settings, nodes=4).spec.warnings == (note,)
+
+
+def test_prepare_refuses_local_steps_for_more_images_than_a_worker_has() -> None:
+    settings = {"batch": "100", "local_steps": "3", "holdout": "0"}  # of 1,442 training images
+    assert prepare(load_job("ako"), settings, nodes=4).spec.nodes == 4
+    said = r"^local_steps make gradients of 300 images, and a worker's share is 288; use fewer local_steps, a smaller"
+    with pytest.raises(ConfigError, match=said):
+        prepare(load_job("ako"), settings, nodes=5)
+    assert prepare(load_job("ako"), {"batch": "300", "holdout": "0"}, nodes=5).spec.nodes == 5
 
 
 def test_load_job_from_file_names_operators_by_the_files_stem_and_packs_its_folder(tmp_path: Path) -> None:

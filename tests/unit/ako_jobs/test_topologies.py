@@ -272,6 +272,8 @@ def test_setting_local_steps_make_gradients_of_as_many_mini_batches():
     assert '"mini_batch":10' in compute
     assert '"averages_over":6.5' in compute  # half an epoch, and 13 gradients of one worker are an epoch
     assert '"checkpoints":{"images":400,"batch":100}' in compute
+    (course,) = (element for element in built.elements if element.name == "course")
+    assert course.form == "in steps of 100 images"
     config = ako.Config.parse({"schedule": "cosine", "warmup": 2, "epochs": 10, **settings})
     assert Setting.of(config).schedule == Schedule(lr=0.02, warmup_steps=26, decay=Cosine(begin=26, steps=104))
 
@@ -358,6 +360,11 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
             sparse,
             {"warm_up_epochs": "6,4", "warm_up_nodes": 1, "epochs": 10},
             r"^warm_up_nodes have images for warm_up_epochs=6,4, and epochs=10 are all: the others would never see",
+        ),
+        (
+            sparse,
+            {"warm_up_epochs": 1, "warm_up_batch": 4, "local_steps": 2},
+            r"^warm_up_batch is of gradients of one mini-batch; leave out local_steps or warm_up_batch$",
         ),
         (
             sparse,

@@ -40,6 +40,7 @@ def params(built, name):
     [
         ({}, Asgd(), Sgd()),
         ({"weight_decay": 0.01}, Asgd(weight_decay=0.01), Sgd()),
+        ({"weight_decay": 0.01, "local_steps": 2}, Asgd(), Sgd(weight_decay=0.01)),
         (KEPT, Asgd(), Sgd(**KEPT, scaled=True)),
         ({"momentum": 0.9, "nesterov": True}, Asgd(), Sgd(momentum=0.9, look_ahead=1, scaled=True)),
         ({"rule": "ssgd", **KEPT}, Asgd(), Sgd(**KEPT, scaled=True)),
@@ -138,6 +139,13 @@ def test_velocity_is_where_the_momentum_is():
         ({"rule": "dana-slim", "momentum": 0.9, "weight_decay": -1}, "weight_decay: must be a number >= 0"),
         ({"rule": "ssgd", "consistency": "ssp"}, "rule=ssgd is consistency=bsp, not ssp; leave out consistency"),
         ({"rule": "ssgd", "consistency": "async"}, "rule=ssgd is consistency=bsp, not async; leave out consistency"),
+        *(
+            (
+                {"rule": rule, "momentum": 0.9, "local_steps": 2},
+                f"^rule={rule} counts gradients of one mini-batch; leave out local_steps, or use rule=asgd, downpour,",
+            )
+            for rule in ("nag-asgd", "multi-asgd", "lwp", "dc-asgd", "dc-asgd-a", "dana-zero", "dana-dc", "yellowfin")
+        ),
         ({"rule": "ssgd", "n_fetch": 2}, "consistency=bsp needs a push and a pull per mini-batch"),
         *(
             ({"rule": rule, **more, "consistency": "bsp"}, f"rule={rule} is asynchronous, .* leave out consistency")

@@ -8,12 +8,12 @@ from tiny_data import IDENTITY, TWO
 
 from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Sample
+from dataflow.operators_api import Sample, random_generator
 from dataflow.testing.operator_harness import Harness
 from operators.average import Average
 from operators.clocks import ClocksState, everything
 from operators.compute import Compute
-from operators.dnn import Dense, Model, ModelSpec
+from operators.dnn import BatchNorm, Dense, Dropout, Model, ModelSpec
 from operators.messages import Batch, Progress
 from operators.optimizer import Sgd
 from operators.quarantine import poison
@@ -506,11 +506,13 @@ def test_compute_local_steps_of_a_shard_without_images_are_none():
 
 
 def test_compute_what_is_no_larger_than_a_mini_batch_is_one_step_bit_for_bit():
-    one, other = make(mini_batch=4), make()
+    optimizer = Sgd(momentum=0.5)
+    one, other = make(mini_batch=4, optimizer=optimizer), make(optimizer=optimizer)
     for compute in (one, other):
         compute.send(*shards(1))
     assert np.array_equal(weights(one), weights(other))
-    assert one.states["velocity"].values.size == 0
+    assert one.states["velocity"].values.any()
+    assert np.array_equal(one.states["velocity"].values, other.states["velocity"].values)
 
 
 def test_compute_a_walk_that_is_poisoned_changes_nothing():
@@ -537,9 +539,30 @@ def test_compute_snapshots_of_a_walk_are_never_written():
     assert not np.shares_memory(part.velocity, velocity)
 
 
-def test_compute_local_steps_draw_seeds_of_their_own_and_the_first_is_that_of_one_step():
-    operator, (batch,) = make(mini_batch=2).operator, shards(1)
-    seeds = [operator._seed(batch, slice(start, start + 2), NODE) for start in (0, 2)]
-    assert seeds[0] != seeds[1]
-    assert seeds == [operator._seed(batch, slice(start, 4), NODE) for start in (0, 2)]
-    assert all(0 <= seed < 1 << 63 for seed in seeds)
+def test_compute_local_steps_have_seeds_of_their_own_and_advance_statistics_one_after_the_other():
+    spec = ModelSpec(input=(1, 1, 2), layers=(Dense(units=5), BatchNorm(), Dropout(rate=0.5), Dense(units=2)))
+    model = Model(spec)
+    start, running = model.initial(np.random.default_rng(1)), model.initial_statistics()
+    compute = make(model=spec, weights=start, mini_batch=2, emits="gradient")
+    compute.states["statistics"].values = running.copy()
+    compute.send(*shards(1))
+    here, total, workspace = start.copy(), np.zeros_like(start), model.workspace(2)
+    for begin in (0, 2):
+        seed = int(random_generator(0, "compute", 1, 0, 0, *((begin,) if begin else ())).integers(1 << 63))
+        out, part = np.empty_like(here), slice(begin, begin + 2)
+        model.gradient(here, IMAGES[part], LABELS[part], out, workspace, 0.5, statistics=running, seed=seed)
+        total, here = total + out, here - RATE * out
+    np.testing.assert_allclose(compute.emitted("gradients")[0].values, total, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(compute.states["statistics"].values, running, rtol=1e-6)
+    np.testing.assert_allclose(weights(compute), here, rtol=1e-5, atol=1e-6)
+
+
+def test_compute_local_steps_tell_how_far_weights_have_moved_and_no_normalised_gap():
+    batches = [shards(1, step=step) for step in range(2 * GAP_EVERY)]
+    told = []
+    for mini_batch in (None, 2):
+        compute = make(origins=(0, 2), mini_batch=mini_batch, schedule=Schedule(lr=0.001))
+        effects = [effect for batch in batches for effect in compute.send(*batch)]
+        told.append({effect.name for effect in effects if isinstance(effect, Sample)})
+    assert told[0] - told[1] == {"normalised_gap"}
+    assert "gap" in told[1]
