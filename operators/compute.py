@@ -66,7 +66,7 @@ class Compute(Gather):
     """Computes gradients of the network's loss (ako.txt, algorithm 1, lines 3 to 5).
 
     What is larger than a mini-batch is worked through in local steps, and its gradient is the sum of their directions.
-    Shards take theirs side by side, and the mean over shards counts.
+    Shards take theirs side by side, and the mean over shards counts. There is no normalised gap of them.
 
     The parts are added in shard order. Each shard advances a copy of the step's snapshot of the statistics; the mean of
     the copies, weighted by images, becomes the node's. The gradient of an empty mini-batch is 0, whatever the
@@ -88,7 +88,7 @@ class Compute(Gather):
         measures: whether staleness is measured here, where the replica is to which others' gradients are applied.
         emits: what leaves: the gradient, or the update, which is the learning rate times the gradient.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
-        per_epoch: mini-batches of an epoch, of all nodes together, where these are made by whoever is first: learning
+        per_epoch: gradients of an epoch, of all nodes together, where these are made by whoever is first: learning
             rate and progress go by how many the clocks say have come. None: by the number of the node's own gradient.
         averages_over: gradients, of all nodes together, over which the weights are averaged; 0: they are not.
         checkpoints: when the node's state is kept; never if None.
