@@ -309,11 +309,17 @@ class TimedCompute(Compute):
     _spent: list[float] = PrivateAttr(default_factory=list)
 
     def process(
-        self, batch: Batch, replica: Vector, statistics: Vector, clocks: ClocksState, node: NodeContext
-    ) -> Part:
+        self,
+        batch: Batch,
+        replica: Vector,
+        statistics: Vector,
+        velocity: Vector,
+        clocks: ClocksState,
+        node: NodeContext,
+    ) -> Part | None:
         """The part of one shard, as ever."""
         begin = time.process_time()
-        part = super().process(batch, replica, statistics, clocks, node)
+        part = super().process(batch, replica, statistics, velocity, clocks, node)
         self._spent.append(time.process_time() - begin)
         return part
 

@@ -32,10 +32,10 @@ Config = ako.Config
 
 
 class Slow(Compute):
-    def process(self, batch, replica, statistics, clocks, node):
+    def process(self, batch, replica, statistics, velocity, clocks, node):
         if node.index == 1:
             time.sleep(0.1)
-        return super().process(batch, replica, statistics, clocks, node)
+        return super().process(batch, replica, statistics, velocity, clocks, node)
 
 
 def build(config: Config) -> LogicalGraph:
