@@ -9,10 +9,12 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from operators.dnn.kernels import batch_norm, conv, dense, elementwise, pool, table
+from operators.dnn.kernels import batch_norm, conv, dense, elementwise, pool, table, winograd
 from operators.dnn.kernels.dot import dot
 from operators.dnn.kernels.outer import MAX_ROWS, outer
 from operators.dnn.kernels.unit import Unit
+from operators.dnn.kernels.winograd_lines import SIDES, TILE
+from operators.dnn.kernels.winograd_plan import tile_elements
 from operators.dnn.layers import (
     Activation,
     AvgPool,
@@ -31,7 +33,14 @@ from operators.dnn.spec import ModelSpec, Step, statistic_ranges, steps, weight_
 CHUNK = 32
 """Images that go through a network together: what its layers hand on then fits a level-2 cache."""
 
+MAP_PRODUCTS = 8
+"""Products of a convolution that take as long as a value at a point of a tile takes to compute, or to take back."""
+
+SAVING = 0.8
+"""A convolution by tiles is worth it where it takes less than this part of a direct one's time."""
+
 _CONV = conv.conv_forward, conv.conv_backward
+_WINOGRAD = winograd.winograd_forward, winograd.winograd_backward
 _DENSE = dense.dense_forward, dense.dense_backward
 _MAX_POOL = pool.max_pool_forward, pool.max_pool_backward
 _AVG_POOL = pool.avg_pool_forward, pool.avg_pool_backward
@@ -171,7 +180,10 @@ class _Builder:
             table.PADDING: layer.padding,
         }
         last = parts[-1] if parts else number
-        operation = self._spatial(_CONV, last, step._replace(output=self._steps[last].output), columns)
+        tiled = _saves_products(step, layer)
+        units = _WINOGRAD if tiled else _CONV
+        operation = self._spatial(units, last, step._replace(output=self._steps[last].output), columns)
+        operation.columns |= {table.OUT_HEIGHT: height, table.OUT_WIDTH: width}
         if pool is not None:
             _, pool_height, pool_width = self._steps[last].output
             operation.columns |= {
@@ -179,15 +191,19 @@ class _Builder:
                 table.POOL_STRIDE: pool.step,
                 table.POOL_HEIGHT: pool_height,
                 table.POOL_WIDTH: pool_width,
-                table.OUT_HEIGHT: height,
-                table.OUT_WIDTH: width,
             }
             operation.kept = self.arrays[operation.output].elements
-        if parts:
-            operation.scratch = lambda batch: filters * _stride(height * width * batch)
+
+        def scratch(batch: int) -> int:
+            before_pool = filters * _stride(height * width * batch) if parts else 0
+            of_tiles = tile_elements(step.shape, step.output, layer.kernel, layer.padding, batch) if tiled else 0
+            return before_pool + of_tiles
+
+        operation.scratch = scratch
         operation.weights = True
         # blocks of weights are filled up to one width
-        operation.packed = (filters + MAX_ROWS) * (step.shape[0] + MAX_ROWS) * layer.kernel**2
+        taps = layer.kernel * (TILE if tiled else layer.kernel)
+        operation.packed = (filters + MAX_ROWS) * (step.shape[0] + MAX_ROWS) * taps
         return set(parts)
 
     def _add_dense(self, number: int, step: Step) -> set[int]:
@@ -242,6 +258,18 @@ class _Builder:
         other = self._array(shape, flat=flat)
         self.operations.append(_Operation(_TRANSPOSE, (array,), other))
         return other
+
+
+def _saves_products(step: Step, layer: Conv) -> bool:
+    """Whether a convolution by tiles takes clearly less time than a direct one, whose only work are products."""
+    if layer.stride > 1 or layer.kernel not in SIDES:
+        return False
+    channels, _, width = step.shape
+    filters, height, out_width = step.output
+    points = TILE * math.ceil(height / (TILE - layer.kernel + 1))
+    products = points * out_width * filters * channels * layer.kernel
+    maps = points * (channels * width + filters * out_width) * MAP_PRODUCTS
+    return products + maps < SAVING * height * out_width * filters * channels * layer.kernel**2
 
 
 def _lay_out(operations: list[_Operation], arrays: list[_Array], batch: int) -> tuple[npt.NDArray[np.int64], int]:

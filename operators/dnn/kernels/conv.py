@@ -186,18 +186,10 @@ def _forward_taps(row: Row, x: int) -> tuple[int, int]:
 def conv_backward(row: Row, chunk: Chunk) -> None:
     """Add the gradient of weight and bias to `out`, and write that of the input if anything asks for it."""
     out, buffer, batch = chunk.out, chunk.buffer, chunk.batch
+    begin_backward(row, chunk)
     filters, pooled = row[OUT_CHANNELS], row[POOL] > 0
     line = row[OUT_WIDTH] * batch
     stride = channel_stride(row[OUT_HEIGHT] * line)
-    bias = row[WEIGHTS] + filters * row[CHANNELS] * row[KERNEL] * row[KERNEL]
-    if chunk.image == 0:
-        fill(out[row[WEIGHTS] : bias + filters], 0)
-    given = row[POOL_HEIGHT] * row[POOL_WIDTH] * batch if pooled else row[OUT_HEIGHT] * line
-    for f in range(filters):
-        at = f * channel_stride(given)
-        gradient = buffer[row[OUTPUT_GRADIENT] + at : row[OUTPUT_GRADIENT] + at + given]
-        differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + given], gradient)
-        out[bias + f] += total(gradient)
     delta = row[SCRATCH] if pooled else row[OUTPUT_GRADIENT]
     rows = row[POOL_HEIGHT] if pooled else row[OUT_HEIGHT]
     height = rows
@@ -214,6 +206,22 @@ def conv_backward(row: Row, chunk: Chunk) -> None:
         _weight_gradient(row, buffer, out, batch, delta - first * line if pooled else delta, step, first, stop)
     if row[INPUT_GRADIENT] != NOWHERE:
         _input_gradient(row, buffer, batch, delta)
+
+
+@kernel
+def begin_backward(row: Row, chunk: Chunk) -> None:
+    """Differentiate the function in place, add the gradient of the bias to `out`, and clear at first that of all."""
+    out, buffer, batch = chunk.out, chunk.buffer, chunk.batch
+    filters = row[OUT_CHANNELS]
+    bias = row[WEIGHTS] + filters * row[CHANNELS] * row[KERNEL] * row[KERNEL]
+    if chunk.image == 0:
+        fill(out[row[WEIGHTS] : bias + filters], 0)
+    given = (row[POOL_HEIGHT] * row[POOL_WIDTH] if row[POOL] else row[OUT_HEIGHT] * row[OUT_WIDTH]) * batch
+    for f in range(filters):
+        at = f * channel_stride(given)
+        gradient = buffer[row[OUTPUT_GRADIENT] + at : row[OUTPUT_GRADIENT] + at + given]
+        differentiate(row[FUNCTION], buffer[row[OUTPUT] + at : row[OUTPUT] + at + given], gradient)
+        out[bias + f] += total(gradient)
 
 
 @kernel
@@ -320,7 +328,7 @@ def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
     most = _tile(row[OUT_CHANNELS] * side, side, batch)
     taps = np.empty(2 * row[OUT_CHANNELS] * side, np.int64)
     for y in range(row[HEIGHT]):
-        first, count = _backward_taps(y + padding, row[OUT_HEIGHT], side, step)
+        first, count = backward_taps(y + padding, row[OUT_HEIGHT], side, step)
         top = y + padding - first if step == 1 else (y + padding - first) // step
         n_taps = 0
         for f in range(min(1, count) if side == 1 else row[OUT_CHANNELS]):
@@ -332,12 +340,12 @@ def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
         for tap in range(0, max(1, n_taps), FORWARD_LINES):
             x = 0
             while x < row[WIDTH]:
-                j, depth = _backward_taps(x + padding, row[OUT_WIDTH], side, step)
+                j, depth = backward_taps(x + padding, row[OUT_WIDTH], side, step)
                 x_stop = x + 1
                 while (
                     step == 1
                     and x_stop < min(x + most, row[WIDTH])
-                    and _backward_taps(x_stop + padding, row[OUT_WIDTH], side, step) == (j, depth)
+                    and backward_taps(x_stop + padding, row[OUT_WIDTH], side, step) == (j, depth)
                 ):
                     x_stop += 1
                 left = x + padding - j if step == 1 else (x + padding - j) // step
@@ -356,7 +364,7 @@ def _input_gradient(row: Row, buffer: Floats, batch: int, delta: int) -> None:
 
 
 @kernel
-def _backward_taps(position: int, outputs: int, side: int, step: int) -> tuple[int, int]:
+def backward_taps(position: int, outputs: int, side: int, step: int) -> tuple[int, int]:
     """The first kernel row (or column) that reached an input at `position`, padding included, and their number.
 
     They are `step` apart: row k reached it from output (position - k) / step, if that is one of `outputs`.

@@ -4,7 +4,7 @@ This is the inner loop of convolution forward and to its input, and of the dense
 stays in registers; a step reads a row of each factor, and multiplies every element of one with all of the other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -44,7 +44,8 @@ def _block(  # type: ignore[no-untyped-def]
         taps_p = vectors.pointer(signature.args[9], taps, I64(0))
         bias_p = vectors.pointer(signature.args[12], bias, bias_at)
 
-        def block(height: int, width: int, mask: ir.Value | None) -> None:
+        def block(height: int, masks: Sequence[ir.Value | None]) -> None:
+            width = len(masks)
             sums = vectors.variables(height, width)
             places = [
                 [
@@ -63,7 +64,7 @@ def _block(  # type: ignore[no-untyped-def]
             firsts: tuple[tuple[ir.Block, Callable[[int, int], ir.Value]], ...] = (
                 (zero, lambda _f, _v: ir.Constant(vectors.type, None)),
                 (bias_first, lambda f, _v: vectors.splat(builder.load(builder.gep(bias_p, [I64(f)])))),
-                (target_first, lambda f, v: vectors.load(places[f][v], mask)),
+                (target_first, lambda f, v: vectors.load(places[f][v], masks[v])),
             )
             for case, first in firsts:
                 builder.position_at_end(case)
@@ -79,7 +80,7 @@ def _block(  # type: ignore[no-untyped-def]
                 with cgutils.for_range(builder, depth) as level:
                     a_row = builder.gep(a_tap, [builder.mul(level.index, a_depth)])
                     b_row = builder.gep(b_tap, [builder.mul(level.index, b_depth)])
-                    row = [vectors.load(builder.gep(b_row, [I64(v * vectors.lanes)]), mask) for v in range(width)]
+                    row = [vectors.load(builder.gep(b_row, [I64(v * vectors.lanes)]), masks[v]) for v in range(width)]
                     for f in range(height):
                         factor = vectors.splat(builder.load(builder.gep(a_row, [I64(f)])))
                         for v in range(width):
@@ -87,26 +88,33 @@ def _block(  # type: ignore[no-untyped-def]
                             builder.store(total, sums[f][v])
             for f in range(height):
                 for v in range(width):
-                    vectors.store(builder.load(sums[f][v]), places[f][v], mask)
+                    vectors.store(builder.load(sums[f][v]), places[f][v], masks[v])
 
         done = builder.append_basic_block("done")
-        whole, part = builder.append_basic_block("whole"), builder.append_basic_block("part")
-        full = builder.icmp_signed("==", columns, I64(VECTORS * vectors.lanes))
-        builder.cbranch(full, whole, part)
-        for entry, width in ((whole, VECTORS), (part, 1)):
+        for entry, masks in _widths(builder, vectors, columns):
             builder.position_at_end(entry)
-            mask = None if width == VECTORS else vectors.mask(columns)
             choice = builder.switch(rows, done)
             for height in range(1, MAX_ROWS + 1):
                 case = builder.append_basic_block(f"rows{height}")
                 choice.add_case(I64(height), case)
                 builder.position_at_end(case)
-                block(height, width, mask)
+                block(height, masks)
                 builder.branch(done)
         builder.position_at_end(done)
         return context.get_dummy_value()
 
     return signature, emit
+
+
+def _widths(builder: ir.IRBuilder, vectors: Vectors, columns: ir.Value) -> list[tuple[ir.Block, list[ir.Value | None]]]:
+    """Branch by the columns of a block: to `VECTORS` vectors, the last of which they may not fill, or to one."""
+    lanes = I64(vectors.lanes)
+    whole, more, last, first = (builder.append_basic_block(name) for name in ("whole", "more", "last", "first"))
+    builder.cbranch(builder.icmp_signed("==", columns, I64(VECTORS * vectors.lanes)), whole, more)
+    builder.position_at_end(more)
+    one, rest = vectors.mask(columns), vectors.mask(builder.sub(columns, lanes))
+    builder.cbranch(builder.icmp_signed(">", columns, lanes), last, first)
+    return [(whole, [None, None]), (last, [None, rest]), (first, [one])]
 
 
 @kernel
@@ -160,8 +168,7 @@ def outer(
         factor = a_at + (number * a_block if a_block else first)
         t = 0
         while t < columns:
-            # what is less than a block wide is done vector by vector
-            size = VECTORS * lanes if columns - t >= VECTORS * lanes else min(columns - t, lanes)
+            size = min(columns - t, VECTORS * lanes)
             _block(
                 target, target_at + first * target_step + t, target_step, a, factor, a_depth, b, b_at + t, b_depth,
                 taps, n_taps, depth, bias, bias_at + first, start, stop - first, size,
