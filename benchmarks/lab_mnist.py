@@ -104,7 +104,7 @@ AT_ONCE = AKO | {
 """Ako that tells all peers all of a round."""
 
 SETTINGS: dict[str, dict[str, str]] = {
-    "ako": AT_ONCE | {"every": "2", "local_steps": "3", "lr": "0.065", "batch": "28", "average": "0.06"},
+    "ako": AT_ONCE | {"every": "2", "local_steps": "3", "lr": "0.08", "average": "0.06"},
     "ps": AKO | {"consistency": "ssp", "servers": "2", "lr": "0.2", "batch": "40", "epochs": "1.3"},
     "all_to_all": AKO | {"consistency": "ssp", "lr": "0.12", "batch": "40", "epochs": "1.6"},
     "all_to_all_whole": DDP | {"consistency": "bsp"},
