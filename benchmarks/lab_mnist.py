@@ -134,9 +134,11 @@ Ako with `threshold`, averaged weights and p=1, so that each weight comes to the
 He's initial weights. A momentum of 0.6 and a density of 0.1 let a round be of six gradients where it was of four with
 0.4 and 0.06, and both make it 60,000 images with most seeds, as does DDP. These six are two gradients of three local
 steps: rounds of one gradient of six steps need less of the processor and more images (docs/decisions/0041). Tried
-besides: 1 to 16 local steps, with 12 to 28 images. More momentum at lower rates, 0.85 at 0.02, needs 72,000: gradients
-that come late make it diverge without codes (`int8`, `fp16`), whose thresholds clip what a round may change.
-`ako_torch` takes larger mini-batches, since more of its time goes by the mini-batch.
+besides: 1 to 16 local steps, with 12 to 28 images; then, with convolutions by tiles, 2 to 6 of 28 and 32 images,
+which differ by less than their seeds do; warm starts of 0.03 to 0.1 epochs save the images that they take. More
+momentum at lower rates, 0.85 at 0.02, needs 72,000: gradients that come late make it diverge without codes (`int8`,
+`fp16`), whose thresholds clip what a round may change. `ako_torch` takes larger mini-batches, since more of its time
+goes by the mini-batch.
 
 `ps` was tried with 1, 2 and 4 servers, `all_to_all` with four rates, on four hosts at 100 Mbit/s, one to three seeds,
 without momentum; with momentums of 0.5 and 0.6 neither was faster (one seed). `all_to_all_whole` computes what DDP
