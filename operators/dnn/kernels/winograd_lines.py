@@ -31,6 +31,10 @@ SIDES = range(3, 8)
 _POINTS = 0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5
 _SCALES = 1, -2 / 9, -2 / 9, 1 / 90, 1 / 90, 32 / 45, 32 / 45, 1
 
+_FLAGS = ("contract",)
+"""What the compiler may do to sums. Where none is said, numba lets it add up in another order, which it does in the
+last vector of a line only: results would depend on the size of the mini-batch."""
+
 OF_INPUTS: Matrix = np.array(
     [
         [1, 0, -21 / 4, 0, 21 / 4, 0, -1, 0],
@@ -63,7 +67,10 @@ def _powers(count: int) -> Matrix:
 
 
 def _mapping(matrices: Mapping[int, Matrix]) -> Callable[..., None]:
-    """Emit target[o, n] = start + sum over i of matrix[o, i] * source[i, n], with the matrix for a kernel's side."""
+    """Emit target[o, n] = start + sum over i of matrix[o, i] * source[i, n].
+
+    The matrix is that for a kernel's side; those of sides that are not listed are the first one.
+    """
 
     @intrinsic
     def apply(typing, buffer, side, sources, targets, count, start):  # type: ignore[no-untyped-def]
@@ -76,9 +83,9 @@ def _mapping(matrices: Mapping[int, Matrix]) -> Callable[..., None]:
             buffer_p = vectors.pointer(signature.args[0], buffer, I64(0))
             first = vectors.splat(start)
             done = builder.append_basic_block("done")
-            choice = builder.switch(side, done)
-            for number, matrix in matrices.items():
-                case = builder.append_basic_block(f"side{number}")
+            cases = [builder.append_basic_block(f"side{number}") for number in matrices]
+            choice = builder.switch(side, cases[0])
+            for case, (number, matrix) in zip(cases, matrices.items(), strict=True):
                 choice.add_case(I64(number), case)
                 builder.position_at_end(case)
                 places = [
@@ -92,7 +99,7 @@ def _mapping(matrices: Mapping[int, Matrix]) -> Callable[..., None]:
                 def run(n: ir.Value, mask: ir.Value | None, matrix: Matrix = matrix, places: Any = places) -> None:
                     inputs = [vectors.load(builder.gep(place, [n]), mask) for place in places[0]]
                     for value, place in zip(_product(builder, matrix, inputs), places[1], strict=True):
-                        vectors.store(builder.fadd(value, first), builder.gep(place, [n]), mask)
+                        vectors.store(builder.fadd(value, first, flags=_FLAGS), builder.gep(place, [n]), mask)
 
                 vectors.each(count, run)
                 builder.branch(done)
@@ -110,7 +117,7 @@ def _product(builder: ir.IRBuilder, matrix: Matrix, inputs: Sequence[ir.Value]) 
     pairs = [(k, k + 1) for k in range(1, TILE - 1, 2)]
     if matrix.shape[1] == TILE and not _rows_pair(matrix):
         for a, b in pairs:
-            inputs[a], inputs[b] = builder.fadd(inputs[a], inputs[b]), builder.fsub(inputs[a], inputs[b])
+            inputs[a], inputs[b] = _sum_and_difference(builder, inputs[a], inputs[b])
             columns = matrix[:, a].copy(), matrix[:, b].copy()
             matrix[:, a], matrix[:, b] = (columns[0] + columns[1]) / 2, (columns[0] - columns[1]) / 2
         return [_sum(builder, row, inputs) for row in matrix]
@@ -120,8 +127,12 @@ def _product(builder: ir.IRBuilder, matrix: Matrix, inputs: Sequence[ir.Value]) 
     for a, b in pairs:
         even = _sum(builder, (matrix[a] + matrix[b]) / 2, inputs)
         odd = _sum(builder, (matrix[a] - matrix[b]) / 2, inputs)
-        outputs[a], outputs[b] = builder.fadd(even, odd), builder.fsub(even, odd)
+        outputs[a], outputs[b] = _sum_and_difference(builder, even, odd)
     return outputs
+
+
+def _sum_and_difference(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+    return builder.fadd(a, b, flags=_FLAGS), builder.fsub(a, b, flags=_FLAGS)
 
 
 def _rows_pair(matrix: Matrix) -> bool:
@@ -140,16 +151,16 @@ def _sum(builder: ir.IRBuilder, factors: npt.NDArray[np.float64], values: Sequen
             if total is None:
                 total = value if factor == 1 else builder.fneg(value)
             else:
-                total = builder.fadd(total, value) if factor == 1 else builder.fsub(total, value)
+                total = (builder.fadd if factor == 1 else builder.fsub)(total, value, flags=_FLAGS)
             continue
         constant = ir.Constant(value.type, [ir.Constant(value.type.element, float(factor))] * value.type.count)
-        term = builder.fmul(constant, value, flags=("contract",))
-        total = term if total is None else builder.fadd(term, total, flags=("contract",))
+        term = builder.fmul(constant, value, flags=_FLAGS)
+        total = term if total is None else builder.fadd(term, total, flags=_FLAGS)
     return ir.Constant(values[0].type, None) if total is None else total
 
 
-inputs_to_points = _mapping(dict.fromkeys(SIDES, OF_INPUTS))
-points_to_inputs = _mapping(dict.fromkeys(SIDES, OF_INPUTS.T))
+inputs_to_points = _mapping({SIDES[0]: OF_INPUTS})
+points_to_inputs = _mapping({SIDES[0]: OF_INPUTS.T})
 outputs_to_points = _mapping({side: of_outputs(side) for side in SIDES})
 points_to_outputs = _mapping({side: of_outputs(side).T for side in SIDES})
 weights_to_points = _mapping({side: of_weights(side) for side in SIDES})

@@ -19,7 +19,7 @@ from operators.dnn.kernels.table import (
 from operators.dnn.kernels.winograd_lines import TILE
 
 BAND_ELEMENTS = 64 * 1024
-"""Elements at the points that are in hand at once: they stay in the level-2 cache."""
+"""Elements at the points that are in hand at once, unless one row of tiles has more: they stay in the level-2 cache."""
 
 MOST_SPACE = 32
 """Most elements that `channel_stride` adds."""

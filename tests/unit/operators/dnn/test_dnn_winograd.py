@@ -1,14 +1,17 @@
 from fractions import Fraction
 
+import numba
 import numpy as np
 import pytest
 from dnn_networks import MNIST, RELU, TANH, batch_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from operators.dnn import Conv, Dense, MaxPool, Model, ModelSpec, reference
+from operators.dnn import BatchNorm, Conv, Dense, MaxPool, Model, ModelSpec, Residual, reference
+from operators.dnn.init import initial_statistics
 from operators.dnn.kernels import conv, network, table, winograd
 from operators.dnn.kernels.winograd_lines import OF_INPUTS, SIDES, TILE, of_outputs, of_weights
+from operators.dnn.kernels.winograd_plan import tile_elements, tile_plan
 from operators.dnn.program import compile_program
 
 GUARD = 1024
@@ -21,19 +24,26 @@ def forward_units(spec, batch=1):
     return [units[address] for address in addresses.tolist() if address in units]
 
 
-def tiled_gradient(spec, weights, images, labels, batch=None):
-    """The gradient in float64, over a workspace of NaN for up to `batch` images; nothing behind it may be written."""
-    program = compile_program(spec, batch or len(images), np.float64)
-    buffer = np.full(program.elements + GUARD, np.nan)
-    out = np.full_like(weights, np.nan)
-    arrays = weights.view(), images.reshape(len(images), -1), np.array(labels, np.int64)
+def run(spec, weights, images, labels, out, logits, batch):
+    """Train where there are labels, else evaluate, over a workspace of NaN; nothing behind it may be written."""
+    program = compile_program(spec, batch, weights.dtype)
+    buffer = np.full(program.elements + GUARD, np.nan, weights.dtype)
+    arrays = weights.view(), images.view(), np.array(labels, np.int64)
     for array in arrays:
         array.flags.writeable = False
+    statistics, training = initial_statistics(spec).astype(weights.dtype), len(labels) > 0
     loss, _ = network.run(
-        program.table, arrays[0], np.empty(0), *arrays[1:], out, np.empty((0, 0)), buffer, program.chunk, 0.5, 0, True
+        program.table, arrays[0], statistics, *arrays[1:], out, logits, buffer, program.chunk, 0.5, 0, training
     )
     assert np.isnan(buffer[program.elements :]).all()
-    return out, loss
+    return loss
+
+
+def tiled_gradient(spec, weights, images, labels, batch=None):
+    """The gradient in float64, in a workspace for up to `batch` images."""
+    out = np.full_like(weights, np.nan)
+    rows = images.reshape(len(images), -1)
+    return out, run(spec, weights, rows, labels, out, np.empty((0, 0)), batch or len(images))
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -72,9 +82,12 @@ def tiled_networks(draw):
     size = draw(st.integers(0, 3))
     rest = [RELU, MaxPool(size=size, stride=draw(st.none() | st.integers(1, 4)))] if size else [TANH]
     layers += draw(st.permutations(rest)) if draw(st.booleans()) else rest[: draw(st.integers(0, len(rest)))]
-    before = [TANH] if draw(st.booleans()) else []  # with which the input needs no gradient, or does
-    first = [Conv(filters=shape[0], kernel=1)] if draw(st.booleans()) else []
-    return ModelSpec(input=shape, layers=(*first, *before, *layers, Dense(units=2)))
+    # so that the input needs a gradient or not, all images make one chunk or not, and several read it or not
+    first = draw(st.sampled_from([(), (TANH,), (Conv(filters=shape[0], kernel=1),), (BatchNorm(epsilon=0.1),)]))
+    if side % 2 and draw(st.booleans()):
+        same = Conv(filters=shape[0], kernel=side, padding=side // 2)
+        first = (*first, Residual(layers=(same, TANH)))
+    return ModelSpec(input=shape, layers=(*first, *layers, Dense(units=2)))
 
 
 @settings(max_examples=250, deadline=None, derandomize=True)
@@ -91,6 +104,49 @@ def test_gradient_by_tiles_equals_reference_within_its_workspace(spec, batch, mo
     out, loss = tiled_gradient(spec, weights, images, labels, batch + more)
     np.testing.assert_allclose(out, expected, rtol=1e-8, atol=1e-9)
     assert loss == pytest.approx(expected_loss, rel=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_logits_by_tiles_are_the_same_bits_in_mini_batches_of_any_size(dtype):
+    layers = Conv(filters=12, kernel=5), RELU, MaxPool(size=2), Conv(filters=12, kernel=3, padding=1), Dense(units=3)
+    spec = ModelSpec(input=(9, 14, 14), layers=layers)
+    assert forward_units(spec) == [True, True]
+    weights, images, _ = batch_of(spec, 40, dtype)
+    found = []
+    for batch in (1, 7, 16, 17, 31, 32, 40):
+        logits = np.empty((40, 3), dtype)
+        for begin in range(0, 40, batch):
+            part = images[begin : begin + batch].reshape(-1, 9 * 14 * 14)
+            run(spec, weights, part, (), np.empty_like(weights), logits[begin : begin + batch], batch)
+        found.append(logits.tobytes())
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("pool", [0, 2])
+def test_a_plan_for_fewer_images_fits_into_the_elements_for_more(side, pool):
+    rng = np.random.default_rng(side)
+    for _ in range(60):
+        channels, filters, padding = (*rng.integers(1, 40, 2).tolist(), int(rng.integers(0, side)))
+        height, width = (rng.integers(0, 20, 2) + max(1, side - 2 * padding)).tolist()
+        out_height, out_width = height + 2 * padding - side + 1, width + 2 * padding - side + 1
+        row = np.zeros(table.COLUMNS, np.int64)
+        columns = {
+            table.CHANNELS: channels, table.OUT_CHANNELS: filters, table.KERNEL: side, table.PADDING: padding,
+            table.WIDTH: width, table.OUT_HEIGHT: out_height, table.OUT_WIDTH: out_width, table.POOL: pool,
+        }  # fmt: skip
+        for column, value in columns.items():
+            row[column] = value
+        most = int(rng.integers(1, 70))
+        elements = tile_elements((channels, height, width), (filters, out_height, out_width), side, padding, most)
+        for batch in range(1, most + 1):
+            plan = plan_of(row, batch)
+            assert plan.outputs + TILE * filters * plan.output_step - plan.zeros <= elements
+
+
+@numba.njit
+def plan_of(row, batch):
+    return tile_plan(row, batch)
 
 
 @pytest.mark.parametrize("side", SIDES)
