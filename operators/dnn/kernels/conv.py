@@ -114,22 +114,30 @@ def conv_forward(row: Row, chunk: Chunk) -> None:
                 begin = row[OUTPUT] + f * stride + y * line
                 activate(row[FUNCTION], buffer[begin : begin + line])
         return
-    # the function rises, so that the maximum may be taken first
     tile = channel_stride(row[POOL] * line)
-    pooled_line = row[POOL_WIDTH] * batch
-    pooled = channel_stride(row[POOL_HEIGHT] * pooled_line)
     for y in range(row[POOL_HEIGHT]):
         for i in range(row[POOL]):
             _forward_line(
                 row, weights, buffer, batch, y * row[POOL_STRIDE] + i, row[SCRATCH] + i * line, tile, taps
             )  # fmt: skip
-        for f in range(filters):
-            place = f * pooled + y * pooled_line
-            max_pool_line(
-                buffer, row[SCRATCH] + f * tile, line, row[OUTPUT] + place, row[KEPT] + place,
-                row[POOL], row[POOL_STRIDE], row[POOL_WIDTH], batch,
-            )  # fmt: skip
-            activate(row[FUNCTION], buffer[row[OUTPUT] + place : row[OUTPUT] + place + pooled_line])
+        pool_line(row, buffer, batch, y, row[SCRATCH], tile)
+
+
+@kernel
+def pool_line(row: Row, buffer: Floats, batch: int, y: int, source: int, step: int) -> None:
+    """Write row `y` of the function of the windows' maxima; filters whose windows they are lie `step` apart.
+
+    The function rises, so that the maximum may be taken first.
+    """
+    line, pooled_line = row[OUT_WIDTH] * batch, row[POOL_WIDTH] * batch
+    stride = channel_stride(row[POOL_HEIGHT] * pooled_line)
+    for f in range(row[OUT_CHANNELS]):
+        place = f * stride + y * pooled_line
+        max_pool_line(
+            buffer, source + f * step, line, row[OUTPUT] + place, row[KEPT] + place,
+            row[POOL], row[POOL_STRIDE], row[POOL_WIDTH], batch,
+        )  # fmt: skip
+        activate(row[FUNCTION], buffer[row[OUTPUT] + place : row[OUTPUT] + place + pooled_line])
 
 
 @kernel

@@ -9,10 +9,10 @@ import numpy as np
 
 from operators.dnn.kernels.activation import activate
 from operators.dnn.kernels.arrays import add, fill
-from operators.dnn.kernels.conv import backward_taps, begin_backward, packed_width
+from operators.dnn.kernels.conv import backward_taps, begin_backward, packed_width, pool_line
 from operators.dnn.kernels.jit import kernel
 from operators.dnn.kernels.outer import START_TARGET, START_ZERO, row_blocks
-from operators.dnn.kernels.pool import max_pool_line, max_unpool
+from operators.dnn.kernels.pool import max_unpool
 from operators.dnn.kernels.table import (
     CHANNELS,
     DOT,
@@ -20,7 +20,6 @@ from operators.dnn.kernels.table import (
     HEIGHT,
     INPUT,
     INPUT_GRADIENT,
-    KEPT,
     KERNEL,
     NOWHERE,
     OUT_CHANNELS,
@@ -35,7 +34,6 @@ from operators.dnn.kernels.table import (
     POOL,
     POOL_HEIGHT,
     POOL_STRIDE,
-    POOL_WIDTH,
     WEIGHTS,
     WIDTH,
     Floats,
@@ -116,6 +114,15 @@ def _lines(first: int, step: int) -> Row:
     return lines
 
 
+@kernel
+def _pairs(count: int, a_step: int, b_step: int) -> Row:
+    """Pairs of offsets, as `outer` and `dot` take them, of rows that are evenly apart in both factors."""
+    pairs = np.empty(2 * count, np.int64)
+    for number in range(count):
+        pairs[2 * number], pairs[2 * number + 1] = number * a_step, number * b_step
+    return pairs
+
+
 @Unit
 def winograd_forward(row: Row, chunk: Chunk) -> None:
     """Compute function(weight * input + bias), or the maxima of its windows."""
@@ -128,10 +135,8 @@ def winograd_forward(row: Row, chunk: Chunk) -> None:
     line, padded = row[OUT_WIDTH] * batch, (row[WIDTH] + 2 * row[PADDING]) * batch
     blocks, width = row_blocks(filters)[0], packed_width(filters)
     block = channels * side * width
-    taps = np.empty(2 * channels, np.int64)
-    for c in range(channels):
-        taps[2 * c], taps[2 * c + 1] = c * side * width, c * plan.input_step
-    pooled = 0
+    taps = _pairs(channels, side * width, plan.input_step)
+    pooled, stride = 0, channel_stride(row[OUT_HEIGHT] * line)
     for top in range(0, plan.tiles, plan.band):
         tiles = min(plan.band, plan.tiles - top)
         _inputs_at_points(row, buffer, batch, plan, top, tiles)
@@ -148,7 +153,7 @@ def winograd_forward(row: Row, chunk: Chunk) -> None:
         _outputs(row, weights, buffer, batch, plan, top, tiles)
         done = min((top + tiles) * plan.rows, row[OUT_HEIGHT])
         while row[POOL] and pooled < row[POOL_HEIGHT] and pooled * row[POOL_STRIDE] + row[POOL] <= done:
-            _pool_line(row, buffer, batch, plan.whole, pooled)
+            pool_line(row, buffer, batch, pooled, plan.whole + pooled * row[POOL_STRIDE] * line, stride)
             pooled += 1
 
 
@@ -192,20 +197,6 @@ def _outputs(row: Row, weights: Floats, buffer: Floats, batch: int, plan: Plan, 
             points_to_outputs(buffer, row[KERNEL], sources, targets, line, weights[bias + f])
         if not row[POOL]:
             activate(row[FUNCTION], buffer[output + f * stride + first * line : output + f * stride + stop * line])
-
-
-@kernel
-def _pool_line(row: Row, buffer: Floats, batch: int, whole: int, y: int) -> None:
-    """Write a row of the function of the windows' maxima: it rises, so that the maximum may be taken first."""
-    line, pooled_line = row[OUT_WIDTH] * batch, row[POOL_WIDTH] * batch
-    stride, pooled = channel_stride(row[OUT_HEIGHT] * line), channel_stride(row[POOL_HEIGHT] * pooled_line)
-    for f in range(row[OUT_CHANNELS]):
-        source, place = whole + f * stride + y * row[POOL_STRIDE] * line, f * pooled + y * pooled_line
-        max_pool_line(
-            buffer, source, line, row[OUTPUT] + place, row[KEPT] + place,
-            row[POOL], row[POOL_STRIDE], row[POOL_WIDTH], batch,
-        )  # fmt: skip
-        activate(row[FUNCTION], buffer[row[OUTPUT] + place : row[OUTPUT] + place + pooled_line])
 
 
 @Unit
@@ -252,9 +243,7 @@ def _weight_gradient(row: Row, buffer: Floats, batch: int, plan: Plan, tiles: in
     """Add a band's products of gradient and input at the points."""
     side, channels, filters = row[KERNEL], row[CHANNELS], row[OUT_CHANNELS]
     line, padded = row[OUT_WIDTH] * batch, (row[WIDTH] + 2 * row[PADDING]) * batch
-    groups = np.empty(2 * channels, np.int64)
-    for c in range(channels):
-        groups[2 * c], groups[2 * c + 1] = c * side, c * plan.input_step
+    groups = _pairs(channels, side, plan.input_step)
     for point in range(TILE):
         call(row[DOT], (
             buffer, plan.sums + point * filters * channels * side, channels * side, 1,
@@ -287,9 +276,7 @@ def _input_gradient_at_points(row: Row, buffer: Floats, batch: int, plan: Plan, 
     line = row[OUT_WIDTH] * batch
     blocks, width = row_blocks(channels)[0], packed_width(channels)
     block = filters * side * width
-    taps = np.empty(2 * filters, np.int64)
-    for f in range(filters):
-        taps[2 * f], taps[2 * f + 1] = f * side * width, f * plan.output_step
+    taps = _pairs(filters, side * width, plan.output_step)
     x = 0
     while x < row[WIDTH]:
         j, depth = backward_taps(x + padding, row[OUT_WIDTH], side, 1)
