@@ -90,6 +90,7 @@ def build(config: Config) -> LogicalGraph:
         local=True,
         emits="update",
         slack=config.staleness,
+        owes=codec is not None,
         optimizer=config.worker_optimizer,
     )
     rotation = Rotation(receivers="worker", cost=cost)

@@ -46,6 +46,7 @@ def build(config: Config) -> LogicalGraph:
         clocks=Clocks(cells=layout.cells, origins="worker", own=bsp),
         local=not bsp,
         emits="gradient" if bsp else "update",
+        owes=config.parsed_codec is not None and not bsp,
         slack={"bsp": 0, "ssp": config.staleness, "async": None}[config.consistency],
         optimizer=config.worker_optimizer,
     )

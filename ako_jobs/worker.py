@@ -22,6 +22,7 @@ from operators.divergence import SAMPLED_WEIGHTS, Divergence, SampleReplica, Sam
 from operators.dnn import NetworkSpec, PhantomSpec, WeightRange, build_network
 from operators.due import Due, Newest
 from operators.examine import Examine
+from operators.follow import Follow
 from operators.joining import Listen, Talk
 from operators.keep_model import KeepModel
 from operators.layout import Layout, Sharding
@@ -167,6 +168,7 @@ def add_worker(
     slack: int | None,
     measures: bool = True,
     shared: bool = False,
+    owes: bool = False,
     optimizer: Sgd | None = None,
     replica: StateElement | None = None,
 ) -> LogicalGraph:
@@ -182,11 +184,14 @@ def add_worker(
         measures: whether workers measure how stale their gradients are; else whoever applies them does.
         shared: whether workers make gradients until they are told that there are enough of all of them; else each makes
             as many.
+        owes: whether state ``window`` of the role has an `owed`, what others lack of gradients that a worker's replica
+            has: averages go without it.
         optimizer: what workers make of their gradients; None: the setting's.
         replica: the model on a worker; one that nobody else knows of if None.
     """
     config, data, optimizer = setting.config, setting.data, optimizer or setting.optimizer
     average = Average(n_weights=setting.layout.n_weights, averages=config.average > 0)
+    averages_over = config.average * setting.per_epoch
     replica = replica or Replica(model=setting.model, warm_start=setting.warm_start)
     graph = (
         graph.with_tensor_scale(setting.tensor_scale)
@@ -222,7 +227,7 @@ def add_worker(
                 emits=emits,
                 slack=slack,
                 per_epoch=setting.per_epoch if shared else None,
-                averages_over=config.average * setting.per_epoch,
+                averages_over=0 if owes else averages_over,
                 checkpoints=setting.checkpoints,
                 max_poison=config.max_poison,
             ),
@@ -238,6 +243,8 @@ def add_worker(
         .connect("due.due", "sample")
         .connect("sample", "divergence", route=Route.ALL_TO_ONE, loopback=True)
     )
+    if owes and averages_over:
+        graph = graph.insert_after("compute.progress", Follow(over=averages_over))
     graph = graph.insert_after("source", setting.normalise) if setting.normalise else graph
     return _add_validations(graph, setting)
 

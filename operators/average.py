@@ -18,7 +18,9 @@ from operators.dnn.arrays import read_only
 from operators.messages import Vector
 from operators.vector_state import VectorState
 
-_Approach = Callable[[Vector, Vector, np.float32], None]
+_Approach = Callable[[Vector, Vector, Vector, np.float32], None]
+
+_NOTHING = read_only(np.empty(0, np.float32))
 
 
 class AverageState(VectorState):
@@ -34,16 +36,18 @@ class AverageState(VectorState):
         super().__init__(np.zeros(elements, np.float32))
         self._count = 0
 
-    def follow(self, values: Vector, window: float) -> None:
+    def follow(self, values: Vector, window: float, *, owed: Vector | None = None) -> None:
         """Take in the next values.
 
         Args:
             values: (elements,) float32, only read.
             window: how many values the average goes over.
+            owed: (elements,) float32, only read: what was subtracted in `values` and is not to count; None: nothing.
         """
         self._count += 1
         share = max(1.0 / self._count, 1.0 / window)
-        _approach(self.values, read_only(values), np.float32(share))
+        left = _NOTHING if owed is None else read_only(owed)
+        _approach(self.values, read_only(values), left, np.float32(share))
 
     @classmethod
     def compile(cls) -> None:
@@ -68,9 +72,13 @@ class AverageState(VectorState):
         self._count = int(tensors["count"][0])
 
 
-def _approached(average: Vector, values: Vector, share: np.float32) -> None:
-    for i in range(average.size):
-        average[i] += share * (values[i] - average[i])
+def _approached(average: Vector, values: Vector, owed: Vector, share: np.float32) -> None:
+    if owed.size:
+        for i in range(average.size):
+            average[i] += share * (values[i] + owed[i] - average[i])
+    else:
+        for i in range(average.size):
+            average[i] += share * (values[i] - average[i])
 
 
 _approach = cast("_Approach", numba.njit(nogil=True, error_model="numpy", cache=True)(_approached))

@@ -15,6 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from operators.dnn.arrays import read_only
 from operators.messages import Vector
 
+_LEAST = np.float32(2.0**-100)
+"""Velocities below it are 0: they move no weight, and where no gradient comes any more they would sink to where float32
+has fewer digits, and stay there, for which a processor takes a hundred times as long."""
+
+_NONE = np.float32(0)
+
 _Step = Callable[[Vector, Vector, Vector, np.float32, np.float32, np.float32, np.float32, np.float32], None]
 
 
@@ -26,6 +32,8 @@ class Sgd(BaseModel):
         g <- g + weight_decay w
         v <- momentum v + g
         direction = v, or g + momentum v with Nesterov's (Sutskever et al. 2013, equations 1 to 4)
+
+    where what is below 2^-100 in v is 0.
 
     Nesterov's looks one step ahead: the weights that it moves are where momentum alone is about to lead. With
     `look_ahead` k they are where it leads in k steps, w = theta - (momentum + ... + momentum^k) v, and move by
@@ -144,7 +152,8 @@ def _shares(momentum: float, look_ahead: int) -> tuple[np.float32, np.float32]:
 
 
 def _moved(velocity: np.float32, step: np.float32, momentum: np.float32) -> np.float32:
-    return momentum * velocity + step
+    moved = momentum * velocity + step
+    return _NONE if abs(moved) < _LEAST else moved
 
 
 def _direction(velocity: np.float32, step: np.float32, of_step: np.float32, of_velocity: np.float32) -> np.float32:

@@ -278,6 +278,28 @@ def test_setting_local_steps_make_gradients_of_as_many_mini_batches():
     assert Setting.of(config).schedule == Schedule(lr=0.02, warmup_steps=26, decay=Cosine(begin=26, steps=104))
 
 
+@pytest.mark.parametrize(
+    ("job", "settings", "follows"),
+    [
+        (ako, {}, False),
+        (ako, {"codec": "int8"}, True),
+        (all_to_all, {"codec": "int8", "consistency": "ssp"}, True),
+        (all_to_all, {"codec": "int8", "consistency": "bsp"}, False),
+        (parameter_server, {"codec": "int8"}, False),
+    ],
+)
+def test_averages_go_without_what_is_owed_where_replicas_have_what_others_lack(job, settings, follows):
+    """With a barrier, and at servers, everybody's replica has of a gradient what its code says."""
+    built = graph(job, average=0.5, batch=100, **settings)
+    ids = {operator.id for operator in built.operators}
+    assert ("follow" in ids) == follows
+    assert ('"averages_over":6.5' in built.operator("compute").params) != follows
+    if follows:
+        assert '"over":6.5' in built.operator("follow").params
+        assert [edge.target for edge in built.edges if edge.source == "follow"] == ["due"]
+    assert "follow" not in {operator.id for operator in graph(job, **settings).operators}
+
+
 def test_setting_optimizer_is_in_workers_and_warm_start():
     built = graph(ako, momentum=0.9, nesterov=True, weight_decay=0.001)
     want = '"optimizer":{"momentum":0.9,"look_ahead":1,"weight_decay":0.001'

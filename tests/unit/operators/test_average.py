@@ -59,6 +59,14 @@ def test_average_snapshot_stays_and_what_is_averaged_is_only_read():
         seen[0] = 1
 
 
+def test_average_adds_what_was_subtracted_and_is_not_to_count():
+    state, owed = AverageState(2), vector(1, -1)
+    owed.flags.writeable = False
+    state.follow(vector(2, 4), 4, owed=owed)
+    state.follow(vector(0, 0), 4)
+    assert state.snapshot().tolist() == [1.5, 1.5]
+
+
 def test_average_restored_goes_on_as_if_never_interrupted():
     state, other = followed([1, 5], 4), AverageState(1)
     other.restore({name: tensor.copy() for name, tensor in state.kept().items()})
