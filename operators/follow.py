@@ -1,4 +1,4 @@
-"""Follow: average what all have been told of a worker's weights, where a codec leaves some of its gradients for later."""
+"""Follow: average what all have been told of a worker's weights, where a codec leaves some for later."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from operators.messages import Progress, Vector
 class Follow(Operator):
     """Takes the node's weights, without what it owes the others, into their average after each of its gradients.
 
-    Its own gradients are in its weights at once, and what a codec has left of them is in nobody else's. Averages without
-    that are of what all have, and better (docs/decisions/0043-averages-of-what-all-have.md). It is not part of
-    `Compute`, which would have to wait for whoever codes.
+    Its own gradients are in its weights at once, and what a codec has left of them is in nobody else's. Averages
+    without that are of what all have, and better (docs/decisions/0043-averages-of-what-all-have.md). This is not part
+    of `Compute`, which would have to wait for whoever codes.
 
     Progress is passed on as it is: whoever it makes look at the average finds the gradient in it.
 

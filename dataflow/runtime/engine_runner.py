@@ -39,6 +39,9 @@ A task counts for what its thread computes or for how long it takes, whichever i
 for no more than twice this.
 """
 
+SHORT_WITHOUT_ROOM_S = 0.0006
+"""The same where there are no more cores than compute tasks: a thread would run in the loop's place, not beside it."""
+
 STALL_S = 0.12
 """So long a task may have stood still for want of a processor: hosts whose share of 100 ms is used up do, in seconds.
 
@@ -57,8 +60,8 @@ PAUSED_S = 2.0
 _MEMORY = 0.9
 """Weight of the past in that average."""
 
-_UNKNOWN_S = 2 * SHORT_S
-"""What the average begins with: the first seven tasks of a chain and role go to a thread."""
+_UNKNOWN = 2
+"""How many times as long as the longest short task the average begins with: the first seven of a kind go to a thread."""
 
 _Item = Event | Task | asyncio.Future[NodeStatistics]
 """What waits for whoever is at the engine: an event, a short task, or somebody who asks what has been counted."""
@@ -112,7 +115,9 @@ class EngineRunner:
             thread.start()
         self._engine_clock = ThreadClocks(self._helpers)
         self.task_s: defaultdict[tuple[str, str], float] = defaultdict(float)
-        self._typical_s: defaultdict[tuple[str, str], float] = defaultdict(lambda: _UNKNOWN_S)
+        self._short_s = SHORT_S if has_room else SHORT_WITHOUT_ROOM_S
+        self._unknown_s = _UNKNOWN * self._short_s
+        self._typical_s: defaultdict[tuple[str, str], float] = defaultdict(lambda: self._unknown_s)
 
     def feed(self, event: Event) -> None:
         """Have the engine take in an event, at once unless somebody is at it; call this on the event loop."""
@@ -287,7 +292,7 @@ class EngineRunner:
         return Failed(failure)
 
     def _dispatch(self, task: Task) -> None:
-        if self._typical_s[task.chain, task.role] < SHORT_S:
+        if self._typical_s[task.chain, task.role] < self._short_s:
             self._waiting.append(task)
         else:
             self._pools[task.pool].submit(task)
@@ -297,7 +302,7 @@ class EngineRunner:
         self.task_s[place, event.task.chain] += event.busy_s
         key = (event.task.chain, event.task.role)
         self._board.learn(self._board.kind(*key), event.busy_s)
-        busy_s = event.busy_s if event.busy_s > STALL_S else min(event.busy_s, _UNKNOWN_S)
+        busy_s = event.busy_s if event.busy_s > STALL_S else min(event.busy_s, self._unknown_s)
         taken_s = max(event.processor_s, busy_s)
         self._typical_s[key] = _MEMORY * self._typical_s[key] + (1 - _MEMORY) * taken_s
 

@@ -194,7 +194,7 @@ class _IncomingLink:
         self._assembler, self._options, self._clock = assembler, options, clock
         self._granted_nbytes: dict[int, int] = {}
         self._untold: set[int] = set()
-        self._pending_frames = self._pending_nbytes = 0
+        self._pending_frames = self._pending_received = self._pending_granted = 0
         self._due = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -205,7 +205,7 @@ class _IncomingLink:
             raise WireError(what, got=header.sequence)
         arrived = self._assembler.feed(header, payload)
         self.received, self._received_s = header.sequence, self._clock.now()
-        self._owe(1, len(payload))
+        self._owe(1, received_nbytes=len(payload))
         if header.kind == data_pb2.KIND_END:  # the source may wait for nothing else
             self._due.set()
         return arrived
@@ -214,7 +214,7 @@ class _IncomingLink:
         """Add to the credit of `edge`."""
         self._granted_nbytes[edge] = self._granted_nbytes.get(edge, 0) + nbytes
         self._untold.add(edge)
-        self._owe(0, nbytes)
+        self._owe(granted_nbytes=nbytes)
 
     def drop(self, reason: str) -> None:
         """End the link; nothing more is delivered or acknowledged."""
@@ -247,16 +247,22 @@ class _IncomingLink:
         self._settle()
         return [data_pb2.Credit(edge=edge, granted_nbytes=self._granted_nbytes[edge]) for edge in edges]
 
-    def _owe(self, frames: int, nbytes: int) -> None:
+    def _owe(self, frames: int = 0, *, received_nbytes: int = 0, granted_nbytes: int = 0) -> None:
         """Note that the source is to be told something: at once if it is much, later if it is little, else soon."""
-        options = self._options
-        before, self._pending_nbytes = self._pending_nbytes, self._pending_nbytes + nbytes
+        options, before = self._options, self._pending_nbytes
         self._pending_frames += frames
-        if self._pending_frames >= options.ack_frames or self._pending_nbytes >= options.ack_nbytes:
+        self._pending_received += received_nbytes
+        self._pending_granted += granted_nbytes
+        pending = self._pending_nbytes
+        if self._pending_frames >= options.ack_frames or pending >= options.ack_nbytes:
             self._due.set()
-        elif self._timer is None or before < options.few_nbytes <= self._pending_nbytes:
-            few = self._pending_nbytes < options.few_nbytes
-            self._wake_after(options.few_delay_s if few else options.ack_delay_s)
+        elif self._timer is None or before < options.few_nbytes <= pending:
+            self._wake_after(options.few_delay_s if pending < options.few_nbytes else options.ack_delay_s)
+
+    @property
+    def _pending_nbytes(self) -> int:
+        """Bytes received or granted that the source was not told of: what is received is granted again, and one."""
+        return max(self._pending_received, self._pending_granted)
 
     def _wake_after(self, delay_s: float) -> None:
         """Have `acknowledge` write after so long, or when it would have anyhow if that is sooner."""
@@ -268,7 +274,7 @@ class _IncomingLink:
         self._timer = None if self.dropped else loop.call_at(at, self._due.set)
 
     def _settle(self) -> None:
-        self._pending_frames = self._pending_nbytes = 0
+        self._pending_frames = self._pending_received = self._pending_granted = 0
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()

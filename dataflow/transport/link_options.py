@@ -25,7 +25,7 @@ class LinkOptions:
         max_queued_nbytes: frames of one link that wait for their acknowledgement, in bytes; credit should keep the
             link far below.
         ack_frames: the receiver acknowledges after this many frames,
-        ack_nbytes: or this many bytes received or granted,
+        ack_nbytes: or this many bytes received, or granted,
         few_nbytes: or, once it is this many bytes,
         ack_delay_s: after this long, in seconds,
         few_delay_s: and in any case this long after the first of them, in seconds: of few bytes a sender misses neither
@@ -43,7 +43,7 @@ class LinkOptions:
     ack_frames: int = 128
     ack_nbytes: int = 1 << 20
     ack_delay_s: float = 0.02
-    few_nbytes: int = 1 << 14
+    few_nbytes: int = 1 << 15
     few_delay_s: float = 0.25
 
     @property
