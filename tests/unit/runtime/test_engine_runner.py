@@ -128,7 +128,9 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-async def threads_of(durations_s: Iterable[float], worked: list[float] | None = None) -> list[str]:
+async def threads_of(
+    durations_s: Iterable[float], worked: list[float] | None = None, *, cores: int = 2
+) -> list[str]:
     """Threads on which tasks of one kind run that wait so long, or compute, if `worked` is given; each has an event."""
     clock, threads, finished = Told(), list[str](), asyncio.Event()
     tasks = iter(durations_s)
@@ -146,7 +148,7 @@ async def threads_of(durations_s: Iterable[float], worked: list[float] | None = 
 
         return [RunTask(task(0, work=work))]
 
-    runner = runner_of(Scripted(answer), clock, lambda _command: finished.set())
+    runner = runner_of(Scripted(answer), clock, lambda _command: finished.set(), cores)
     for _ in durations_s:
         finished.clear()
         runner.feed(StopAsked())
@@ -393,6 +395,15 @@ def test_commands_of_a_thread_that_stays_at_the_engine_are_carried_out_after_as_
 
 def test_tasks_that_have_shown_to_be_short_run_on_the_loop() -> None:
     assert asyncio.run(threads_of([10e-6] * 20)) == ["compute-0"] * LEARNT + ["MainThread"] * (20 - LEARNT)
+
+
+@pytest.mark.parametrize(("cores", "on_thread"), [(2, 40), (1, 11)])
+def test_tasks_of_half_a_millisecond_are_short_where_no_core_is_left_for_a_thread(
+    cores: int, on_thread: int, worked: list[float]
+) -> None:
+    """The average of those of 300 us begins at 1,200 us there, and 300 + 900 * 0.9 ** 11 is less than 600."""
+    threads = asyncio.run(threads_of([300e-6] * 40, worked, cores=cores))
+    assert threads == ["compute-0"] * on_thread + ["MainThread"] * (40 - on_thread)
 
 
 @pytest.mark.parametrize(("long_s", "period"), [(1e-3, 4), (10e-3, 16), (100e-3, 38)])
