@@ -61,7 +61,7 @@ _MEMORY = 0.9
 """Weight of the past in that average."""
 
 _UNKNOWN = 2
-"""How many times as long as the longest short task the average begins with: the first seven of a kind go to a thread."""
+"""How many longest short tasks the average begins with: the first seven of a chain and role go to a thread."""
 
 _Item = Event | Task | asyncio.Future[NodeStatistics]
 """What waits for whoever is at the engine: an event, a short task, or somebody who asks what has been counted."""

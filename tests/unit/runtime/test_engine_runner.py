@@ -128,9 +128,7 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-async def threads_of(
-    durations_s: Iterable[float], worked: list[float] | None = None, *, cores: int = 2
-) -> list[str]:
+async def threads_of(durations_s: Iterable[float], worked: list[float] | None = None, *, cores: int = 2) -> list[str]:
     """Threads on which tasks of one kind run that wait so long, or compute, if `worked` is given; each has an event."""
     clock, threads, finished = Told(), list[str](), asyncio.Event()
     tasks = iter(durations_s)
