@@ -26,7 +26,8 @@ _NOTHING = read_only(np.empty(0, np.float32))
 class AverageState(VectorState):
     """An average over time, of which later values count more: the weight of one falls by 1/e over `window` others.
 
-    Until so many have come it is their plain mean.
+    Until so many have come it is their plain mean. `number` is that of the gradient behind the last of them, where
+    `operators.follow.Follow` takes them in.
 
     Args:
         elements: of the average; 0 if nothing is averaged.
@@ -34,7 +35,7 @@ class AverageState(VectorState):
 
     def __init__(self, elements: int) -> None:
         super().__init__(np.zeros(elements, np.float32))
-        self._count = 0
+        self._count = self.number = 0
 
     def follow(self, values: Vector, window: float, *, owed: Vector | None = None) -> None:
         """Take in the next values.
@@ -69,7 +70,7 @@ class AverageState(VectorState):
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take over the average."""
         super().restore(tensors)
-        self._count = int(tensors["count"][0])
+        self._count = self.number = int(tensors["count"][0])
 
 
 def _approached(average: Vector, values: Vector, owed: Vector, share: np.float32) -> None:

@@ -20,13 +20,15 @@ class Follow(Operator):
     without that are of what all have, and better (docs/decisions/0043-averages-of-what-all-have.md). This is not part
     of `Compute`, which would have to wait for whoever codes.
 
-    Progress is passed on as it is: whoever it makes look at the average finds the gradient in it.
+    It waits until the window has the gradient, or what others lack of that would count. Progress is passed on as it
+    is: whoever it makes look at the average finds the gradient in it.
 
     Args:
         over: gradients, of all nodes together, over which weights are averaged.
     """
 
     pool = "network"
+    drained = True
     over: float = Field(gt=0)
     progress = In(Progress, capacity=64)
     followed = Out(Progress)
@@ -38,9 +40,15 @@ class Follow(Operator):
         """Compile what averages."""
         AverageState.compile()
 
+    def ready(self, average: AverageState, window: Outgoing) -> bool:
+        """Whether the window has the gradient behind the one that was followed last."""
+        return window.newest != average.number
+
     def process(
         self, progress: Progress, replica: Vector, average: AverageState, window: Outgoing, node: NodeContext
     ) -> Emissions:
         """The message, as it is."""
-        average.follow(replica, max(1.0, self.over / node.size), owed=window.owed)
+        owed = window.owed if window.receivers else None  # alone, a node has all that anybody has
+        average.follow(replica, max(1.0, self.over / node.size), owed=owed)
+        average.number = progress.step
         yield self.followed(progress)

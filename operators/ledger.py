@@ -19,6 +19,7 @@ from operators.coded_window import OWED, CodedWindowState
 from operators.compression import Residual
 from operators.dnn import NetworkSpec
 from operators.dnn.arrays import read_only
+from operators.kept import KeptState
 from operators.layout import Layout
 from operators.messages import Vector
 from operators.vector_state import VectorState
@@ -147,6 +148,9 @@ class PeersLedgerState(LedgerState):
             replica.values = model - residual.values if self._local else model.copy()
         self.start, self.whole = read_only(model), True
         residual.forget()
+        window = states.get("window")
+        if isinstance(window, KeptState):
+            window.owed = residual.values
 
     def _held(self, worker: Kept) -> Vector:
         """What a worker's replica was of what had been given."""

@@ -16,8 +16,8 @@ from operators.dnn.arrays import read_only
 from operators.messages import Vector
 
 _LEAST = np.float32(2.0**-100)
-"""Velocities below it are 0: they move no weight, and where no gradient comes any more they would sink to where float32
-has fewer digits, and stay there, for which a processor takes a hundred times as long."""
+"""Velocities that are smaller are 0. Where no gradient comes any more they would sink to where float32 has fewer digits
+and, with a momentum above 0.5, stay there: then a pass over them takes up to fifty times as long."""
 
 _NONE = np.float32(0)
 
@@ -33,7 +33,7 @@ class Sgd(BaseModel):
         v <- momentum v + g
         direction = v, or g + momentum v with Nesterov's (Sutskever et al. 2013, equations 1 to 4)
 
-    where what is below 2^-100 in v is 0.
+    where numbers of v that are smaller than 2^-100 in size are 0.
 
     Nesterov's looks one step ahead: the weights that it moves are where momentum alone is about to lead. With
     `look_ahead` k they are where it leads in k steps, w = theta - (momentum + ... + momentum^k) v, and move by

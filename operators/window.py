@@ -87,6 +87,11 @@ class WindowState(State):
         _advance(np.zeros(1, np.int64), 0, 1, 0, 1, 0)
 
     @property
+    def receivers(self) -> tuple[int, ...]:
+        """Nodes that are sent what comes, or will be once they begin."""
+        return tuple(self._row)
+
+    @property
     def owed(self) -> Vector | None:
         """What was appended and is not in what may be taken, (weights,) float32, as it stands; None: nothing ever."""
         return None

@@ -261,7 +261,7 @@ class _IncomingLink:
 
     @property
     def _pending_nbytes(self) -> int:
-        """Bytes received or granted that the source was not told of: what is received is granted again, and one."""
+        """Bytes that the source was not told of: those received or those granted, since these are the same again."""
         return max(self._pending_received, self._pending_granted)
 
     def _wake_after(self, delay_s: float) -> None:

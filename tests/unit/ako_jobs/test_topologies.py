@@ -1,5 +1,5 @@
 import math
-from functools import cache
+from functools import cache, wraps
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from dataflow.plan.compile import compile_graph
 from dataflow.plan.placement import place
 from dataflow.quantities import bytes_per_second
 from operators.clocks import FAR
+from operators.follow import Follow
 from operators.schedule import Cosine, Schedule, Step
 from operators.source import Source
 from operators.warm_up import WarmUp
@@ -289,7 +290,7 @@ def test_setting_local_steps_make_gradients_of_as_many_mini_batches():
     ],
 )
 def test_averages_go_without_what_is_owed_where_replicas_have_what_others_lack(job, settings, follows):
-    """With a barrier, and at servers, everybody's replica has of a gradient what its code says."""
+    """With a barrier everybody's replica has of a gradient what its code says."""
     built = graph(job, average=0.5, batch=100, **settings)
     ids = {operator.id for operator in built.operators}
     assert ("follow" in ids) == follows
@@ -298,6 +299,22 @@ def test_averages_go_without_what_is_owed_where_replicas_have_what_others_lack(j
         assert '"over":6.5' in built.operator("follow").params
         assert [edge.target for edge in built.edges if edge.source == "follow"] == ["due"]
     assert "follow" not in {operator.id for operator in graph(job, **settings).operators}
+
+
+@pytest.mark.parametrize(("job", "settings"), [(ako, {"p": 2}), (all_to_all, {"consistency": "ssp"})])
+def test_averages_are_taken_once_what_is_owed_has_the_gradient(job, settings, monkeypatch):
+    seen, process = [], Follow.process
+
+    @wraps(process)
+    def noted(self, progress, replica, average, window, node):
+        seen.append((progress.step, window.newest))
+        return process(self, progress, replica, average, window, node)
+
+    monkeypatch.setattr(Follow, "process", noted)
+    built = graph(job, average=0.1, codec="int8", epochs=1, **settings)
+    MemoryDriver(compile_graph(built, 3)).execute()
+    assert seen
+    assert all(newest >= step for step, newest in seen)
 
 
 def test_setting_optimizer_is_in_workers_and_warm_start():

@@ -54,6 +54,34 @@ def test_follow_leaves_out_what_the_window_owes():
     np.testing.assert_allclose(average(harness), IDENTITY - told, atol=1e-6)
 
 
+def test_follow_waits_for_the_window_to_have_the_gradient():
+    harness = follow(CodedWindow(layout=Layout.of(N), codec=Threshold(tau=0.5), receivers="worker"))
+    for step in (1, 2):
+        assert not harness.ready()
+        harness.states["window"].append(step, IDENTITY)
+        assert harness.ready()
+        harness.send(progress(step))
+
+
+def test_follow_on_a_node_that_goes_on_far_behind_the_start_waits_for_nothing_at_first():
+    harness = follow(CodedWindow(layout=Layout.of(N), codec=Threshold(tau=0.5), receivers="worker"))
+    harness.states["window"].start(7)
+    assert harness.ready()
+    harness.send(progress(8))
+    harness.states["window"].append(8, IDENTITY)
+    assert not harness.ready()
+
+
+def test_follow_takes_nothing_out_once_nobody_else_is_left():
+    harness = follow(CodedWindow(layout=Layout.of(N), codec=Threshold(tau=0.5), receivers="worker"))
+    window = harness.states["window"]
+    window.append(1, np.linspace(-1, 1, N, dtype=np.float32))
+    window.leave(1)
+    window.leave(2)
+    harness.send(progress(1))
+    np.testing.assert_array_equal(average(harness), IDENTITY)
+
+
 @pytest.mark.parametrize("over", [0, -1])
 def test_follow_over_nothing_is_refused(over):
     with pytest.raises(ValueError, match="greater than 0"):

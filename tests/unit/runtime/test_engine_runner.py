@@ -404,13 +404,19 @@ def test_tasks_of_half_a_millisecond_are_short_where_no_core_is_left_for_a_threa
     assert threads == ["compute-0"] * on_thread + ["MainThread"] * (40 - on_thread)
 
 
-@pytest.mark.parametrize(("long_s", "period"), [(1e-3, 4), (10e-3, 16), (100e-3, 38)])
+@pytest.mark.parametrize(
+    ("long_s", "period", "cores"),
+    [(1e-3, 4, 2), (10e-3, 16, 2), (100e-3, 38, 2), (3e-3, 4, 1), (10e-3, 9, 1), (100e-3, 27, 1)],
+)
 def test_tasks_of_which_one_in_every_few_computes_for_long_never_run_on_the_loop(
-    long_s: float, period: int, worked: list[float]
+    long_s: float, period: int, cores: int, worked: list[float]
 ) -> None:
-    """Just before a long task the average is 0.1 * long_s * 0.9 ** (period - 1) / (1 - 0.9 ** period), over 200 us."""
+    """Just before a long task the average is 0.1 * long_s * 0.9 ** (period - 1) / (1 - 0.9 ** period).
+
+    That is over 200 us, and over 600 us where there is no core to spare.
+    """
     tasks = [0.0 if number % period else long_s for number in range(4 * period)]
-    assert asyncio.run(threads_of(tasks, worked)) == ["compute-0"] * len(tasks)
+    assert asyncio.run(threads_of(tasks, worked, cores=cores)) == ["compute-0"] * len(tasks)
 
 
 @pytest.mark.parametrize(("long_s", "period"), [(1.0, 3), (1.0, 60)])
