@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from ako_jobs import ako, all_to_all
 from tests.known_answers.rejoining import assert_accounted_for, borrowed, clocks_of, first, rejoining_job, settled
 from tests.known_answers.simulated import simulate, simulator
 
@@ -43,3 +46,14 @@ def test_worker_that_catches_up_too_slowly_is_started_again_and_the_job_goes_on(
     )
     run = job.run()
     assert run.state == "FINISHED", run.reason
+
+
+@pytest.mark.parametrize("faults", [("fail:1@0.2+0.3",), ("fail:1@0.2", "fail:2@0.25", "fail:3@0.3")])
+@pytest.mark.parametrize(("job", "settings"), [(ako, {"p": 2}), (all_to_all, {"consistency": "ssp"})])
+def test_averages_of_what_all_have_follow_every_gradient_whoever_fails(
+    job: Any, settings: dict[str, Any], faults: tuple[str, ...]
+) -> None:
+    graph = job.build(job.Config.parse({"codec": "int8", "average": 0.2, "epochs": 3, "batch": 16, **settings}))
+    nodes = simulate(graph, 4, seed=1, faults=faults, rate=1e6, latency_s=0.0005).nodes
+    for node in (nodes[0], *(nodes[index] for index in (1, 2, 3) if len(faults) == 1)):
+        assert node.states["average"].number == clocks_of(node).made > 50
