@@ -16,8 +16,8 @@ from operators.dnn.arrays import read_only
 from operators.messages import Vector
 
 _LEAST = np.float32(2.0**-100)
-"""Velocities that are smaller are 0. Where no gradient comes any more they would sink to where float32 has fewer digits
-and, with a momentum above 0.5, stay there: then a pass over them takes up to fifty times as long."""
+"""Smaller velocities of a worker are 0. Where no gradient comes any more they would sink to where float32 has fewer
+digits and, with a momentum above 0.5, stay there: then a pass over them takes up to fifty times as long."""
 
 _NONE = np.float32(0)
 
@@ -103,7 +103,7 @@ def travel(
     weight_decay: float = 0.0,
     look_ahead: int = 0,
 ) -> None:
-    """Move weights as `Sgd` with `scaled` would, in one pass: what a server does that keeps a velocity.
+    """Move weights as `Sgd` with `scaled` would, in one pass: what a server does that keeps a velocity, however small.
 
     Args:
         weights: (elements,) float32, changed in place.
@@ -152,8 +152,11 @@ def _shares(momentum: float, look_ahead: int) -> tuple[np.float32, np.float32]:
 
 
 def _moved(velocity: np.float32, step: np.float32, momentum: np.float32) -> np.float32:
-    moved = momentum * velocity + step
-    return _NONE if abs(moved) < _LEAST else moved
+    return momentum * velocity + step
+
+
+def _sunk(velocity: np.float32) -> np.float32:
+    return _NONE if abs(velocity) < _LEAST else velocity
 
 
 def _direction(velocity: np.float32, step: np.float32, of_step: np.float32, of_velocity: np.float32) -> np.float32:
@@ -172,7 +175,7 @@ def _accelerated(
 ) -> None:
     for i in range(gradient.size):
         step = rate * (gradient[i] + decay * weights[i])
-        velocity[i] = _move(velocity[i], step, momentum)
+        velocity[i] = _sink(_move(velocity[i], step, momentum))
         gradient[i] = _direct(velocity[i], step, of_step, of_velocity)
 
 
@@ -210,7 +213,7 @@ def _travelled_ahead(
 
 # Without fast math: every product and sum is rounded as NumPy rounds it, so runs can be compared bit for bit.
 _compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
-_move, _direct = _compiled(_moved), _compiled(_direction)
+_move, _sink, _direct = _compiled(_moved), _compiled(_sunk), _compiled(_direction)
 _accelerate = cast("_Step", _compiled(_accelerated))
 _travel = cast("_Step", _compiled(_travelled))
 _travel_ahead = cast("Callable[..., None]", _compiled(_travelled_ahead))

@@ -140,14 +140,12 @@ def test_direct_equals_numpy_bit_for_bit(settings):
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_velocities_of_weights_without_gradients_become_nothing_and_are_never_subnormal(steps, scaled):
     sgd, velocity = Sgd(momentum=0.6, look_ahead=steps, scaled=scaled), vector(1, -1)
-    weights, travelled, other = vector(0, 0), vector(0, 0), velocity.copy()
-    least = np.finfo(np.float32).tiny
+    weights, least = vector(0, 0), np.finfo(np.float32).tiny
     for _ in range(150):  # 0.6 to the power of 136 is below 2^-100
         direction = vector(0, 0)
         sgd.direct(direction, weights, velocity, 0.1)
-        travel(travelled, other, vector(0, 0), momentum=0.6, rate=0.1, look_ahead=steps)
         assert not np.any((np.abs(direction) > 0) & (np.abs(direction) < least))
-    assert velocity.tolist() == other.tolist() == [0, 0]
+    assert velocity.tolist() == [0, 0]
 
 
 def test_a_velocity_that_is_not_a_number_stays_none():
