@@ -102,34 +102,20 @@ def test_acknowledgements_that_somebody_may_wait_for_are_not_held_back(enough: s
     run(body)
 
 
-def test_acknowledgements_of_few_bytes_wait_longer_than_those_of_many() -> None:
+@pytest.mark.parametrize(("first", "then"), [(1, 125), (80, 80)])
+def test_acknowledgements_of_few_bytes_wait_longer_than_those_of_many(first: int, then: int) -> None:
+    """What is received is granted again, and counts once: twice 80 numbers of 8 bytes are many, once they are few."""
+
     async def body(subject: Subject) -> None:
         options = LinkOptions(ack_delay_s=0.01, few_delay_s=3600.0, few_nbytes=1_000)
         nodes = [Node(subject, number, options=options) for number in (0, 1)]
         await connected(nodes)
-        nodes[0].links.send(1, 0, Numbered(0, np.zeros(1)))
+        nodes[0].links.send(1, 0, Numbered(0, np.zeros(first)))
         await nodes[1].until(lambda: len(nodes[1].messages) == 1)
         drained = asyncio.ensure_future(nodes[0].links.drain())
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(drained), 0.2)
-        nodes[0].links.send(1, 0, Numbered(1, np.zeros(125)))
-        async with asyncio.timeout(60):
-            await drained
-        await closed(nodes)
-
-    run(body)
-
-
-def test_bytes_that_are_received_and_granted_again_count_once() -> None:
-    async def body(subject: Subject) -> None:
-        options = LinkOptions(ack_delay_s=0.01, few_delay_s=3600.0, few_nbytes=1_000)
-        nodes = [Node(subject, number, options=options) for number in (0, 1)]
-        await connected(nodes)
-        nodes[0].links.send(1, 0, Numbered(0, np.zeros(80)))  # 640 bytes, and it is granted as many again
-        drained = asyncio.ensure_future(nodes[0].links.drain())
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(drained), 0.2)
-        nodes[0].links.send(1, 0, Numbered(1, np.zeros(80)))
+        nodes[0].links.send(1, 0, Numbered(1, np.zeros(then)))
         async with asyncio.timeout(60):
             await drained
         await closed(nodes)
