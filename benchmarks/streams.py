@@ -38,7 +38,7 @@ from dataflow.clock import SystemClock
 from dataflow.lab import lab
 from dataflow.lab.plan import Host, LabPlan, lab_name
 from dataflow.quantities import bytes_per_second
-from dataflow.runtime.process import ONE_THREAD, READ_WHOLE
+from dataflow.runtime.process import ONE_THREAD, PREFERRED
 
 SIZES = {"1 MiB": 1 << 20, "64 KiB": 64 << 10, "4 KiB": 4 << 10}
 FASTEST = {"1 MiB": 1.5e9, "64 KiB": 0.7e9, "4 KiB": 0.08e9}
@@ -112,7 +112,7 @@ class Pair:
 
     def _start(self, enter: Sequence[str], *arguments: str) -> subprocess.Popen[str]:
         command = [*enter, sys.executable, str(ENDS), self.kind, *arguments]
-        environment = {**READ_WHOLE, **os.environ, **ONE_THREAD}
+        environment = {**PREFERRED, **os.environ, **ONE_THREAD}
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from dataflow.clock import SystemClock
 from dataflow.errors import JobFailedError
 from dataflow.message import Message
-from dataflow.runtime.process import ONE_THREAD, READ_WHOLE
+from dataflow.runtime.process import ONE_THREAD, PREFERRED
 from dataflow.transport.grpc_connection import GrpcNetwork
 from dataflow.transport.links import Links
 
@@ -50,7 +50,7 @@ _PATIENCE_S: Final = 30.0
 
 _ENVIRONMENT: Final = {
     **ONE_THREAD,
-    **READ_WHOLE,
+    **PREFERRED,
     "GRPC_VERBOSITY": "NONE",
 }
 """Of both ends: that of job processes, but silent about the other end's going first."""

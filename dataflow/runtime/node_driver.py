@@ -154,7 +154,7 @@ class NodeDriver:
             on_credit=lambda peer, edge, size: runner.feed(CreditGranted(StreamId(edge, self._node, peer), size)),
             on_lost=self._lost,
             rng=np.random.default_rng(np.random.SeedSequence(self._plan.seed, spawn_key=(1, self._node))),
-            options=replace(OPTIONS, ack_nbytes=min(OPTIONS.ack_nbytes, self._plan.window_nbytes // 4)),
+            options=replace(OPTIONS, ack_nbytes=min(OPTIONS.ack_nbytes, self._plan.window_nbytes // 2)),
             clock=self._clock,
         )
         self._vitals = Vitals(self._plan, self._node, runner, self._links, self._measured)

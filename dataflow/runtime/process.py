@@ -30,6 +30,16 @@ READ_WHOLE = {"GRPC_EXPERIMENTS": "tcp_frame_size_tuning,tcp_rcv_lowat"}
 Otherwise it wakes for nearly every packet of a slow link: 17 times for a message of 79 kB at 100 Mbit/s.
 """
 
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
+"""Environment of a job process: glibc keeps up to 32 MiB of an arena for blocks of up to 32 MiB to come.
+
+Otherwise it gives packets back to the kernel as soon as two or three are free together, and the pages of the next ones
+are zeroed again: a third of what a stream of large messages costs (docs/decisions/0021-few-packets.md).
+"""
+
+PREFERRED = READ_WHOLE | KEEP_MEMORY
+"""Environment of a job process, as far as the user's own says nothing else."""
+
 
 class Bystander:
     """Keeps the calling thread off the processor that another thread of the process computes on.

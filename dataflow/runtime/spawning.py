@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dataflow.runtime.auth import TOKEN_VARIABLE
-from dataflow.runtime.process import ONE_THREAD, READ_WHOLE
+from dataflow.runtime.process import ONE_THREAD, PREFERRED
 from dataflow.runtime.scratch import Scratch
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -247,4 +247,4 @@ def _packages_in(bundle: bytes) -> list[str]:
 def _environment() -> dict[str, str]:
     """This process's environment with what job processes need; without the cluster's token, which they do not."""
     inherited = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
-    return {"GRPC_VERBOSITY": "ERROR", **READ_WHOLE, **inherited, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}
+    return {"GRPC_VERBOSITY": "ERROR", **PREFERRED, **inherited, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}

@@ -144,20 +144,24 @@ class IncomingLinks:
                 await connection.read()
 
     async def _read(self, link: _IncomingLink, connection: Connection, counters: Counters) -> None:
-        while True:
-            packet = await connection.read()
-            self._peers.hear(link.source, self._clock.now())
-            counters.received_nbytes += len(packet)
-            for header, payload in split(packet):
-                if link.connection is not connection:
-                    return
-                counters.received_frames += 1
-                if header.sequence <= link.received and header.kind in _NUMBERED:
-                    counters.duplicate_frames += 1
-                    continue
-                arrived = link.take(header, payload)
-                if arrived is not None:
-                    self._deliver(link.source, arrived, counters)
+        while link.connection is connection:
+            # Nothing here holds a packet while the next one is waited for: its memory is the first to be used again.
+            self._take_in(link, connection, await connection.read(), counters)
+
+    def _take_in(self, link: _IncomingLink, connection: Connection, packet: bytes, counters: Counters) -> None:
+        """Take the frames of a packet, as long as `connection` is the link's."""
+        self._peers.hear(link.source, self._clock.now())
+        counters.received_nbytes += len(packet)
+        for header, payload in split(packet):
+            if link.connection is not connection:
+                return
+            counters.received_frames += 1
+            if header.sequence <= link.received and header.kind in _NUMBERED:
+                counters.duplicate_frames += 1
+                continue
+            arrived = link.take(header, payload)
+            if arrived is not None:
+                self._deliver(link.source, arrived, counters)
 
     def _deliver(self, source: int, arrived: Arrived, counters: Counters) -> None:
         callback: Callable[..., None] = self._on_end

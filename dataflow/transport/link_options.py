@@ -41,7 +41,7 @@ class LinkOptions:
     max_message_nbytes: int = MAX_MESSAGE_NBYTES
     max_queued_nbytes: int = 1 << 30
     ack_frames: int = 128
-    ack_nbytes: int = 1 << 20
+    ack_nbytes: int = 2 << 20
     ack_delay_s: float = 0.02
     few_nbytes: int = 1 << 15
     few_delay_s: float = 0.25
