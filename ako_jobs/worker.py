@@ -246,15 +246,23 @@ def add_worker(
     if owes and averages_over:
         graph = graph.insert_after("compute.progress", Follow(over=averages_over))
     graph = graph.insert_after("source", setting.normalise) if setting.normalise else graph
-    return _add_validations(graph, setting)
+    return _add_validations(graph, setting, setting.per_epoch if shared else None)
 
 
-def _add_validations(graph: LogicalGraph, setting: Setting) -> LogicalGraph:
-    """`graph` with what looks at the workers' models; for a phantom, with what says how far it is."""
+def _add_validations(graph: LogicalGraph, setting: Setting, per_epoch: int | None) -> LogicalGraph:
+    """`graph` with what looks at the workers' models; for a phantom, with what says how far it is.
+
+    Args:
+        graph: has the workers' operators and states.
+        setting: of the job.
+        per_epoch: see `Examine`.
+    """
     config, data = setting.config, setting.data
     if config.phantom:
         return graph.with_operator("advance", Advance(), role="worker").connect("due.in_turn", "advance")
-    examine = Examine(model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise)
+    examine = Examine(
+        model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise, per_epoch=per_epoch
+    )
     return (
         graph.with_state("examinations", Examinations(), role="worker")
         .with_operator("examine", examine, role="worker")

@@ -51,6 +51,8 @@ class Examine(Operator):
         holdout: fraction of the training images held out, as in `Source`.
         normalise: what the training batches are normalised with; None if they are not.
         batch: images evaluated at once; None: as many as `at_once` says.
+        per_epoch: gradients of an epoch, of all nodes together, where these are made by whoever is first: a result is
+            labelled with how many the clocks say have come, if that is more than when it fell due. See `Compute`.
     """
 
     sends = True
@@ -59,6 +61,7 @@ class Examine(Operator):
     holdout: float = 0.0
     normalise: Normalise | None = None
     batch: int | None = Field(default=None, ge=1)
+    per_epoch: int | None = Field(default=None, ge=1)
     shares = In(Share, capacity=64)
     examined = Out(Examined)
     whole = Out(Examined)
@@ -71,6 +74,7 @@ class Examine(Operator):
     _workspaces: deque[Any] = PrivateAttr(default_factory=deque)
     _test: _Images = PrivateAttr()
     _held_out: _Images | None = PrivateAttr(default=None)
+    _train_images: int = PrivateAttr()
     _scale: float = PrivateAttr()
     _at_once: int = PrivateAttr()
 
@@ -82,9 +86,11 @@ class Examine(Operator):
         self._test = _Images(data.test_images, data.test_labels)
         self._scale = data.scale
         self._at_once = self.batch or at_once(data.test_images.shape[1:])
+        self._train_images = len(data.train_images)
         if self.holdout:
-            rows = split_validation(len(data.train_images), self.holdout, node.seed)[1]
+            rows = split_validation(self._train_images, self.holdout, node.seed)[1]
             self._held_out = _Images(data.train_images[rows], data.train_labels[rows])
+            self._train_images -= len(rows)
 
     def process(
         self,
@@ -101,6 +107,7 @@ class Examine(Operator):
         loss, correct, predicted = self._evaluate(self._test.share(place, of), weights, statistics)
         held_out = self._held_out.share(place, of) if self._held_out else None
         held_out_loss, held_out_correct, _ = self._evaluate(held_out, weights, statistics) if held_out else (0.0, 0, ())
+        images, epoch = self._advanced(share, clocks)
         port = self.examined if of > 1 else self.whole
         yield port(
             Examined(
@@ -109,8 +116,8 @@ class Examine(Operator):
                 share.nodes,
                 share.final,
                 step=clocks.made,
-                images=clocks.images,
-                epoch=share.epoch * clocks.made / max(1, share.step),
+                images=images,
+                epoch=epoch,
                 training_loss=share.loss,
                 loss=loss,
                 predicted=predicted,
@@ -120,6 +127,13 @@ class Examine(Operator):
                 held_out_loss=held_out_loss,
             )
         )
+
+    def _advanced(self, share: Share, clocks: ClocksState) -> tuple[int, float]:
+        """Images and epochs of the whole role that are in the weights."""
+        if self.per_epoch is None:
+            return clocks.images, share.epoch * clocks.made / max(1, share.step)
+        come = clocks.of_all / self.per_epoch
+        return max(clocks.images, round(come * self._train_images)), max(share.epoch, come)
 
     def _evaluate(
         self, part: _Images, weights: Vector, statistics: Vector

@@ -14,6 +14,9 @@ from dataflow.testing.in_process import InProcessRun, run_in_process
 from dataflow.transport.grpc_connection import GrpcNetwork
 from tests.known_answers.training import BASE, checkpoints, job, plain_sgd, plain_steps, replica
 
+GRADIENTS = 163
+"""Of an epoch, of all workers together: 1,298 images, which are nine tenths of the digits', 8 at a time."""
+
 
 def plan(topology: str, nodes: int, tasks: int = 1, **settings: Any) -> PhysicalPlan:
     return compile_graph(job(topology, **settings), nodes, seed=BASE["seed"], compute_tasks=tasks)
@@ -78,4 +81,7 @@ def test_asynchronous_training_with_two_compute_tasks_over_grpc_ends_with_equal_
     for node in workers:
         np.testing.assert_allclose(replica(node), first, rtol=0, atol=1e-5)
     assert "model.safetensors" in run.artifacts
-    assert [report.fields["epoch"] for _, report in run.reports] == [pytest.approx(0.25, abs=0.05)]
+    (epoch,) = [report.fields["epoch"] for _, report in run.reports]
+    # Once there are enough gradients, every worker has as many more under way as it makes between two pulls, at most.
+    under_way = nodes * settings.get("n_fetch", 1)
+    assert BASE["epochs"] - 0.005 <= epoch <= BASE["epochs"] + under_way / GRADIENTS

@@ -91,6 +91,16 @@ def test_examine_result_is_labelled_with_the_gradients_in_its_weights():
     assert (found.step, found.images, found.epoch) == (9, 144, pytest.approx(0.9))
 
 
+@pytest.mark.parametrize(("come", "images", "epoch"), [(12, 112, 0.7), (30, 120, 1.5)], ids=["as it was", "more"])
+def test_examine_result_tells_of_all_gradients_that_have_come_where_workers_make_them_as_they_can(come, images, epoch):
+    """Told of 0.7 epochs and 112 images, it has seen 12 gradients of all by then, or 30: of 20 and 80 images each."""
+    harness = examine(count=80, per_epoch=20)
+    harness.states["clocks"].of_all = come
+    send(harness, 7)
+    (found,) = looked_at(harness)
+    assert (found.step, found.images, found.epoch) == (7, images, pytest.approx(epoch))
+
+
 @pytest.mark.parametrize("batch", [1, 2, 5, 256])
 def test_examine_batch_size_does_not_matter(batch):
     harness = examine(batch=batch)
