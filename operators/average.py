@@ -42,11 +42,11 @@ class AverageState(VectorState):
 
         Args:
             values: (elements,) float32, only read.
-            window: how many values the average goes over.
+            window: how many values the average goes over; less than one counts as one.
             owed: (elements,) float32, only read: what was subtracted in `values` and is not to count; None: nothing.
         """
         self._count += 1
-        share = max(1.0 / self._count, 1.0 / window)
+        share = max(1.0 / self._count, 1.0 / max(1.0, window))
         left = _NOTHING if owed is None else read_only(owed)
         _approach(self.values, read_only(values), left, np.float32(share))
 

@@ -234,7 +234,7 @@ class Compute(Gather):
         elif self.emits == "update":
             total *= np.float32(rate)
         if self.averages_over:
-            average.follow(replica.current, max(1.0, self.averages_over / node.size))
+            average.follow(replica.current, self.averages_over / node.size)
         if self.measures:
             yield Sample("staleness", float(parts[0].lag))
         yield from stale.samples()

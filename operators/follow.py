@@ -49,6 +49,6 @@ class Follow(Operator):
     ) -> Emissions:
         """The message, as it is."""
         owed = window.owed if window.receivers else None  # alone, a node has all that anybody has
-        average.follow(replica, max(1.0, self.over / node.size), owed=owed)
+        average.follow(replica, self.over / node.size, owed=owed)
         average.number = progress.step
         yield self.followed(progress)
