@@ -203,6 +203,9 @@ class Operator(BaseModel):
             needed no more.
         drained: a checkpoint waits until it has handled what the operator that asks for it has sent it on their node:
             what it makes of messages belongs to what is kept.
+        catches_up: it brings a node of its role that has come back, or joined, to where the others are. Nodes that have
+            replicas of what others have, and no such operator, are not started again while others go on: their replicas
+            would be those of the beginning.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(In, Out, Access))
@@ -213,6 +216,7 @@ class Operator(BaseModel):
     receives: ClassVar[bool] = False
     ends_itself: ClassVar[bool] = False
     drained: ClassVar[bool] = False
+    catches_up: ClassVar[bool] = False
 
     if not TYPE_CHECKING:  # as in pydantic: type checkers are to find misspelt attributes
 

@@ -122,6 +122,7 @@ class Borrow(Operator):
 
     pool = "network"
     receives = True
+    catches_up = True
     pieces = In(Piece)
     loan = Writes()
     replica = Writes()

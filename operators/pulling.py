@@ -32,6 +32,7 @@ class Pull(Operator):
     source = True
     sends = True
     ends_itself = True
+    catches_up = True
     sharding: Sharding
     servers: str = "server"
     asks = Out(Fragment)

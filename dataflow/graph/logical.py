@@ -88,7 +88,7 @@ class OperatorSpec(_Data):
         kind: qualified name of its class.
         params: its fields, as JSON text.
         pool: the task pool it runs in.
-        source, sends, receives, gather: see `dataflow.operators_api.Operator` and `Gather`.
+        source, sends, receives, gather, catches_up: see `dataflow.operators_api.Operator` and `Gather`.
         adjusts: it can be told to change something while the job runs; see `dataflow.operators_api.Adjustment`.
         inputs, outputs, uses: ports and state access.
         where: ``file:line`` of the user's code that added it.
@@ -104,6 +104,7 @@ class OperatorSpec(_Data):
     receives: bool = False
     gather: bool = False
     adjusts: bool = False
+    catches_up: bool = False
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[OutputSpec, ...] = ()
     uses: tuple[UseSpec, ...] = ()
@@ -389,6 +390,7 @@ def describe(name: str, operator: Operator, role: str, bind: dict[str, str]) -> 
         receives=cls.receives,
         gather=issubclass(cls, Gather),
         adjusts=hasattr(cls, "on_adjust"),
+        catches_up=cls.catches_up,
         inputs=tuple(
             InputSpec(
                 name=port.name,

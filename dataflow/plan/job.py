@@ -171,19 +171,24 @@ def vacant_nodes(spec: JobSpec) -> frozenset[int]:
         return frozenset()
     fixed = {role.name for role in spec.graph.roles if isinstance(role.size, int)}
     members = compile_graph(spec.graph, spec.places).members()
-    bound = _holders(spec, [each for each in _parts(spec) if not each.grows]).union(*(members[role] for role in fixed))
+    parts = [each for each in _parts(spec) if not each.grows]
+    bound = _holders(spec, [*parts, *_left_behind(spec)]).union(*(members[role] for role in fixed))
     free = [node for node in range(spec.places) if node not in bound]
     if not free:
-        kinds = {element.kind for element in spec.graph.elements}
-        held = "adds up what its neighbours tell it" if StateKind.SUMMED in kinds else "holds a part of the whole"
+        held = "holds a part of the whole"
+        if StateKind.SUMMED in {element.kind for element in spec.graph.elements}:
+            held = "adds up what its neighbours tell it"
+        elif _left_behind(spec):
+            held = "has a replica, which none of its operators brings to where the others' are (catches_up)"
         what = f"no node can join {spec.graph.name!r} while it runs: each of its nodes {held}, from the start"
         raise ConfigError(what, got=f"max_nodes={spec.max_nodes}", fix="leave max_nodes out")
     return frozenset(free[len(free) - more :])
 
 
 def irreplaceable_nodes(spec: JobSpec) -> frozenset[int]:
-    """Nodes that are never started again: others have gone on with what they held."""
-    return _holders(spec, [each for each in _parts(spec) if each.kind is StateKind.SUMMED and not each.grows])
+    """Nodes that are never started again while others go on: with what they held, or with what they would lack."""
+    summed = [each for each in _parts(spec) if each.kind is StateKind.SUMMED and not each.grows]
+    return _holders(spec, [*summed, *_left_behind(spec)])
 
 
 def adjusted_nodes(spec: JobSpec) -> frozenset[int]:
@@ -195,6 +200,12 @@ def adjusted_nodes(spec: JobSpec) -> frozenset[int]:
 
 def _parts(spec: JobSpec) -> list[ElementSpec]:
     return [element for element in spec.graph.elements if element.kind in PARTS_OF_A_WHOLE]
+
+
+def _left_behind(spec: JobSpec) -> list[ElementSpec]:
+    """Replicas that no operator of their role brings to where the others' are, on a node that has come back."""
+    caught_up = {operator.role for operator in spec.graph.operators if operator.catches_up}
+    return [each for each in spec.graph.elements if each.kind is StateKind.PARTIAL and each.role not in caught_up]
 
 
 def _holders(spec: JobSpec, elements: Sequence[ElementSpec]) -> frozenset[int]:

@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 
 from ako_jobs import ako, all_to_all
+from operators.lending import Borrow
 from tests.known_answers.rejoining import assert_accounted_for, borrowed, clocks_of, first, rejoining_job, settled
 from tests.known_answers.simulated import simulate, simulator
 
 LONG = 90
 """Gradients of a worker: virtual seconds pass before one is started again."""
+
+
+class LeftBehind(Borrow):
+    """One that is not known to catch up."""
+
+    catches_up = False
 
 
 @pytest.mark.parametrize("faults", [("fail:1@0.2+0.3",), ("fail:0@0.2+0.3", "fail:2@0.3+0.3")])
@@ -26,6 +33,13 @@ def test_workers_that_fail_and_come_back_are_accounted_for(p: int, faults: tuple
     assert all(first(nodes[index]) > 0 for index in back)
     deaths = [(index, 0, range(1, LONG + 1)) for index in back]
     assert_accounted_for({index: (int(index in back), node) for index, node in enumerate(nodes)}, deaths)
+
+
+def test_worker_that_would_not_catch_up_is_not_started_again_and_the_others_go_on() -> None:
+    graph = rejoining_job(0, slack=2, rounds=LONG).replace("borrow", LeftBehind())
+    one, failed, *others = simulate(graph, 4, faults=("fail:1@0.2+0.3",), rate=1e6, latency_s=0.0005).nodes
+    assert [clocks_of(node).made for node in (one, *others)] == [LONG] * 3
+    assert 0 < clocks_of(failed).made < LONG
 
 
 def test_bulk_synchronous_worker_that_fails_and_comes_back_makes_every_later_step() -> None:

@@ -95,7 +95,7 @@ class ElementSpec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., kind: _Optional[str] = ..., factory: _Optional[str] = ..., params: _Optional[str] = ..., where: _Optional[str] = ..., rebuilt: _Optional[bool] = ..., form: _Optional[str] = ..., grows: _Optional[bool] = ...) -> None: ...
 
 class OperatorSpec(_message.Message):
-    __slots__ = ("id", "role", "kind", "params", "pool", "source", "sends", "receives", "gather", "inputs", "outputs", "uses", "where", "adjusts")
+    __slots__ = ("id", "role", "kind", "params", "pool", "source", "sends", "receives", "gather", "inputs", "outputs", "uses", "where", "adjusts", "catches_up")
     ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,7 @@ class OperatorSpec(_message.Message):
     USES_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
     ADJUSTS_FIELD_NUMBER: _ClassVar[int]
+    CATCHES_UP_FIELD_NUMBER: _ClassVar[int]
     id: str
     role: str
     kind: str
@@ -124,7 +125,8 @@ class OperatorSpec(_message.Message):
     uses: _containers.RepeatedCompositeFieldContainer[UseSpec]
     where: str
     adjusts: bool
-    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., kind: _Optional[str] = ..., params: _Optional[str] = ..., pool: _Optional[str] = ..., source: _Optional[bool] = ..., sends: _Optional[bool] = ..., receives: _Optional[bool] = ..., gather: _Optional[bool] = ..., inputs: _Optional[_Iterable[_Union[InputSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputSpec, _Mapping]]] = ..., uses: _Optional[_Iterable[_Union[UseSpec, _Mapping]]] = ..., where: _Optional[str] = ..., adjusts: _Optional[bool] = ...) -> None: ...
+    catches_up: bool
+    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., kind: _Optional[str] = ..., params: _Optional[str] = ..., pool: _Optional[str] = ..., source: _Optional[bool] = ..., sends: _Optional[bool] = ..., receives: _Optional[bool] = ..., gather: _Optional[bool] = ..., inputs: _Optional[_Iterable[_Union[InputSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputSpec, _Mapping]]] = ..., uses: _Optional[_Iterable[_Union[UseSpec, _Mapping]]] = ..., where: _Optional[str] = ..., adjusts: _Optional[bool] = ..., catches_up: _Optional[bool] = ...) -> None: ...
 
 class InputSpec(_message.Message):
     __slots__ = ("name", "type", "capacity", "key", "latest")

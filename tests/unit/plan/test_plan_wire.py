@@ -53,6 +53,7 @@ GRAPHS = st.builds(
         receives=st.booleans(),
         gather=st.booleans(),
         adjusts=st.booleans(),
+        catches_up=st.booleans(),
         inputs=tuples(
             InputSpec, name=WORD, type=WORD, capacity=U32, key=MAYBE, latest=st.lists(WORD, max_size=2).map(tuple)
         ),

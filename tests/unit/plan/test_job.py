@@ -1,0 +1,41 @@
+"""Which nodes a job can do without, take back, and take in besides."""
+
+from __future__ import annotations
+
+import pytest
+from plan_samples import Receive, ako, parameter_server
+
+from dataflow.errors import ConfigError
+from dataflow.graph.logical import LogicalGraph
+from dataflow.plan.job import JobSpec, irreplaceable_nodes, needed_nodes, vacant_nodes
+
+
+class CatchUp(Receive):
+    """Brings a node that has come back to where the others are."""
+
+    catches_up = True
+
+
+def catching_up(graph: LogicalGraph) -> LogicalGraph:
+    return graph.replace("receive", CatchUp())
+
+
+def test_nodes_with_replicas_are_started_again_only_if_an_operator_of_theirs_catches_up() -> None:
+    spec = JobSpec(name="job", graph=ako(), nodes=3)
+    assert irreplaceable_nodes(spec) == {0, 1, 2}
+    assert needed_nodes(spec) == frozenset()
+    assert irreplaceable_nodes(spec.model_copy(update={"graph": catching_up(ako())})) == frozenset()
+
+
+def test_an_operator_of_another_role_catches_up_for_nobody() -> None:
+    graph = parameter_server()
+    spec = JobSpec(name="job", graph=graph.replace("serve", CatchUp()), nodes=5)
+    workers = {node for node, role in enumerate(spec.plan().nodes) if "worker" in role.roles}
+    assert irreplaceable_nodes(spec) == workers
+
+
+def test_nodes_join_a_job_with_replicas_only_if_an_operator_catches_up() -> None:
+    spec = JobSpec(name="job", graph=ako(), nodes=2, max_nodes=3)
+    with pytest.raises(ConfigError, match=r"no node can join 'ako' while it runs: .* has a replica, .*catches_up"):
+        vacant_nodes(spec)
+    assert vacant_nodes(spec.model_copy(update={"graph": catching_up(ako())})) == {2}
