@@ -52,7 +52,14 @@ HEADROOM = 0.9
 """Of a measured B, what is used: below saturation nothing queues."""
 
 FULL = 0.9
-"""A link is full if something waits for this share of the time, and less than this share of what is offered passes."""
+"""A link is full if something waits for this share of the time, and less than this share of what is offered passes.
+
+A node that waits for its peers offers nothing meanwhile. Where all wait for each other's rounds, which come slowly, no
+link has always something waiting, however few bytes it carries: so the time in which a node waited counts, too.
+"""
+
+MOSTLY = 0.5
+"""Something waits for this share of the time at least: where nodes wait for a slow peer, links have little to carry."""
 
 _MEMORY, _FULL_MEMORY = 0.7, 0.5  # of a measurement, in the sums that the next one is added to
 _LESS, _MORE = 0.95, 1.1  # of the load that a choice is best for, what it still fits
@@ -244,7 +251,8 @@ class CostModel(BaseModel):
             rounds=keep * (known.rounds + rates.steps / choice.every),
         )
         offered = self._offered(known, choice, rates, peers)
-        full = rates.busy_s >= FULL * rates.seconds and rates.sent_nbytes < FULL * offered
+        waits = rates.busy_s >= MOSTLY * rates.seconds and rates.busy_s + rates.blocked_s >= FULL * rates.seconds
+        full = waits and rates.sent_nbytes < FULL * offered
         return _full(known, rates) if full else _not_full(known, rates)
 
     def _offered(self, known: Known, choice: Choice, rates: Rates, peers: int) -> float:

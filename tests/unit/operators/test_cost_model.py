@@ -210,6 +210,28 @@ def test_node_that_is_slower_for_a_while_does_not_take_its_link_for_full():
     assert choice == (3, 1)
 
 
+def test_link_of_nodes_that_wait_for_each_others_rounds_is_full_though_it_is_not_always_busy():
+    """It carries a tenth of what it did, all wait for most of the time, and it is idle while they wait."""
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    for _ in range(2):
+        measured = rates(12.5e6 * 0.7, 0.7, steps=5, blocked=0.9, delay=0.1)
+        known, choice = MEASURED.decide(known, choice, measured, PEERS)
+    assert known.bandwidth == pytest.approx(12.5e6, rel=0.01)
+    assert choice.partitions == pytest.approx(GAMMA * M * PEERS / (0.9 * 12.5e6), abs=1)
+
+
+def test_link_of_nodes_that_wait_for_a_slow_peer_is_not_taken_for_full():
+    """It carries all that they make at a fifth of their pace, and is idle for most of the time."""
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    before = known.bandwidth
+    for _ in range(10):
+        passed = GAMMA / 5 * M * PEERS / choice.span
+        measured = rates(passed, 0.45, steps=10, blocked=0.8, delay=0.03)
+        known, choice = MEASURED.decide(known, choice, measured, PEERS)
+    assert known.bandwidth == before
+    assert choice == (3, 1)
+
+
 def test_full_link_is_believed_at_the_second_measurement_only():
     known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
     before = known.bandwidth
