@@ -11,12 +11,14 @@ built again at the receiver, which grants credit as it takes them.
 aio, threads: a bare client-streaming call of gRPC's asyncio API, on which ours is built, and of its API with threads,
 of ready byte strings as long as a message's array, which the receiver drops.
 
+aio-tuned, threads-tuned: the same with the environment of a job process, which has settings of gRPC and of the memory
+allocator that were chosen for links (`dataflow.runtime.process.PREFERRED`).
+
 tcp: a bare TCP stream of such byte strings; with --lab only.
 
-All have the environment of a job process.
-
 Goodput counts the arrays alone, from the first send to when the receiver has the last. The seconds of the processor are
-those of both processes. Ratios are of pairs in one round, against the better of the two bare calls. Without --lab both
+those of both processes. Ratios are of pairs in one round. The better of the bare calls as gRPC comes is named, and the
+better of the tuned ones. Without --lab both
 processes are on this machine's loopback; with it, on two hosts of a lab of its own, whose links have that rate.
 """
 
@@ -44,6 +46,7 @@ SIZES = {"1 MiB": 1 << 20, "64 KiB": 64 << 10, "4 KiB": 4 << 10}
 FASTEST = {"1 MiB": 1.5e9, "64 KiB": 0.7e9, "4 KiB": 0.08e9}
 """Bytes per second, about, of a stream on loopback: how much to send so that it takes some time."""
 
+TUNED = "-tuned"
 BARE = ("aio", "threads")
 ENDS = Path(__file__).resolve().with_name("stream_ends.py")
 
@@ -80,7 +83,7 @@ class Pair:
     """The two processes of a kind of stream.
 
     Args:
-        kind: of stream.
+        kind: of stream; of bare calls, those that are tuned have a job's environment.
         host: address that the receiver listens on.
         enter: words before the commands of sender and receiver.
     """
@@ -111,8 +114,9 @@ class Pair:
             process.communicate()
 
     def _start(self, enter: Sequence[str], *arguments: str) -> subprocess.Popen[str]:
-        command = [*enter, sys.executable, str(ENDS), self.kind, *arguments]
-        environment = {**PREFERRED, **os.environ, **ONE_THREAD}
+        command = [*enter, sys.executable, str(ENDS), self.kind.removesuffix(TUNED), *arguments]
+        preferred = {} if self.kind in BARE else PREFERRED
+        environment = {**preferred, **os.environ, **ONE_THREAD}
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
@@ -144,7 +148,7 @@ def places(rate: str) -> Iterator[tuple[str, tuple[Sequence[str], Sequence[str]]
 
 def measure(options: argparse.Namespace) -> list[Transfer]:
     """All transfers, in rounds in which the kinds take turns; those of a first round are not counted."""
-    kinds = ("links", "tcp", *BARE) if options.lab else ("links", *BARE)
+    kinds = ("links", *(("tcp",) if options.lab else ()), *BARE, *(f"{kind}{TUNED}" for kind in BARE))
     sizes = [size for size in SIZES if not options.lab or size != "4 KiB"]
     found = []
     with places(options.lab) as (host, enter), ExitStack() as stack:
@@ -171,7 +175,7 @@ def spread(values: Iterable[float]) -> str:
 def table(found: Sequence[Transfer]) -> list[str]:
     """A row for each size and kind, with the ratios of the links to it, pair by pair."""
     lines = [
-        f"{'messages':9}{'stream':9}{'MB/s':>26}{'CPU s/GB':>22}{'messages/s/core':>28}"
+        f"{'messages':9}{'stream':14}{'MB/s':>26}{'CPU s/GB':>22}{'messages/s/core':>28}"
         "   links / it: goodput, CPU per GB, messages per core"
     ]
     for size in dict.fromkeys(each.size for each in found):
@@ -187,7 +191,7 @@ def table(found: Sequence[Transfer]) -> list[str]:
                 spread(ours.messages_per_core_s / other.messages_per_core_s for ours, other in pairs),
             )
             lines.append(
-                f"{size:9}{kind:9}{spread(each.goodput / 1e6 for each in transfers):>26}"
+                f"{size:9}{kind:14}{spread(each.goodput / 1e6 for each in transfers):>26}"
                 f"{spread(each.cpu_s_per_gb for each in transfers):>22}"
                 f"{spread(each.messages_per_core_s for each in transfers):>28}"
                 + ("" if kind == "links" else "   " + ", ".join(ratios))
@@ -195,9 +199,9 @@ def table(found: Sequence[Transfer]) -> list[str]:
     return lines
 
 
-def better(found: Sequence[Transfer], size: str) -> str:
-    """The bare call with the higher median of goodput."""
-    rates = {kind: median(each.goodput for each in found if (each.kind, each.size) == (kind, size)) for kind in BARE}
+def better(found: Sequence[Transfer], size: str, kinds: Iterable[str]) -> str:
+    """The kind of bare call with the higher median of goodput."""
+    rates = {kind: median(each.goodput for each in found if (each.kind, each.size) == (kind, size)) for kind in kinds}
     return max(rates, key=lambda kind: rates[kind])
 
 
@@ -211,7 +215,8 @@ def main() -> None:
     found = measure(options)
     print("\n".join(table(found)))
     for size in dict.fromkeys(each.size for each in found):
-        print(f"{size}: the better bare call is {better(found, size)}")
+        tuned = better(found, size, [f"{kind}{TUNED}" for kind in BARE])
+        print(f"{size}: the better bare call is {better(found, size, BARE)}, and of those that are tuned {tuned}")
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n")
 

@@ -48,11 +48,7 @@ _MESSAGES: Final = 8
 
 _PATIENCE_S: Final = 30.0
 
-_ENVIRONMENT: Final = {
-    **ONE_THREAD,
-    **PREFERRED,
-    "GRPC_VERBOSITY": "NONE",
-}
+_OWN: Final = {**ONE_THREAD, "GRPC_VERBOSITY": "NONE"}
 """Of both ends: that of job processes, but silent about the other end's going first."""
 
 
@@ -109,7 +105,7 @@ def _started(end: int, sizes: str) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, **_ENVIRONMENT},
+        env={**PREFERRED, **os.environ, **_OWN},
     )
 
 

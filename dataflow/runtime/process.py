@@ -24,10 +24,14 @@ ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_
 The kernels start none, but NumPy's products of matrices do, which operators may use, and so does PyTorch.
 """
 
-READ_WHOLE = {"GRPC_EXPERIMENTS": "tcp_frame_size_tuning,tcp_rcv_lowat"}
-"""Environment of a job process: gRPC asks the kernel to be woken once most of a message is there.
+FEW_WAKES = {
+    "GRPC_EXPERIMENTS": "tcp_frame_size_tuning,tcp_rcv_lowat,-event_engine_client,-event_engine_listener",
+}
+"""Environment of a job process: gRPC wakes few threads for a message (docs/decisions/0021-few-packets.md).
 
-Otherwise it wakes for nearly every packet of a slow link: 17 times for a message of 79 kB at 100 Mbit/s.
+It asks the kernel to be woken once most of a message is there, and not for nearly every packet of a slow link: 17 times
+for a message of 79 kB at 100 Mbit/s. And who waits for a message reads it, where gRPC's event engine has a thread of
+its own read it and hand it over.
 """
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
@@ -37,7 +41,7 @@ Otherwise it gives packets back to the kernel as soon as two or three are free t
 are zeroed again: a third of what a stream of large messages costs (docs/decisions/0021-few-packets.md).
 """
 
-PREFERRED = READ_WHOLE | KEEP_MEMORY
+PREFERRED = FEW_WAKES | KEEP_MEMORY
 """Environment of a job process, as far as the user's own says nothing else."""
 
 
