@@ -59,6 +59,7 @@ def change(client: Client, job: str, life: str, incarnation: int = 0) -> JobEven
 
 def lives(client: Client, job: str) -> list[tuple[int, str, int]]:
     found = [event.change for event in client.watch(job) if event.change is not None]
+    print(*found, sep="\n")  # pytest shows it where a test fails
     return [(each.node, each.life, each.incarnation) for each in found]
 
 
