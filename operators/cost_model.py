@@ -5,9 +5,10 @@ measurement and says what is to be used from now on. Pure functions of values; n
 
 Three traps are avoided. A node that waits for its link makes few gradients, and would choose few partitions for them if
 it took that for its pace: gamma is counted over the time in which nothing holds the node back. A link that is hardly
-used does not show what it could carry: only one that always has something waiting, and carries less than would be
-offered, is full, and then B is what passed. And what passes in bursts may be more than the link carries for long: a
-larger B is believed after a while, and after a longer one each time that it proved wrong.
+used does not show what it could carry: only one that has something waiting, but for while the node itself waits for
+others, and carries less than would be offered, is full, and then B is what passed. And what passes in bursts may be
+more than the link carries for long: a larger B is believed after a while, and after a longer one each time that it
+proved wrong.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ link has always something waiting, however few bytes it carries: so the time in 
 """
 
 MOSTLY = 0.5
-"""Something waits for this share of the time at least: where nodes wait for a slow peer, links have little to carry."""
+"""Something waits for this share of the time at least: where nodes wait for a slow peer, links mostly have less."""
 
 _MEMORY, _FULL_MEMORY = 0.7, 0.5  # of a measurement, in the sums that the next one is added to
 _LESS, _MORE = 0.95, 1.1  # of the load that a choice is best for, what it still fits

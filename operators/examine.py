@@ -52,7 +52,7 @@ class Examine(Operator):
         normalise: what the training batches are normalised with; None if they are not.
         batch: images evaluated at once; None: as many as `at_once` says.
         per_epoch: gradients of an epoch, of all nodes together, where these are made by whoever is first: a result is
-            labelled with how many the clocks say have come, if that is more than when it fell due. See `Compute`.
+            labelled with how many servers said had come, if that is more than when it fell due. See `Compute`.
     """
 
     sends = True
