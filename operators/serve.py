@@ -253,7 +253,8 @@ class Serve(Operator):
             everybody = {worker: pushed.get(worker, 0) for worker in there}
             weights = shard.values[self.layout.weights(*cells)]
             final = served.at(cells, weights, len(pulls.workers)).master(weights).copy()
-            yield from map(self.weights, answers(cells, everybody, final, node, values=final))
+            of_all = self._of_all(cells, pulls)
+            yield from map(self.weights, answers(cells, everybody, final, node, values=final, of_all=of_all))
 
     @property
     def _bound(self) -> float:
@@ -277,8 +278,12 @@ class Serve(Operator):
         node: NodeContext,
     ) -> Emissions:
         """Answers for every worker in `pushed`; see `answers`."""
-        of_all = pulls.made.get(cells, 0) if self.shared else 0
+        of_all = self._of_all(cells, pulls)
         yield from map(self.weights, answers(cells, pushed, weights, node, run, of_all=of_all))
+
+    def _of_all(self, cells: Cells, pulls: PullsState) -> int:
+        """What is told of how many gradients of all workers have come; see `Weights`."""
+        return pulls.made.get(cells, 0) if self.shared else 0
 
 
 class ServeMean(Operator):

@@ -85,6 +85,7 @@ def test_serve_shared_answers_how_many_gradients_have_come_and_the_rate_goes_by_
     assert [message.of_all for message in found] == [1, 2, 3, 4, 5]
     assert [message.values.tolist()[0] for message in found] == [9.5, 9, 8.25, 7.5, 6.5]
     assert server.send(push(1, 1))[0].message.of_all == 6
+    assert [effect.message.of_all for effect in server.end()] == [6, 6]
     assert serve().send(push(0, 1))[0].message.of_all == 0
 
 
