@@ -186,9 +186,12 @@ def vacant_nodes(spec: JobSpec) -> frozenset[int]:
 
 
 def irreplaceable_nodes(spec: JobSpec) -> frozenset[int]:
-    """Nodes that are never started again while others go on: with what they held, or with what they would lack."""
+    """Nodes that are never started again while others go on: with what they held, or with what they would lack.
+
+    Those that a job cannot do without are started again with what they lack, too, or it could not go on at all.
+    """
     summed = [each for each in _parts(spec) if each.kind is StateKind.SUMMED and not each.grows]
-    return _holders(spec, [*summed, *_left_behind(spec)])
+    return _holders(spec, summed) | (_holders(spec, _left_behind(spec)) - needed_nodes(spec))
 
 
 def adjusted_nodes(spec: JobSpec) -> frozenset[int]:

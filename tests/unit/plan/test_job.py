@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from plan_samples import Receive, ako, parameter_server
+from plan_samples import Receive, Shard, ako, parameter_server
 
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
@@ -14,6 +16,11 @@ class CatchUp(Receive):
     """Brings a node that has come back to where the others are."""
 
     catches_up = True
+
+
+def parallel_server() -> LogicalGraph:
+    """Every node has a replica and a part of the whole."""
+    return ako().with_state("shard", Shard(), role="worker")
 
 
 def catching_up(graph: LogicalGraph) -> LogicalGraph:
@@ -39,3 +46,20 @@ def test_nodes_join_a_job_with_replicas_only_if_an_operator_catches_up() -> None
     with pytest.raises(ConfigError, match=r"no node can join 'ako' while it runs: .* has a replica, .*catches_up"):
         vacant_nodes(spec)
     assert vacant_nodes(spec.model_copy(update={"graph": catching_up(ako())})) == {2}
+
+
+def test_job_that_was_kept_before_graphs_told_who_catches_up_is_as_it_was() -> None:
+    kept = json.loads(JobSpec(name="job", graph=ako(), nodes=2, max_nodes=3).model_dump_json())
+    for operator in kept["graph"]["operators"]:
+        del operator["catches_up"]
+    spec = JobSpec.model_validate_json(json.dumps(kept))
+    assert irreplaceable_nodes(spec) == frozenset()
+    assert vacant_nodes(spec) == {2}
+
+
+def test_nodes_that_a_job_cannot_do_without_are_started_again_whatever_else_they_hold() -> None:
+    """Each is a worker and a server: its part of the model comes from a checkpoint, or the job could not go on."""
+    graph = parallel_server()
+    spec = JobSpec(name="job", graph=graph, nodes=3)
+    assert needed_nodes(spec) == {0, 1, 2}
+    assert irreplaceable_nodes(spec) == frozenset()
