@@ -53,14 +53,15 @@ HEADROOM = 0.9
 """Of a measured B, what is used: below saturation nothing queues."""
 
 FULL = 0.9
-"""A link is full if something waits for this share of the time, and less than this share of what is offered passes.
-
-A node that waits for its peers offers nothing meanwhile. Where all wait for each other's rounds, which come slowly, no
-link has always something waiting, however few bytes it carries: so the time in which a node waited counts, too.
-"""
+"""A link is full if something waits for this share of the time, and less than this share of what is offered passes."""
 
 MOSTLY = 0.5
-"""Something waits for this share of the time at least: where nodes wait for a slow peer, links mostly have less."""
+"""Likewise if something waits for each of several peers for this share of the time, and the node waited for others for
+the rest of `FULL`, at least.
+
+Where all wait for each other's rounds, which come slowly, nobody has anything to send meanwhile. A peer that is slow
+itself keeps only the way to it busy.
+"""
 
 _MEMORY, _FULL_MEMORY = 0.7, 0.5  # of a measurement, in the sums that the next one is added to
 _LESS, _MORE = 0.95, 1.1  # of the load that a choice is best for, what it still fits
@@ -252,8 +253,7 @@ class CostModel(BaseModel):
             rounds=keep * (known.rounds + rates.steps / choice.every),
         )
         offered = self._offered(known, choice, rates, peers)
-        waits = rates.busy_s >= MOSTLY * rates.seconds and rates.busy_s + rates.blocked_s >= FULL * rates.seconds
-        full = waits and rates.sent_nbytes < FULL * offered
+        full = _always_waits(rates) and rates.sent_nbytes < FULL * offered
         return _full(known, rates) if full else _not_full(known, rates)
 
     def _offered(self, known: Known, choice: Choice, rates: Rates, peers: int) -> float:
@@ -287,6 +287,14 @@ class CostModel(BaseModel):
     def _relief(self, choice: Choice) -> int:
         """What a choice divides a node's traffic by. In turn, a receiver is sent the codes of p rounds, not a p-th."""
         return choice.every if self.in_turn else choice.span
+
+
+def _always_waits(rates: Rates) -> bool:
+    """Whether something waits for the link, but for while the node itself waits for others."""
+    if rates.busy_s >= FULL * rates.seconds:
+        return True
+    every = len(rates.links) > 1 and all(link.busy_s >= MOSTLY * rates.seconds for link in rates.links.values())
+    return every and rates.busy_s + rates.blocked_s >= FULL * rates.seconds
 
 
 def _full(known: Known, rates: Rates) -> Known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -220,16 +221,42 @@ def test_link_of_nodes_that_wait_for_each_others_rounds_is_full_though_it_is_not
     assert choice.partitions == pytest.approx(GAMMA * M * PEERS / (0.9 * 12.5e6), abs=1)
 
 
-def test_link_of_nodes_that_wait_for_a_slow_peer_is_not_taken_for_full():
-    """It carries all that they make at a fifth of their pace, and is idle for most of the time."""
+def slow_peer(choice, *, pace, busy, others, seconds=0.5):
+    """What a node measures one of whose peers is slow: its own pace is that one's, and the way to it is busy."""
+    ways = [busy] + [others] * (PEERS - 1)
+    nbytes = int(pace * GAMMA * M / choice.span * seconds)
+    links = {peer: LinkRates(nbytes, way * seconds, 0.03 * way / busy) for peer, way in enumerate(ways, start=1)}
+    return Rates(
+        seconds=seconds,
+        steps=round(pace * GAMMA * seconds),
+        compute_s=pace * seconds,
+        busy_s=busy * seconds,
+        blocked_s=(1 - pace) * seconds,
+        links=links,
+    )
+
+
+@pytest.mark.parametrize("pace", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("others", [0.05, 0.2, 0.45])
+@pytest.mark.parametrize("busy", [0.3, 0.5, 0.7, 0.85])
+def test_link_of_nodes_that_wait_for_a_slow_peer_is_not_taken_for_full(pace, others, busy):
     known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
     before = known.bandwidth
     for _ in range(10):
-        passed = GAMMA / 5 * M * PEERS / choice.span
-        measured = rates(passed, 0.45, steps=10, blocked=0.8, delay=0.03)
+        measured = slow_peer(choice, pace=pace, busy=busy, others=min(others, busy))
         known, choice = MEASURED.decide(known, choice, measured, PEERS)
-    assert known.bandwidth == before
-    assert choice == (3, 1)
+        assert known.bandwidth >= before
+    assert choice.partitions <= 3
+
+
+def test_link_to_a_single_peer_that_is_slow_is_not_taken_for_full():
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    for _ in range(10):
+        measured = slow_peer(choice, pace=0.2, busy=0.85, others=0.0)
+        measured = dataclasses.replace(measured, links={1: measured.links[1]})
+        learnt = MEASURED.learn(known, choice, measured, 1)
+        assert learnt.bandwidth == known.bandwidth
+        known = learnt
 
 
 def test_full_link_is_believed_at_the_second_measurement_only():
