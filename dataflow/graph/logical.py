@@ -88,8 +88,8 @@ class OperatorSpec(_Data):
         kind: qualified name of its class.
         params: its fields, as JSON text.
         pool: the task pool it runs in.
-        source, sends, receives, gather, catches_up: see `dataflow.operators_api.Operator` and `Gather`. Graphs that were
-            kept before there was `catches_up` do not say, and are taken for such as catch up.
+        source, sends, receives, gather, catches_up: see `dataflow.operators_api.Operator` and `Gather`. Graphs that
+            were kept before there was `catches_up` do not say, and are taken for such as catch up.
         adjusts: it can be told to change something while the job runs; see `dataflow.operators_api.Adjustment`.
         inputs, outputs, uses: ports and state access.
         where: ``file:line`` of the user's code that added it.
