@@ -280,7 +280,7 @@ class JobCoordinator:
         before, self._names[node] = self._names[node], name
         replaced = before != name and self.nodes[node].life is not Life.VACANT
         self._causes.pop(node, None)
-        incarnation = self.nodes.arrive(node, now, now + self._deadlines.preflight_s)
+        incarnation = self.nodes.arrive(node, now, now + self._deadlines.anew_s)
         why = f"{name} has come" + (f" in the place of {before}" if replaced else "")
         return [self._change(node, why), Deploy(node, incarnation)]
 
@@ -394,9 +394,10 @@ class JobCoordinator:
         return self._restart(node, now, counts=False)
 
     def _restart(self, node: int, now: float, *, counts: bool = True) -> list[Command]:
-        due_s = now + self._deadlines.preflight_s
+        deploying = self.state is JobState.DEPLOYING
+        due_s = now + (self._deadlines.preflight_s if deploying else self._deadlines.anew_s)
         incarnation = self.nodes.restart(node, now, due_s, counts=counts)
-        if self.state is JobState.DEPLOYING:
+        if deploying:
             self._deadline_s = due_s
         return [self._change(node), Deploy(node, incarnation)]
 
@@ -499,7 +500,7 @@ class JobCoordinator:
                 if self.nodes[node].life is Life.WAITING:
                     commands += self._restart(node, now)
                 else:
-                    late = f"it was not ready {self._deadlines.preflight_s:g} s after it was started again"
+                    late = "it was not ready in time after it was started again"
                     commands += [KillNodes((node,)), *self._dies(node, Life.DYING, late, now)]
             if now >= self._broken.judge_s:
                 commands += self._judge(now)

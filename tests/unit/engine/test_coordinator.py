@@ -28,7 +28,7 @@ def deploying(rules: StopRules | None = None, **options: Any) -> JobCoordinator:
         co.ChangeState(JobState.DEPLOYING),
         co.Deploy(0),
         co.Deploy(1),
-        co.SetTimer(130.0),
+        co.SetTimer(610.0),
     ]
     return job
 
@@ -228,7 +228,7 @@ def test_node_that_dies_before_the_others_know_it_is_started_again_as_if_it_had_
     job.handle(co.NodePrepared(1, ADDRESSES[1]), 11.0)
     died = job.handle(co.NodeExited(1, "by SIGKILL"), 12.0)
     assert died[0] == co.ChangeNode(1, Life.WAITING, 0, 0, "by SIGKILL")
-    assert job.handle(co.Tick(), 13.0) == [co.ChangeNode(1, Life.JOINING, 0, 0), co.Deploy(1), co.SetTimer(133.0)]
+    assert job.handle(co.Tick(), 13.0) == [co.ChangeNode(1, Life.JOINING, 0, 0), co.Deploy(1), co.SetTimer(613.0)]
     job.handle(co.NodePrepared(0, ADDRESSES[0]), 14.0)
     told = [co.ChangeNode(1, Life.ALIVE, 0, 1), co.Connect(0, FIRST), co.Connect(1, FIRST)]
     assert job.handle(co.NodePrepared(1, ADDRESSES[1]), 15.0) == told
@@ -275,8 +275,21 @@ def test_preflight_that_takes_too_long_names_the_nodes_that_are_late() -> None:
     for node in (0, 1):
         job.handle(co.NodePrepared(node, ADDRESSES[node]), 11.0)
     job.handle(co.NodeReady(0), 12.0)
-    finish = job.handle(co.Tick(), 130.0)[-1]
-    assert finish == co.Finish(JobState.FAILED, "nodes not ready after 120 s: right", "", 1)
+    finish = job.handle(co.Tick(), 610.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "nodes not ready after 600 s: right", "", 1)
+
+
+def test_node_that_is_never_ready_again_is_given_up_while_the_job_runs() -> None:
+    job, now = running(), 20.0
+    job.handle(co.NodeExited(1, "by SIGKILL"), now)
+    while job.nodes[1].life is not Life.GONE:
+        now += 1.0
+        assert now < 700.0
+        for command in job.handle(co.Tick(), now):
+            if isinstance(command, co.KillNodes):
+                job.handle(co.NodeExited(1, "by SIGKILL"), now)
+    assert job.state is JobState.RUNNING
+    assert now > 3 * 120.0
 
 
 def test_cancelling_a_running_job_stops_its_nodes_first() -> None:
