@@ -5,10 +5,10 @@ measurement and says what is to be used from now on. Pure functions of values; n
 
 Three traps are avoided. A node that waits for its link makes few gradients, and would choose few partitions for them if
 it took that for its pace: gamma is counted over the time in which nothing holds the node back. A link that is hardly
-used does not show what it could carry: only one that has something waiting, but for while the node itself waits for
-others, and carries less than would be offered, is full, and then B is what passed. And what passes in bursts may be
-more than the link carries for long: a larger B is believed after a while, and after a longer one each time that it
-proved wrong.
+used does not show what it could carry: only one that always has something waiting, and carries less than would be
+offered, is full, and then B is what passed; where the node waits for others meanwhile, it is that on trial. And what
+passes in bursts may be more than the link carries for long: a larger B is believed after a while, and after a longer
+one each time that it proved wrong.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ FULL = 0.9
 """A link is full if something waits for this share of the time, and less than this share of what is offered passes."""
 
 MOSTLY = 0.5
-"""Likewise if something waits for each of several peers for this share of the time, and the node waited for others for
-the rest of `FULL`, at least.
+"""A link may be full if something waits for this share of the time, and the node waited for others for the rest of
+`FULL`, at least.
 
-Where all wait for each other's rounds, which come slowly, nobody has anything to send meanwhile. A peer that is slow
-itself keeps only the way to it busy.
+Where all wait for each other's rounds, which come slowly, nobody has anything to send meanwhile. That looks alike if it
+is the others who are slow: see `Trial`.
 """
 
 _MEMORY, _FULL_MEMORY = 0.7, 0.5  # of a measurement, in the sums that the next one is added to
@@ -72,6 +72,7 @@ _SILENT = 16  # what B is divided by at most where nothing passes, by 2 for each
 _TRIED = 16  # measurements without a full link for which a B that has been raised is not taken for granted
 _SURE = 2  # measurements in which the link is full and something passes, until a lower B is believed
 _FAR_OFF, _PERSISTS = 1.5, 3  # measurements for which a choice that does not fit is kept, if it is not far off
+_TRIAL = 5  # measurements until a trial ends
 
 
 class Choice(NamedTuple):
@@ -91,6 +92,35 @@ class Choice(NamedTuple):
         return self.partitions * self.every
 
 
+class Trial(NamedTuple):
+    """A lower B that is believed on trial: where it is the link that is slow, smaller parts come sooner.
+
+    Args:
+        bandwidth: B before, which it is again if they do not.
+        partitions: chosen before.
+        delay_s: mean delay before.
+        left: measurements until it ends.
+        delays_s: mean delays since there are more partitions, but for the first, which is also of what was under way.
+    """
+
+    bandwidth: float
+    partitions: int
+    delay_s: float
+    left: int = _TRIAL
+    delays_s: tuple[float, ...] = ()
+
+    def with_measurement(self, partitions: int, delay_s: float) -> Trial:
+        """With one more of them."""
+        of_parts = partitions > self.partitions and delay_s > 0
+        return self._replace(left=self.left - 1, delays_s=self.delays_s + ((delay_s,) if of_parts else ()))
+
+    def has_failed(self, partitions: int) -> bool:
+        """Whether delays have not become shorter by half of what parts have become smaller by, at least."""
+        delays_s = self.delays_s[1:]
+        needed = (1 + self.partitions / partitions) / 2
+        return bool(delays_s) and sum(delays_s) / len(delays_s) > needed * self.delay_s
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What a node has learnt of itself.
@@ -108,6 +138,7 @@ class Known:
         patience: how many it takes until B is raised.
         raised: measurements since B was raised, that one included; 0 once the link has been found full.
         unfit: how long the present choice has not been fitting, in measurements; counted twice if it is far off.
+        trial: of the present B, if it is believed on trial.
     """
 
     steps: float = 0.0
@@ -126,6 +157,7 @@ class Known:
     patience: int = _PATIENCE
     raised: int = 0
     unfit: int = 0
+    trial: Trial | None = None
 
     @property
     def sure(self) -> int:
@@ -252,9 +284,15 @@ class CostModel(BaseModel):
             exchange_s=keep * (known.exchange_s + rates.exchange_s),
             rounds=keep * (known.rounds + rates.steps / choice.every),
         )
-        offered = self._offered(known, choice, rates, peers)
-        full = _always_waits(rates) and rates.sent_nbytes < FULL * offered
-        return _full(known, rates) if full else _not_full(known, rates)
+        known = _tried(known, choice, rates)
+        if rates.sent_nbytes >= FULL * self._offered(known, choice, rates, peers):
+            return _not_full(known, rates)
+        if rates.busy_s >= FULL * rates.seconds:
+            return _full(known, rates)
+        can_try = known.trial is None and self.partitions is None and not self.in_turn
+        if can_try and _may_be_full(known, rates):
+            return _on_trial(known, choice, rates)
+        return _not_full(known, rates)
 
     def _offered(self, known: Known, choice: Choice, rates: Rates, peers: int) -> float:
         """Bytes that the node would have sent in a measurement with nothing to hold it back.
@@ -289,12 +327,34 @@ class CostModel(BaseModel):
         return choice.every if self.in_turn else choice.span
 
 
-def _always_waits(rates: Rates) -> bool:
-    """Whether something waits for the link, but for while the node itself waits for others."""
-    if rates.busy_s >= FULL * rates.seconds:
-        return True
-    every = len(rates.links) > 1 and all(link.busy_s >= MOSTLY * rates.seconds for link in rates.links.values())
-    return every and rates.busy_s + rates.blocked_s >= FULL * rates.seconds
+def _may_be_full(known: Known, rates: Rates) -> bool:
+    """Whether something waits for long, and the node waits for others while nothing does."""
+    always = rates.busy_s >= MOSTLY * rates.seconds and rates.busy_s + rates.blocked_s >= FULL * rates.seconds
+    return always and (not rates.sent_nbytes or _delay_s(rates) > 2 * known.least_delay_s)
+
+
+def _on_trial(known: Known, choice: Choice, rates: Rates) -> Known:
+    """What a link says that may be full: B as if it were, on trial."""
+    full = _full(known, rates)
+    if not rates.sent_nbytes or full.bandwidth >= known.bandwidth:
+        return full
+    return replace(full, trial=Trial(known.bandwidth, choice.partitions, _delay_s(rates)))
+
+
+def _tried(known: Known, choice: Choice, rates: Rates) -> Known:
+    """What is known with one more measurement of a trial, if there is one.
+
+    If it fails, delays are none of the link's, and such as there are count as short from then on.
+    """
+    if known.trial is None:
+        return known
+    trial = known.trial.with_measurement(choice.partitions, _delay_s(rates))
+    if trial.left:
+        return replace(known, trial=trial)
+    if not trial.has_failed(choice.partitions):
+        return replace(known, trial=None)
+    bandwidth, least_s = max(known.bandwidth, trial.bandwidth), max(trial.delays_s)
+    return replace(known, trial=None, bandwidth=bandwidth, least_delay_s=least_s, fulls=0)
 
 
 def _full(known: Known, rates: Rates) -> Known:
