@@ -133,7 +133,10 @@ class Examine(Operator):
         if self.per_epoch is None:
             return clocks.images, share.epoch * clocks.made / max(1, share.step)
         come = clocks.of_all / self.per_epoch
-        return max(clocks.images, round(come * self._train_images)), max(share.epoch, come)
+        images = round(come * self._train_images)
+        if share.final and come:
+            return images, come
+        return max(clocks.images, images), max(share.epoch, come)  # servers had told of fewer when it fell due
 
     def _evaluate(
         self, part: _Images, weights: Vector, statistics: Vector

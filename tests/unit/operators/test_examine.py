@@ -101,6 +101,16 @@ def test_examine_result_tells_of_all_gradients_that_have_come_where_workers_make
     assert (found.step, found.images, found.epoch) == (7, images, pytest.approx(epoch))
 
 
+@pytest.mark.parametrize("come", [12, 30])
+def test_examine_last_result_tells_of_just_the_gradients_that_have_come(come):
+    """Told of 0.7 epochs and 112 images, which is rounded up to as many gradients as there are workers."""
+    harness = examine(count=80, per_epoch=20)
+    harness.states["clocks"].of_all = come
+    send(harness, 7, final=True)
+    (found,) = looked_at(harness)
+    assert (found.images, found.epoch) == (4 * come, pytest.approx(come / 20))
+
+
 @pytest.mark.parametrize("batch", [1, 2, 5, 256])
 def test_examine_batch_size_does_not_matter(batch):
     harness = examine(batch=batch)
