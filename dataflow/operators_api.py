@@ -204,8 +204,8 @@ class Operator(BaseModel):
         drained: a checkpoint waits until it has handled what the operator that asks for it has sent it on their node:
             what it makes of messages belongs to what is kept.
         catches_up: it brings a node of its role that has come back, or joined, to where the others are. Nodes that have
-            replicas of what others have, and no such operator, are not started again while others go on: their replicas
-            would be those of the beginning.
+            replicas of what others have, and no such operator, are not started again while others go on, unless the job
+            cannot do without them: their replicas would be those of the beginning.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(In, Out, Access))

@@ -71,7 +71,7 @@ class JobCoordinator:
         deadlines: how long to wait for what.
         min_nodes: the fewest nodes that it goes on with.
         needed: nodes that it cannot do without.
-        irreplaceable: those of them that are never started again.
+        irreplaceable: nodes that are never started again, and whose places nobody takes.
         adjusted: nodes with operators that can be told to change something while the job runs.
         vacant: places that no node has at the start.
         goes_on: whether it begins again from its newest checkpoint, if it has one, once all its nodes have died.
@@ -103,11 +103,10 @@ class JobCoordinator:
         rng: random.Random | None = None,
     ) -> None:
         self.state = JobState.SUBMITTED
-        self._irreplaceable = frozenset(irreplaceable)
         self.adjusting = Adjusting(adjusted)
         self.stopped_by: StoppedBy = ""
         self.started_s: float | None = None
-        self._fresh = partial(Membership, nodes, needed, min_nodes, rng or random.Random(0), vacant)
+        self._fresh = partial(Membership, nodes, needed, min_nodes, rng or random.Random(0), vacant, irreplaceable)
         self.nodes = self._fresh()
         self.again = BeginningAgain(allowed=goes_on)
         self._rules, self._watch = rules, StopWatch(rules)
@@ -345,7 +344,7 @@ class JobCoordinator:
         fails = each.new and (life is not Life.AWAY or each.life is Life.DYING)
         if life is not Life.DYING and each.leaves_since is not None:
             life = Life.LEFT
-        elif life is not Life.DYING and ((node in self._irreplaceable and self.nodes.epoch) or fails):
+        elif life is not Life.DYING and ((node in self.nodes.irreplaceable and self.nodes.epoch) or fails):
             life = Life.GONE
         due_s = now + self._deadlines.return_s if life is Life.AWAY else math.inf
         was_member = self.nodes.bury(node, life, due_s)
@@ -438,7 +437,7 @@ class JobCoordinator:
             return []
         if died := nobody_left(self.nodes, self._names, self._causes):
             return self._begin_again(*died, now)
-        if found := shortage(self.nodes, self._names, self._causes, self._irreplaceable, now):
+        if found := shortage(self.nodes, self._names, self._causes, now):
             if self.state is JobState.DEPLOYING and self.started_s is not None:
                 return self._begin_again(*found, now)
             return self._go(Trigger.TOO_FEW_NODES, now, *found)

@@ -41,7 +41,6 @@ def objection(
     node: int,
     names: Sequence[str],
     roles: Mapping[str, Collection[int]],
-    irreplaceable: Collection[int],
 ) -> str:
     """Why a job that has been placed cannot do without a node, and what to do; empty if it can.
 
@@ -50,14 +49,13 @@ def objection(
         node: which of them is to leave.
         names: of the nodes.
         roles: the nodes of each role.
-        irreplaceable: nodes that hold what is nowhere else, of which the others have a part.
     """
     each = nodes[node]
     if each.leaves_since is not None or each.life in (Life.GONE, Life.LEFT):
         return ""
     mine = [role for role, members in roles.items() if node in members]
     wait = "wait until the job is over, or cancel it"
-    if node in irreplaceable:
+    if node in nodes.irreplaceable & nodes.needed:
         return f"a node of its tree cannot leave it: the others would lose what it has added up; {wait}"
     if node in nodes.needed:
         return f"it holds a part of the model as {' and '.join(mine)}, which no other node has; {wait}"

@@ -137,14 +137,22 @@ class Membership:
         min_nodes: the fewest that it goes on with.
         rng: draws the jitter of restarts.
         vacant: those that are not there at the start.
+        irreplaceable: those that are never started again once there is a membership, and whose places nobody takes.
     """
 
     def __init__(
-        self, nodes: int, needed: Collection[int], min_nodes: int, rng: random.Random, vacant: Collection[int] = ()
+        self,
+        nodes: int,
+        needed: Collection[int],
+        min_nodes: int,
+        rng: random.Random,
+        vacant: Collection[int] = (),
+        irreplaceable: Collection[int] = (),
     ) -> None:
         self.epoch = 0
         self.nodes = [NodeLife(Life.VACANT if node in vacant else Life.JOINING) for node in range(nodes)]
         self.needed, self.min_nodes, self._rng = frozenset(needed), min_nodes, rng
+        self.irreplaceable = frozenset(irreplaceable)
 
     def __getitem__(self, node: int) -> NodeLife:
         return self.nodes[node]

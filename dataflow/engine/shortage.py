@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dataflow.engine.membership import Life, Membership
 
@@ -18,9 +18,7 @@ def nobody_left(nodes: Membership, names: Sequence[str], causes: Mapping[int, st
     return f"all its nodes have died, the last of them node {names[last]}: {cause}", last
 
 
-def shortage(
-    nodes: Membership, names: Sequence[str], causes: Mapping[int, str], irreplaceable: Collection[int], now: float
-) -> tuple[str, int] | None:
+def shortage(nodes: Membership, names: Sequence[str], causes: Mapping[int, str], now: float) -> tuple[str, int] | None:
     """Why a job some of whose nodes are left cannot go on, for people, and the node that is the cause; None if it can.
 
     The cause is the node that died last, and no node that has left by request: that had been looked at before.
@@ -29,7 +27,6 @@ def shortage(
         nodes: of the job.
         names: of the nodes.
         causes: why each dead node died; that which died last comes last.
-        irreplaceable: nodes that are never started again.
         now: seconds on the clock of the coordinator.
     """
     lacking = nodes.lacks(now)
@@ -38,5 +35,5 @@ def shortage(
     order = [node for node in causes if node in lacking]
     node = max(order, key=lambda node: (nodes[node].life is not Life.LEFT, order.index(node)))
     held = "; what it held is nowhere else: ako resume goes on from a checkpoint"
-    lost = held if node in irreplaceable and node in nodes.needed else ""
+    lost = held if node in nodes.irreplaceable & nodes.needed else ""
     return f"node {names[node]}{nodes.tried(node)}: {causes[node]}{lost}", node

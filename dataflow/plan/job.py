@@ -171,16 +171,17 @@ def vacant_nodes(spec: JobSpec) -> frozenset[int]:
         return frozenset()
     fixed = {role.name for role in spec.graph.roles if isinstance(role.size, int)}
     members = compile_graph(spec.graph, spec.places).members()
-    parts = [each for each in _parts(spec) if not each.grows]
-    bound = _holders(spec, [*parts, *_left_behind(spec)]).union(*(members[role] for role in fixed))
-    free = [node for node in range(spec.places) if node not in bound]
+    bound = _holders(spec, [each for each in _parts(spec) if not each.grows])
+    bound = bound.union(*(members[role] for role in fixed))
+    late = _holders(spec, _left_behind(spec))
+    free = [node for node in range(spec.places) if node not in bound | late]
     if not free:
-        held = "holds a part of the whole"
-        if StateKind.SUMMED in {element.kind for element in spec.graph.elements}:
-            held = "adds up what its neighbours tell it"
-        elif _left_behind(spec):
-            held = "has a replica, which none of its operators brings to where the others' are (catches_up)"
-        what = f"no node can join {spec.graph.name!r} while it runs: each of its nodes {held}, from the start"
+        why = "each of its nodes holds a part of the whole, from the start"
+        if late - bound:
+            why = "none of its operators brings a newcomer's replica to where the others' are (catches_up)"
+        elif StateKind.SUMMED in {element.kind for element in spec.graph.elements}:
+            why = "each of its nodes adds up what its neighbours tell it, from the start"
+        what = f"no node can join {spec.graph.name!r} while it runs: {why}"
         raise ConfigError(what, got=f"max_nodes={spec.max_nodes}", fix="leave max_nodes out")
     return frozenset(free[len(free) - more :])
 

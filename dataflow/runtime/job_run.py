@@ -252,7 +252,7 @@ class JobRun:
         nodes, names = self._coordinator.nodes, self.status.node_names
         if why := self._coordinator.why_not_drained(node):
             return why
-        return objection(nodes, node, names, members, irreplaceable_nodes(self.spec) & needed_nodes(self.spec))
+        return objection(nodes, node, names, members)
 
     def drain(self, name: str) -> None:
         """Have a node of this name leave, if it is one of the job's."""

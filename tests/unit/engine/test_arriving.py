@@ -160,7 +160,7 @@ def test_vacant_places_do_not_count_as_nodes_that_are_missing() -> None:
     job.handle(ended(0), 2.0)
     assert job.state is JobState.RUNNING
     names = ["a", "b", "c", "(free 3)"]
-    assert objection(job.nodes, 1, names, {"worker": range(4)}, ()).startswith("min_nodes=2, and without it 1 would be")
+    assert objection(job.nodes, 1, names, {"worker": range(4)}).startswith("min_nodes=2, and without it 1 would be")
     job.handle(co.NodeLost(2), 3.0)
     job.handle(co.Tick(), 13.0)
     assert job.state is JobState.FAILED
@@ -175,8 +175,17 @@ def test_needed_places_are_never_open() -> None:
     assert open_places(job.nodes, 10.0) == (1,)
     names = ["a", "(free 1)", "s"]
     wait = "wait until the job is over, or cancel it"
-    objected = objection(job.nodes, 0, names, {"worker": (0, 1), "server": (2,)}, ())
+    objected = objection(job.nodes, 0, names, {"worker": (0, 1), "server": (2,)})
     assert objected == f"it would be left without any worker; {wait}"
+
+
+def test_places_of_nodes_that_are_never_started_again_are_not_open() -> None:
+    job = running(irreplaceable=(1,))
+    joined(job, 2, "c", 1.0)
+    job.handle(co.NodeExited(1, "by SIGKILL"), 2.0)
+    assert job.nodes[1].life is Life.GONE
+    assert open_places(job.nodes, 2.0) == (3,)
+    assert job.handle(co.NodeArrived(1, "d"), 3.0) == []
 
 
 def test_node_that_has_come_to_a_tree_leaves_it_alone_as_the_first_ones_do() -> None:

@@ -228,8 +228,8 @@ def test_record_of_the_events_brings_another_coordinator_to_the_same_decisions()
 
 
 def test_objections_say_what_is_missing_and_what_to_do() -> None:
-    def why(job: JobCoordinator, node: int, roles: dict[str, tuple[int, ...]] = WORKERS, tree: Any = ()) -> str:
-        return objection(job.nodes, node, NAMES, roles, tree)
+    def why(job: JobCoordinator, node: int, roles: dict[str, tuple[int, ...]] = WORKERS) -> str:
+        return objection(job.nodes, node, NAMES, roles)
 
     wait = "wait until the job is over, or cancel it"
     assert why(running(), 1) == ""
@@ -241,7 +241,7 @@ def test_objections_say_what_is_missing_and_what_to_do() -> None:
         "it holds a part of the model as server, which no other node has; " + wait
     )
     assert why(running(needed=(0,)), 1, servers) == ""
-    assert why(running(needed=range(3)), 1, tree=range(3)).startswith("a node of its tree cannot leave it")
+    assert why(running(needed=range(3), irreplaceable=range(3)), 1).startswith("a node of its tree cannot leave it")
     job = running(needed=(0,))
     job.handle(co.NodeExited(2, "it crashed"), 1.0)
     assert why(job, 1, servers) == "it would be left without any worker; c is not there; " + wait
@@ -252,4 +252,4 @@ def test_objections_say_what_is_missing_and_what_to_do() -> None:
     job.handle(co.DrainAsked(0), 1.0)
     assert why(job, 0) == ""
     assert why(job, 1).startswith("min_nodes=2, and without it 1 would be there")
-    assert objection(deploying(min_nodes=2).nodes, 1, NAMES, WORKERS, ()) == ""
+    assert objection(deploying(min_nodes=2).nodes, 1, NAMES, WORKERS) == ""

@@ -43,9 +43,15 @@ def test_an_operator_of_another_role_catches_up_for_nobody() -> None:
 
 def test_nodes_join_a_job_with_replicas_only_if_an_operator_catches_up() -> None:
     spec = JobSpec(name="job", graph=ako(), nodes=2, max_nodes=3)
-    with pytest.raises(ConfigError, match=r"no node can join 'ako' while it runs: .* has a replica, .*catches_up"):
+    with pytest.raises(ConfigError, match=r"no node can join 'ako' while it runs: .*newcomer's replica.*catches_up"):
         vacant_nodes(spec)
     assert vacant_nodes(spec.model_copy(update={"graph": catching_up(ako())})) == {2}
+
+
+def test_nobody_is_told_of_replicas_where_it_is_parts_of_a_whole_that_let_no_node_join() -> None:
+    spec = JobSpec(name="job", graph=parallel_server(), nodes=2, max_nodes=3)
+    with pytest.raises(ConfigError, match="each of its nodes holds a part of the whole"):
+        vacant_nodes(spec)
 
 
 def test_job_that_was_kept_before_graphs_told_who_catches_up_is_as_it_was() -> None:

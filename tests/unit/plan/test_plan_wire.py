@@ -164,3 +164,15 @@ def test_from_proto_role_without_size_is_refused() -> None:
 def test_from_proto_empty_message_is_refused() -> None:
     with pytest.raises(PlanError, match="the plan received is not a plan"):
         plan_from_proto(plan_pb2.PhysicalPlan())
+
+
+@pytest.mark.parametrize("said", [True, False, None])
+def test_from_proto_operators_that_do_not_say_so_catch_up(said: bool | None) -> None:
+    """As in graphs that were kept before operators said it."""
+    message = plan_to_proto(compile_graph(ako(), 1))
+    for operator in message.graph.operators:
+        operator.ClearField("catches_up")
+        if said is not None:
+            operator.catches_up = said
+    plan = plan_from_proto(message)
+    assert {operator.catches_up for operator in plan.graph.operators} == {said is not False}
