@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,15 +10,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from own_lab import own_lab
+
 from ako_jobs.jobs import load_job, prepare
 from dataflow import Keep
 from dataflow.cli.disturbed import Disturbed, run_disturbed
 from dataflow.clock import SystemClock
-from dataflow.lab import lab
 from dataflow.lab.chaos import Fault
 from dataflow.lab.chaos_disk import SmallDisk
 from dataflow.lab.chaos_report import Outcome, outcomes, unexplained
-from dataflow.lab.plan import Host, LabPlan, lab_name
+from dataflow.lab.plan import Host, LabPlan
 
 INTEGERS = "ako_jobs.integers:build"
 HOSTS, RATE, LAST_S = 4, 1e9 / 8, 12.0
@@ -49,14 +49,8 @@ class Place:
 @contextmanager
 def made(cores: float | None, data: dict[str, str]) -> Iterator[Place]:
     """A lab, gone when the ``with`` block ends."""
-    with tempfile.TemporaryDirectory() as path:
-        state_dir = Path(path)
-        plan = LabPlan(name=lab_name(state_dir), hosts=(Host(rate=RATE, cores=cores),) * HOSTS)
-        lab.up(plan, state_dir, CLOCK)
-        try:
-            yield Place(plan, state_dir, data)
-        finally:
-            lab.down(state_dir, CLOCK, force=True)
+    with own_lab((Host(rate=RATE, cores=cores),) * HOSTS) as (plan, state_dir):
+        yield Place(plan, state_dir, data)
 
 
 def disturbed(

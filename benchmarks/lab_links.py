@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from statistics import median
 
+from own_lab import own_lab
+
 from dataflow.clock import SystemClock
 from dataflow.lab import lab
-from dataflow.lab.plan import Command, Host, LabPlan, Station, lab_name
+from dataflow.lab.plan import Command, Host, LabPlan, Station
 from dataflow.lab.processes import processes
 from dataflow.quantities import bytes_per_second, duration
 from dataflow.testing.probes import ASK, ECHO, RECEIVE, SEND
@@ -68,17 +69,11 @@ def main() -> None:
     clock = SystemClock()
     for text in options.rates:
         rate, latency_s = bytes_per_second(text), duration(options.latency) if options.latency else 0.0
-        with tempfile.TemporaryDirectory() as folder:
-            state_dir = Path(folder)
-            plan = LabPlan(name=lab_name(state_dir), hosts=(Host(rate=rate),) * 2, latency_s=latency_s)
-            try:
-                lab.up(plan, state_dir, clock)
-                trip_s = round_trip_s(plan)
-                before_s, began_s = relays_cpu_s(plan), clock.now()
-                carried = stream(plan, round(options.seconds * rate))
-                busy = (relays_cpu_s(plan) - before_s) / (clock.now() - began_s)
-            finally:
-                lab.down(state_dir, clock)
+        with own_lab((Host(rate=rate),) * 2, latency_s) as (plan, _):
+            trip_s = round_trip_s(plan)
+            before_s, began_s = relays_cpu_s(plan), clock.now()
+            carried = stream(plan, round(options.seconds * rate))
+            busy = (relays_cpu_s(plan) - before_s) / (clock.now() - began_s)
         print(
             f"{text:>8}: {carried * 8e-6:8.3f} Mbit/s, {carried / rate:.1%} of it; round trip {trip_s * 1e3:.3f} ms; "
             f"relays use {busy:.2f} cores"

@@ -32,7 +32,6 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,14 +42,14 @@ from statistics import median
 from typing import Any
 
 from mnist_one_node import HOLD, TARGET, reached, spread
+from own_lab import own_lab
 
 from ako_jobs.jobs import load_job, prepare
 from ako_jobs.run import execute
-from dataflow.clock import SystemClock
 from dataflow.errors import AkoError, ConfigError
 from dataflow.lab import lab
 from dataflow.lab.cluster import lab_cluster
-from dataflow.lab.plan import Host, LabPlan, lab_name
+from dataflow.lab.plan import Host, LabPlan
 from dataflow.lab.state import in_use
 from dataflow.quantities import bytes_per_second
 
@@ -307,23 +306,17 @@ class Bench:
 @contextmanager
 def bench(options: argparse.Namespace) -> Iterator[Bench]:
     """A lab, up inside the ``with`` block."""
-    clock, host = SystemClock(), Host(rate=bytes_per_second(options.rate), cores=options.cpu or None)
-    with tempfile.TemporaryDirectory() as folder:
-        state_dir = Path(folder)
-        plan = LabPlan(name=lab_name(state_dir), hosts=(host,) * options.hosts)
-        try:
-            lab.up(plan, state_dir, clock)
-            yield Bench(
-                plan,
-                state_dir,
-                options.data_dir,
-                options.validate_every,
-                options.limit,
-                options.first_validates,
-                options.target,
-            )
-        finally:
-            lab.down(state_dir, clock, force=True)
+    host = Host(rate=bytes_per_second(options.rate), cores=options.cpu or None)
+    with own_lab((host,) * options.hosts) as (plan, state_dir):
+        yield Bench(
+            plan,
+            state_dir,
+            options.data_dir,
+            options.validate_every,
+            options.limit,
+            options.first_validates,
+            options.target,
+        )
 
 
 def tune(

@@ -18,19 +18,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from own_lab import own_lab
+
 from ako_jobs.jobs import load_job, prepare
-from dataflow.clock import SystemClock
 from dataflow.engine.job_life import JobState
 from dataflow.errors import JobFailedError
-from dataflow.lab import lab
 from dataflow.lab.cluster import lab_cluster
-from dataflow.lab.plan import Host, LabPlan, lab_name
+from dataflow.lab.plan import Host, LabPlan
 from dataflow.observe.events import JobEvent
 from dataflow.quantities import bytes_per_second
 
@@ -152,21 +151,14 @@ def main() -> None:
         "pace_s": options.pace,
     }
     runs: list[Run] = []
-    clock = SystemClock()
     for hosts in options.hosts:
-        with tempfile.TemporaryDirectory() as folder:
-            state_dir = Path(folder)
-            plan = LabPlan(name=lab_name(state_dir), hosts=(Host(rate=bytes_per_second(options.rate)),) * hosts)
-            try:
-                lab.up(plan, state_dir, clock)
-                for shape in options.shapes:
-                    runs.append(run(shape, plan, state_dir, settings))
-                    print(f"{shape}, {hosts} hosts: {runs[-1].converged_s:.2f} s to converge", flush=True)
-                    if options.json:
-                        found = {"rate": options.rate, **settings, "runs": [asdict(each) for each in runs]}
-                        options.json.write_text(json.dumps(found, indent=1) + "\n")
-            finally:
-                lab.down(state_dir, clock, force=True)
+        with own_lab((Host(rate=bytes_per_second(options.rate)),) * hosts) as (plan, state_dir):
+            for shape in options.shapes:
+                runs.append(run(shape, plan, state_dir, settings))
+                print(f"{shape}, {hosts} hosts: {runs[-1].converged_s:.2f} s to converge", flush=True)
+                if options.json:
+                    found = {"rate": options.rate, **settings, "runs": [asdict(each) for each in runs]}
+                    options.json.write_text(json.dumps(found, indent=1) + "\n")
     print("\nseconds to converge (largest gap, in seconds of updates)\n\n" + table(runs))
 
 

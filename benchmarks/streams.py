@@ -29,16 +29,16 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
 
-from dataflow.clock import SystemClock
+from own_lab import own_lab
+
 from dataflow.lab import lab
-from dataflow.lab.plan import Host, LabPlan, lab_name
+from dataflow.lab.plan import Host
 from dataflow.quantities import bytes_per_second
 from dataflow.runtime.process import ONE_THREAD, PREFERRED
 
@@ -135,15 +135,9 @@ def places(rate: str) -> Iterator[tuple[str, tuple[Sequence[str], Sequence[str]]
     if not rate:
         yield "127.0.0.1", ((), ())
         return
-    with tempfile.TemporaryDirectory() as folder:
-        state_dir, clock = Path(folder), SystemClock()
-        plan = LabPlan(name=lab_name(state_dir), hosts=(Host(rate=bytes_per_second(rate)),) * 2)
-        try:
-            lab.up(plan, state_dir, clock)
-            sender, receiver = (lab.enter(plan, plan.host(number), ()) for number in range(2))
-            yield plan.host(1).address, (sender, receiver)
-        finally:
-            lab.down(state_dir, clock)
+    with own_lab((Host(rate=bytes_per_second(rate)),) * 2) as (plan, _):
+        sender, receiver = (lab.enter(plan, plan.host(number), ()) for number in range(2))
+        yield plan.host(1).address, (sender, receiver)
 
 
 def measure(options: argparse.Namespace) -> list[Transfer]:

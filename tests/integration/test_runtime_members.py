@@ -57,6 +57,16 @@ def change(client: Client, job: str, life: str, incarnation: int = 0) -> JobEven
     return until(client, job, holds)
 
 
+def back(client: Client, job: str, node: int) -> JobEvent:
+    """The event with which a node was a member again; from now on it takes part, and all others know.
+
+    One that others end without having heard of is given up.
+    """
+    joined = change(client, job, "alive", 1)
+    until(client, job, lambda event: event.wall_s > joined.wall_s and event.node == node and event.report is not None)
+    return joined
+
+
 def lives(client: Client, job: str) -> list[tuple[int, str, int]]:
     found = [event.change for event in client.watch(job) if event.change is not None]
     print(*found, sep="\n")  # pytest shows it where a test fails
@@ -70,7 +80,7 @@ def test_killed_job_process_is_started_again_and_all_end(cluster: LocalCluster, 
     killed_s = SystemClock().wall()
     os.kill(job_process(cluster, 1), signal.SIGKILL)
     buried = change(client, job, "waiting")
-    joined = change(client, job, "alive", 1)
+    joined = back(client, job, 1)
     ends.touch()
     status = client.wait(job)
     assert status.state is JobState.FINISHED, status.reason
@@ -107,7 +117,7 @@ def test_job_process_that_is_stopped_for_ever_is_buried_and_started_again(
     stopped = job_process(cluster, 2)
     os.kill(stopped, signal.SIGSTOP)
     buried = change(client, job, "dying")
-    joined = change(client, job, "alive", 1)
+    joined = back(client, job, 2)
     print("detected", buried.wall_s - stopped_s, "joined", joined.wall_s - stopped_s)
     assert not Path(f"/proc/{stopped}").exists()
     ends.touch()
