@@ -3,26 +3,20 @@
 Ako, section 3.2, equation 3, of what nodes measure of themselves while they train: `CostModel.decide` takes in a
 measurement and says what is to be used from now on. Pure functions of values; nothing here is specific to a driver.
 
-Three traps are avoided. A node that waits for its link makes few gradients, and would choose few partitions for them if
-it took that for its pace: gamma is counted over the time in which nothing holds the node back. A link that is hardly
-used does not show what it could carry: only one that always has something waiting, and carries less than would be
-offered, is full, and then B is what passed; where the node waits for others meanwhile, it is that on trial. And what
-passes in bursts may be more than the link carries for long: a larger B is believed after a while, and after a longer
-one each time that it proved wrong.
+A node that waits for its link makes few gradients, and would choose few partitions for them if it took that for its
+pace: gamma is counted over the time in which nothing holds the node back. What B is: see `operators.known`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from dataflow.reports import Rates
-
-ASSUMED_BANDWIDTH = 125e6
-"""Bytes per second that a node is taken to be able to send before it has measured: 1 Gbit/s."""
+from operators.known import ASSUMED_BANDWIDTH, FULL, Known, Trial, full, not_full, suspected, tried
 
 ASSUMED_PACE = 200.0
 """Gradients per second that a node is taken to compute before it has measured."""
@@ -46,33 +40,15 @@ Of eight nodes that train on MNIST (docs/reproductions.md, figure 12), up to 12 
 difference to accuracy that two seeds could tell, and 24 do.
 """
 
-EXCHANGE_SHARE = 0.1
-"""Of a node's processor time, what the exchange may take."""
-
 HEADROOM = 0.9
 """Of a measured B, what is used: below saturation nothing queues."""
 
-FULL = 0.9
-"""A link is full if something waits for this share of the time, and less than this share of what is offered passes."""
-
-MOSTLY = 0.5
-"""A link may be full if something waits for this share of the time, and the node waited for others for the rest of
-`FULL`, at least.
-
-Where all wait for each other's rounds, which come slowly, nobody has anything to send meanwhile. That looks alike if it
-is the others who are slow: see `Trial`.
-"""
-
-_MEMORY, _FULL_MEMORY = 0.7, 0.5  # of a measurement, in the sums that the next one is added to
+_MEMORY = 0.7  # of a measurement, in the sums that the next one is added to
 _LESS, _MORE = 0.95, 1.1  # of the load that a choice is best for, what it still fits
 _LESS_WORK, _MORE_WORK = 0.9, 1.25  # likewise of the work of exchanging
 _MORE_SPAN = 1.25  # of the span that the load asks for in any case, what longer rounds may make of it
-_HIGHER, _PATIENCE, _MOST_PATIENCE = 1.25, 4, 64  # of B, what is more than B; and measurements until that is believed
-_SILENT = 16  # what B is divided by at most where nothing passes, by 2 for each measurement
-_TRIED = 16  # measurements without a full link for which a B that has been raised is not taken for granted
-_SURE = 2  # measurements in which the link is full and something passes, until a lower B is believed
 _FAR_OFF, _PERSISTS = 1.5, 3  # measurements for which a choice that does not fit is kept, if it is not far off
-_TRIAL = 5  # measurements until a trial ends
+_FINER = 4  # what is sent is divided by that on trial, at most
 
 
 class Choice(NamedTuple):
@@ -90,95 +66,6 @@ class Choice(NamedTuple):
     def span(self) -> int:
         """Gradients until every range has had its turn."""
         return self.partitions * self.every
-
-
-class Trial(NamedTuple):
-    """A lower B that is believed on trial: where it is the link that is slow, smaller parts come sooner.
-
-    Args:
-        bandwidth: B before, which it is again if they do not.
-        partitions: chosen before.
-        delay_s: mean delay before.
-        left: measurements until it ends.
-        delays_s: mean delays since there are more partitions, but for the first, which is also of what was under way.
-    """
-
-    bandwidth: float
-    partitions: int
-    delay_s: float
-    left: int = _TRIAL
-    delays_s: tuple[float, ...] = ()
-
-    def with_measurement(self, partitions: int, delay_s: float) -> Trial:
-        """With one more of them."""
-        of_parts = partitions > self.partitions and delay_s > 0
-        return self._replace(left=self.left - 1, delays_s=self.delays_s + ((delay_s,) if of_parts else ()))
-
-    def has_failed(self, partitions: int) -> bool:
-        """Whether delays have not become shorter by half of what parts have become smaller by, at least."""
-        delays_s = self.delays_s[1:]
-        needed = (1 + self.partitions / partitions) / 2
-        return bool(delays_s) and sum(delays_s) / len(delays_s) > needed * self.delay_s
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What a node has learnt of itself.
-
-    Args:
-        steps, unblocked_s, compute_s, exchange_s, rounds: sums over its measurements, recent ones above all: gradients,
-            seconds in which nothing held them back, processor seconds of computing and of exchanging, rounds.
-        bandwidth: B, bytes per second.
-        passed, busy_s: bytes and busy seconds of the measurements since the link became full; 0 while it is not.
-        fulls: measurements in which something passed, since the link became full; once nothing did, since then.
-        before: B before nothing passed; 0 if it did, or was found to be all that a link carries since.
-        proven: most bytes per second that passed while the link was full, since anything was last seen to queue.
-        least_delay_s: shortest mean delay of a measurement; slowly forgotten.
-        higher: measurements in a row in which more passed than B, or in which all passes again.
-        patience: how many it takes until B is raised.
-        raised: measurements since B was raised, that one included; 0 once the link has been found full.
-        unfit: how long the present choice has not been fitting, in measurements; counted twice if it is far off.
-        trial: of the present B, if it is believed on trial.
-    """
-
-    steps: float = 0.0
-    unblocked_s: float = 0.0
-    compute_s: float = 0.0
-    exchange_s: float = 0.0
-    rounds: float = 0.0
-    bandwidth: float = ASSUMED_BANDWIDTH
-    passed: float = 0.0
-    busy_s: float = 0.0
-    fulls: int = 0
-    before: float = 0.0
-    proven: float = 0.0
-    least_delay_s: float = math.inf
-    higher: int = 0
-    patience: int = _PATIENCE
-    raised: int = 0
-    unfit: int = 0
-    trial: Trial | None = None
-
-    @property
-    def sure(self) -> int:
-        """`fulls` until a lower B is believed: one more where silence is between them."""
-        return _SURE + 1 if self.before else _SURE
-
-    @property
-    def gradients_per_s(self) -> float:
-        """Gamma: gradients that the node would compute in a second if nothing held it back."""
-        return self.steps / self.unblocked_s if self.unblocked_s > 0 else 0.0
-
-    @property
-    def every(self) -> float:
-        """Gradients in a round of which exchanging takes `EXCHANGE_SHARE` of the processor time, as a fraction.
-
-        A round costs what it costs, whatever the number of gradients in it.
-        """
-        if not (self.compute_s > 0 and self.rounds > 0):
-            return 1.0
-        exchange_s, compute_s = self.exchange_s / self.rounds, self.compute_s / self.steps
-        return exchange_s / compute_s * (1 - EXCHANGE_SHARE) / EXCHANGE_SHARE
 
 
 class CostModel(BaseModel):
@@ -284,15 +171,14 @@ class CostModel(BaseModel):
             exchange_s=keep * (known.exchange_s + rates.exchange_s),
             rounds=keep * (known.rounds + rates.steps / choice.every),
         )
-        known = _tried(known, choice, rates)
-        if rates.sent_nbytes >= FULL * self._offered(known, choice, rates, peers):
-            return _not_full(known, rates)
-        if rates.busy_s >= FULL * rates.seconds:
-            return _full(known, rates)
-        can_try = known.trial is None and self.partitions is None and not self.in_turn
-        if can_try and _may_be_full(known, rates):
-            return _on_trial(known, choice, rates)
-        return _not_full(known, rates)
+        known = tried(known, rates) if known.trial else known
+        lags = rates.sent_nbytes < FULL * self._offered(known, choice, rates, peers)
+        known = suspected(known, rates, lags=lags)
+        known = full(known, rates) if lags and rates.busy_s >= FULL * rates.seconds else not_full(known, rates)
+        if known.trial or known.suspect < known.patient or not rates.sent_nbytes:
+            return known
+        bandwidth = max(rates.goodput, self.nbytes_s(known, choice, peers) / (HEADROOM * _FINER))
+        return replace(known, bandwidth=min(bandwidth, known.bandwidth), trial=Trial(known))
 
     def _offered(self, known: Known, choice: Choice, rates: Rates, peers: int) -> float:
         """Bytes that the node would have sent in a measurement with nothing to hold it back.
@@ -325,96 +211,3 @@ class CostModel(BaseModel):
     def _relief(self, choice: Choice) -> int:
         """What a choice divides a node's traffic by. In turn, a receiver is sent the codes of p rounds, not a p-th."""
         return choice.every if self.in_turn else choice.span
-
-
-def _may_be_full(known: Known, rates: Rates) -> bool:
-    """Whether something waits for long, and the node waits for others while nothing does."""
-    always = rates.busy_s >= MOSTLY * rates.seconds and rates.busy_s + rates.blocked_s >= FULL * rates.seconds
-    return always and (not rates.sent_nbytes or _delay_s(rates) > 2 * known.least_delay_s)
-
-
-def _on_trial(known: Known, choice: Choice, rates: Rates) -> Known:
-    """What a link says that may be full: B as if it were, on trial."""
-    full = _full(known, rates)
-    if not rates.sent_nbytes or full.bandwidth >= known.bandwidth:
-        return full
-    return replace(full, trial=Trial(known.bandwidth, choice.partitions, _delay_s(rates)))
-
-
-def _tried(known: Known, choice: Choice, rates: Rates) -> Known:
-    """What is known with one more measurement of a trial, if there is one.
-
-    If it fails, delays are none of the link's, and such as there are count as short from then on.
-    """
-    if known.trial is None:
-        return known
-    trial = known.trial.with_measurement(choice.partitions, _delay_s(rates))
-    if trial.left:
-        return replace(known, trial=trial)
-    if not trial.has_failed(choice.partitions):
-        return replace(known, trial=None)
-    bandwidth, least_s = max(known.bandwidth, trial.bandwidth), max(trial.delays_s)
-    return replace(known, trial=None, bandwidth=bandwidth, least_delay_s=least_s, fulls=0)
-
-
-def _full(known: Known, rates: Rates) -> Known:
-    """What a link says of which nothing more passes: B is what does, if it says so twice.
-
-    Once is not enough: where a peer stands still for a while, what passed before that is little for so long a time.
-    """
-    known = replace(
-        known,
-        passed=_FULL_MEMORY * known.passed + rates.sent_nbytes,
-        busy_s=_FULL_MEMORY * known.busy_s + rates.busy_s,
-        higher=0,
-    )
-    if not rates.sent_nbytes:
-        return _silent(known)
-    goodput, delay_s = known.passed / known.busy_s, _delay_s(rates)
-    sure, least_s = known.fulls + 1 >= known.sure, _least(known, delay_s)
-    known = replace(known, fulls=known.fulls + 1, least_delay_s=least_s)
-    if not sure:
-        return known
-    # Nodes that are far from each other wait for what is on its way as if it queued, and more partitions do not help
-    # them: while delays are as short as ever, a link carries what it did.
-    proven = goodput if delay_s > 2 * known.least_delay_s else max(known.proven, goodput)
-    return replace(_too_much(known), before=0.0, proven=proven, bandwidth=max(goodput, proven / 2))
-
-
-def _silent(known: Known) -> Known:
-    """What a link says on which nothing passes: B may be less, but is what it was if all passes again.
-
-    Not so a B that has just been raised: that was too much.
-    """
-    if 0 < known.raised <= _TRIED:
-        return replace(_too_much(known), fulls=0, bandwidth=known.bandwidth / 2)
-    before, fulls = known.before or known.bandwidth, known.fulls if known.before else 0
-    return replace(known, fulls=fulls, before=before, bandwidth=max(known.bandwidth / 2, before / _SILENT))
-
-
-def _too_much(known: Known) -> Known:
-    """It takes twice as long until B is raised again if what it had been raised to is more than the link carries."""
-    return replace(known, patience=min(2 * known.patience, _MOST_PATIENCE), raised=0) if known.raised else known
-
-
-def _not_full(known: Known, rates: Rates) -> Known:
-    """What a link says that carries all it is given: B is that much, at least; after a while what it was, at least."""
-    more = known.before > 0 or rates.goodput > _HIGHER * known.bandwidth
-    higher = known.higher + 1 if more else 0
-    least_s = _least(known, _delay_s(rates))
-    raised = known.raised + 1 if known.raised else 0
-    known = replace(known, passed=0.0, busy_s=0.0, fulls=0, higher=higher, raised=raised, least_delay_s=least_s)
-    if higher < known.patience:
-        return known
-    bandwidth = max(known.before, min(rates.goodput, 2 * known.bandwidth))
-    return replace(known, bandwidth=bandwidth, before=0.0, higher=0, raised=1)
-
-
-def _delay_s(rates: Rates) -> float:
-    """Mean delay of what was acknowledged, by bytes; 0 if nothing was."""
-    total = sum(link.nbytes * link.delay_s for link in rates.links.values())
-    return total / rates.sent_nbytes if rates.sent_nbytes else 0.0
-
-
-def _least(known: Known, delay_s: float) -> float:
-    return min(1.01 * known.least_delay_s, delay_s) if delay_s else known.least_delay_s

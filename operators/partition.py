@@ -16,7 +16,8 @@ from dataflow.operators_api import Emissions, Operator, Sample
 from dataflow.ports import In, Out
 from dataflow.reports import Rates
 from dataflow.state import State, StateElement, StateKind, Writes
-from operators.cost_model import Choice, CostModel, Known
+from operators.cost_model import Choice, CostModel
+from operators.known import Known
 from operators.layout import Layout, Sharding, runs
 from operators.messages import Accumulated, Offer
 from operators.window import WindowState

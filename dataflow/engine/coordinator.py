@@ -279,7 +279,7 @@ class JobCoordinator:
         before, self._names[node] = self._names[node], name
         replaced = before != name and self.nodes[node].life is not Life.VACANT
         self._causes.pop(node, None)
-        incarnation = self.nodes.arrive(node, now, now + self._deadlines.anew_s)
+        incarnation = self.nodes.arrive(node, now, now + self._deadlines.preflight_s)
         why = f"{name} has come" + (f" in the place of {before}" if replaced else "")
         return [self._change(node, why), Deploy(node, incarnation)]
 
@@ -390,13 +390,14 @@ class JobCoordinator:
     def _on_back(self, node: int, now: float) -> list[Command]:
         if self.state not in _GOING_ON or self.nodes[node].life is not Life.AWAY or self._spare(node):
             return []
+        if self.nodes.epoch and node in self.nodes.irreplaceable:
+            return self._dies(node, Life.GONE, "the others had begun without it", now)
         return self._restart(node, now, counts=False)
 
     def _restart(self, node: int, now: float, *, counts: bool = True) -> list[Command]:
-        deploying = self.state is JobState.DEPLOYING
-        due_s = now + (self._deadlines.preflight_s if deploying else self._deadlines.anew_s)
+        due_s = now + self._deadlines.preflight_s
         incarnation = self.nodes.restart(node, now, due_s, counts=counts)
-        if deploying:
+        if self.state is JobState.DEPLOYING:
             self._deadline_s = due_s
         return [self._change(node), Deploy(node, incarnation)]
 
@@ -499,7 +500,7 @@ class JobCoordinator:
                 if self.nodes[node].life is Life.WAITING:
                     commands += self._restart(node, now)
                 else:
-                    late = "it was not ready in time after it was started again"
+                    late = f"it was not ready {self._deadlines.preflight_s:g} s after it was started"
                     commands += [KillNodes((node,)), *self._dies(node, Life.DYING, late, now)]
             if now >= self._broken.judge_s:
                 commands += self._judge(now)

@@ -10,10 +10,8 @@ class Deadlines:
     """How long the coordinator waits, in seconds.
 
     Args:
-        preflight_s: from placing a job, or starting a node of it again, until every node is ready. On a small share of
-            a slow machine, compiling the kernels takes minutes, the first time.
-        anew_s: likewise for one node of a job that runs, started again or joining. Several fit the time over which
-            restarts are counted, so that one which never gets ready is given up.
+        preflight_s: from placing a job until every node is ready; from starting a node, or again, until that is. On a
+            small share of a slow machine, compiling the kernels takes minutes, the first time.
         grace_s: from asking nodes to stop for a cancellation until they are killed.
         drain_s: from asking nodes to stop for a stop rule until they are killed; the job is finished all the same.
         blame_s: from a link that cannot be made until that is why the job cannot be deployed, unless a node has died.
@@ -22,7 +20,6 @@ class Deadlines:
     """
 
     preflight_s: float = 600.0
-    anew_s: float = 120.0
     grace_s: float = 2.0
     drain_s: float = 60.0
     blame_s: float = 1.0

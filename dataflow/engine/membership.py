@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 RESTARTS: Final = 3
-"""A node is started again so often in `RESTARTS_S` seconds, and then no more."""
+"""A node is started again so often in `RESTARTS_S` seconds, or in all if it never begins to run, and then no more."""
 
 RESTARTS_S: Final = 600.0
 
@@ -107,6 +107,7 @@ class NodeLife:
         paused: number of the last pause of which it has told; 0 if it has told of none.
         admitted: the epoch since which it is a member.
         due_s: when it is started again, or has been away or preparing for too long.
+        ran: it has run since it was started.
         restarts: when it was started again after it had died by itself.
         relinks: when it was started again because its links were broken.
         cut: it was buried because of its links.
@@ -121,6 +122,7 @@ class NodeLife:
     paused: int = 0
     admitted: int = 0
     due_s: float = math.inf
+    ran: bool = False
     restarts: list[float] = field(default_factory=list)
     relinks: list[float] = field(default_factory=list)
     cut: bool = False
@@ -198,6 +200,7 @@ class Membership:
         """Let a node be no member any more; whether it was one."""
         each = self.nodes[node]
         was_member = each.life is Life.ALIVE
+        each.ran |= each.running
         each.life, each.due_s, each.running, each.address = life, due_s, False, ""
         self.epoch += was_member
         return was_member
@@ -219,8 +222,9 @@ class Membership:
         Crashes and broken links are counted apart: a network that fails now and then is no defect of the job.
         """
         each = self.nodes[node]
-        each.restarts = [at_s for at_s in each.restarts if now - at_s < RESTARTS_S]
-        each.relinks = [at_s for at_s in each.relinks if now - at_s < RELINKS_S]
+        if each.ran:  # else each start may have taken long, and none has helped
+            each.restarts = [at_s for at_s in each.restarts if now - at_s < RESTARTS_S]
+            each.relinks = [at_s for at_s in each.relinks if now - at_s < RELINKS_S]
         tried, bound = (len(each.relinks), RELINKS) if each.cut else (len(each.restarts), RESTARTS)
         if tried >= bound:
             each.life, each.due_s = Life.GONE, math.inf
@@ -237,7 +241,7 @@ class Membership:
         each.life, each.due_s, each.incarnation = Life.JOINING, due_s, each.incarnation + bool(self.epoch)
         if counts:
             (each.relinks if each.cut else each.restarts).append(now)
-        each.cut, each.paused = False, 0
+        each.cut, each.ran, each.paused = False, False, 0
         return each.incarnation
 
     def lacks(self, now: float) -> tuple[int, ...]:
@@ -266,7 +270,7 @@ class Membership:
         """How often a node that is gone for good was started again, for people; empty if that is not why it is."""
         each = self.nodes[node]
         if len(each.restarts) >= RESTARTS:
-            return f" (started again {RESTARTS} times within {RESTARTS_S:g} s)"
+            return f" (started again {RESTARTS} times)"
         return f" (started again {RELINKS} times within {RELINKS_S:g} s)" if len(each.relinks) >= RELINKS else ""
 
     def spares(self, node: int) -> bool:

@@ -110,8 +110,8 @@ def test_newcomer_that_has_failed_and_is_lost_then_is_given_up() -> None:
 def test_newcomer_that_is_not_ready_in_time_is_given_up() -> None:
     job = running()
     job.handle(co.NodeArrived(2, "c"), 1.0)
-    assert job.handle(co.Tick(), 200.0)[0] == co.KillNodes((2,))
-    job.handle(co.NodeExited(2, "by SIGKILL"), 201.0)
+    assert job.handle(co.Tick(), 602.0)[0] == co.KillNodes((2,))
+    job.handle(co.NodeExited(2, "by SIGKILL"), 603.0)
     assert job.nodes[2].life is Life.GONE
     assert job.state is JobState.RUNNING
 

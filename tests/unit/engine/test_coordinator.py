@@ -266,7 +266,7 @@ def test_nodes_that_die_again_and_again_while_the_job_is_deployed_fail_it() -> N
             commands = job.handle(co.NodeExited(node, "with exit status 1"), now)
         now += 10.0
         commands = job.handle(co.Tick(), now) or commands
-    reason = "node right (started again 3 times within 600 s): with exit status 1"
+    reason = "node right (started again 3 times): with exit status 1"
     assert commands[-1] == co.Finish(JobState.FAILED, reason, "", 1)
 
 
@@ -284,12 +284,39 @@ def test_node_that_is_never_ready_again_is_given_up_while_the_job_runs() -> None
     job.handle(co.NodeExited(1, "by SIGKILL"), now)
     while job.nodes[1].life is not Life.GONE:
         now += 1.0
-        assert now < 700.0
+        assert now < 2500.0
         for command in job.handle(co.Tick(), now):
             if isinstance(command, co.KillNodes):
                 job.handle(co.NodeExited(1, "by SIGKILL"), now)
     assert job.state is JobState.RUNNING
-    assert now > 3 * 120.0
+    assert now > 3 * 600.0
+
+
+def test_node_that_never_gets_ready_fails_a_job_that_is_deployed_however_long_each_start_takes() -> None:
+    job, now = deploying(), 10.0
+    job.handle(co.NodePrepared(0, ADDRESSES[0]), 11.0)
+    while job.state is JobState.DEPLOYING:
+        now += 250.0
+        assert now < 2000.0
+        job.handle(co.NodeExited(1, "by SIGKILL"), now)
+        job.handle(co.Tick(), now + 5.0)
+    assert job.nodes[1].life is Life.GONE
+
+
+def test_irreplaceable_node_that_was_lost_before_the_others_began_stays_away() -> None:
+    job = JobCoordinator(3, StopRules(), irreplaceable=(0, 1, 2))
+    job.handle(co.Placed(("a", "b", "c")), 0.0)
+    job.handle(co.NodeLost(2), 1.0)
+    for node in (0, 1):
+        job.handle(co.NodePrepared(node, ADDRESSES[node]), 2.0)
+    job.handle(co.Tick(), 12.0)
+    for node in (0, 1):
+        job.handle(co.NodeReady(node), 13.0)
+    assert job.state is JobState.RUNNING
+    commands = job.handle(co.NodeBack(2), 14.0)
+    assert not [command for command in commands if isinstance(command, co.Deploy)]
+    assert job.nodes[2].life is Life.GONE
+    assert job.state is JobState.RUNNING
 
 
 def test_cancelling_a_running_job_stops_its_nodes_first() -> None:

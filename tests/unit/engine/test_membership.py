@@ -38,7 +38,7 @@ def test_killed_node_is_started_again_admitted_and_started() -> None:
     job = running()
     job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), 20.0)
     assert job.handle(co.Tick(), 20.7) == [co.SetTimer(20.75)]
-    again = [co.ChangeNode(1, Life.JOINING, 1, 2), co.Deploy(1, 1), co.SetTimer(140.75)]
+    again = [co.ChangeNode(1, Life.JOINING, 1, 2), co.Deploy(1, 1), co.SetTimer(620.75)]
     assert job.handle(co.Tick(), 20.75) == again
     told = members(3, {0: 0, 1: 1, 2: 0})
     assert job.handle(co.NodePrepared(1, "host:11"), 22.0) == [
@@ -72,7 +72,17 @@ def test_restarts_of_long_ago_are_forgotten() -> None:
     for now in (20.0, 30.0, 40.0, 1000.0):
         assert isinstance(job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), now)[0], co.ChangeNode)
         assert job.nodes[1].life is Life.WAITING
-        job.handle(co.Tick(), now + 30.0)
+        job.handle(co.Tick(), now + 5.0)
+        job.handle(co.NodePrepared(1, "host:1"), now + 5.0)
+        job.handle(co.NodeReady(1), now + 5.0)
+
+
+def test_starts_of_which_none_has_helped_are_not_forgotten_however_long_they_took() -> None:
+    job = running(2)
+    for now in (20.0, 520.0, 1020.0, 1520.0):
+        job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), now)
+        job.handle(co.Tick(), now + 5.0)
+    assert job.nodes[1].life is Life.GONE
 
 
 @pytest.mark.parametrize("options", [{"min_nodes": 2}, {"needed": [1]}], ids=["too few", "needed"])
@@ -86,7 +96,7 @@ def test_job_that_cannot_do_without_a_node_fails_with_its_last_words(options: di
         co.KillNodes((0, 1)),
         co.Finish(
             JobState.FAILED,
-            f"node n1 (started again 3 times within 600 s): {KILLED}",
+            f"node n1 (started again 3 times): {KILLED}",
             "",
             1,
         ),
@@ -286,7 +296,7 @@ def test_restarts_because_of_links_are_counted_apart_from_crashes_and_are_twenty
         now += 60.0
     cut(job, 1, now)
     assert job.nodes[1].life is Life.GONE
-    assert job.nodes.tried(1) == " (started again 3 times within 600 s)"
+    assert job.nodes.tried(1) == " (started again 3 times)"
 
 
 def test_failure_long_after_a_return_is_not_put_down_to_what_the_node_had_died_of() -> None:
@@ -391,7 +401,7 @@ def test_restarted_node_that_takes_too_long_is_killed() -> None:
     job = running(2)
     job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), 20.0)
     job.handle(co.Tick(), 21.0)
-    commands = job.handle(co.Tick(), 141.0)
+    commands = job.handle(co.Tick(), 621.0)
     assert commands[0] == co.KillNodes((1,))
     assert job.nodes[1].life is Life.DYING
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow.reports import LinkRates, Rates
-from operators.cost_model import Choice, CostModel, Known
+from operators.cost_model import Choice, CostModel
+from operators.known import Known
 
 M, GAMMA, PEERS = 1_000_000, 100, 3
 MEASURED = CostModel(model_nbytes=M)
@@ -216,64 +217,97 @@ def in_step(bandwidth, choice):
     if offered <= bandwidth:
         return at_ease(bandwidth, choice)
     share = 0.7 * bandwidth / offered
-    return rates(0.7 * bandwidth, 0.7, steps=round(50 * share), blocked=1 - share, delay=0.1 * offered / 100e6)
+    return rates(0.7 * bandwidth, 0.7, steps=round(50 * share), blocked=1 - share, delay=0.1)
 
 
-def test_link_of_nodes_that_wait_for_each_others_rounds_is_full_though_it_is_not_always_busy():
-    """It carries a tenth of what it did, all wait for most of the time, and it is idle while they wait."""
+@pytest.mark.parametrize(("bandwidth", "p"), [(40e6, 9), (12.5e6, 27), (2.5e6, 134)])
+def test_link_of_nodes_that_wait_for_each_others_rounds_is_full_though_it_is_not_always_busy(bandwidth, p):
+    """It carries a fraction of what it did, all wait for most of the time, and it is idle while they wait."""
+    assert p == math.ceil(GAMMA * M * PEERS / (0.9 * bandwidth))
     known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
     chosen = []
-    for _ in range(40):
-        known, choice = MEASURED.decide(known, choice, in_step(12.5e6, choice), PEERS)
+    for _ in range(100):
+        known, choice = MEASURED.decide(known, choice, in_step(bandwidth, choice), PEERS)
         chosen.append(choice.partitions)
-    assert chosen[1] == chosen[-1] == pytest.approx(GAMMA * M * PEERS / (0.9 * 12.5e6), abs=1)
-    assert known.bandwidth == pytest.approx(12.5e6, rel=0.01)
+    assert chosen[7] > 3, "within four seconds"
+    assert chosen[-1] == pytest.approx(p, rel=0.1)
+    assert chosen == sorted(chosen)
     assert known.trial is None
 
 
-def slow_peers(choice, *, pace, busy, delay=0.03, seconds=0.5):
-    """What a node measures whose peers are slow: its pace is theirs, and acknowledgements take what they take."""
-    return rates(pace * GAMMA * M * PEERS / choice.span, busy, steps=round(50 * pace), blocked=1 - pace, delay=delay)
+def test_receivers_in_turn_have_longer_rounds_where_nodes_wait_for_each_other():
+    cost = CostModel(model_nbytes=M, in_turn=True)
+    known, choice = Known(), Choice(3, 4)
+    for _ in range(100):
+        share = min(1.0, 12.5e6 * choice.every / (GAMMA * M * PEERS))
+        busy = 0.7 if share < 1 else 0.9
+        measured = rates(busy * 12.5e6, busy, steps=round(50 * share * busy / 0.9), blocked=1 - share)
+        known, choice = cost.decide(known, choice, measured, PEERS)
+    assert 20 <= choice.every <= 29  # 26.7, but for what would not make it a third faster
 
 
-@pytest.mark.parametrize("pace", [0.02, 0.2, 0.5, 0.8])
+def slow_peers(choice, *, pace, busy, passes=True):
+    """What a node measures whose peers are slow: its pace is theirs, whatever it sends."""
+    passed = pace * GAMMA * M * PEERS / choice.span if passes else 0.0
+    return rates(passed, busy, steps=round(50 * pace), blocked=1 - pace, delay=0.03)
+
+
+@pytest.mark.parametrize("pace", [0.04, 0.2, 0.5, 0.8])
 @pytest.mark.parametrize("busy", [0.5, 0.7, 0.89])
-def test_peers_that_become_slow_are_taken_for_a_full_link_once_and_for_some_seconds_only(pace, busy):
+def test_slow_peers_are_taken_for_a_full_link_on_trial_only_and_ever_less_often(pace, busy):
     known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
-    before, chosen, lower = (known.bandwidth, choice), [], 0
-    for _ in range(200):
+    before, chosen = (known.bandwidth, choice), []
+    for _ in range(1500):
         known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=pace, busy=busy), PEERS)
         chosen.append(choice)
-        lower += known.bandwidth < before[0]
-    assert lower <= 6
-    assert len([key for key, _ in itertools.groupby(chosen) if key != before[1]]) <= 1
+    assert max(chosen).partitions <= 4 * before[1].partitions
+    begun = [number for number, (was, now) in enumerate(itertools.pairwise(chosen)) if now > was]
+    assert len(begun) <= 8
+    pauses = [later - earlier for earlier, later in itertools.pairwise(begun)]
+    assert pauses == sorted(pauses)
+    for _ in range(12):  # of a trial, if there is one
+        known, choice = MEASURED.decide(known, choice, at_ease(125e6, choice), PEERS)
+    assert known.bandwidth >= before[0]
     assert choice == before[1]
 
 
-@pytest.mark.parametrize("busy", [0.5, 0.7, 0.89])
-def test_peers_that_are_slow_from_the_start_are_not_taken_for_a_full_link(busy):
-    known, choice = Known(), MEASURED.first(PEERS)
-    for _ in range(200):
-        known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=0.3, busy=busy), PEERS)
-        assert known.bandwidth >= Known().bandwidth
-
-
-def test_slow_link_is_found_where_peers_were_found_slow_before():
+@given(
+    st.lists(st.tuples(st.floats(0.1, 1.0), st.floats(0.0, 0.89), st.booleans(), st.integers(1, 20)), max_size=20),
+    st.floats(0.0, 1.0),
+)
+def test_whatever_peers_do_that_has_nothing_to_do_with_p_it_is_four_times_as_much_at_most(happening, held):
+    """But for a pace that rises by a third within a trial."""
     known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
-    for _ in range(20):
+    first, pace = choice.partitions, 0.2 + 0.6 * held
+    for wavers, busy, passes, times in happening:
+        for _ in range(times):
+            measured = slow_peers(choice, pace=pace * (0.85 + 0.15 * wavers), busy=busy, passes=passes)
+            known, choice = MEASURED.decide(known, choice, measured, PEERS)
+            assert choice.partitions <= 4 * first + 1
+
+
+def test_peers_that_stand_still_for_a_second_now_and_then_start_no_trial():
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    for number in range(600):
+        still = number % 20 < 2
+        measured = slow_peers(choice, pace=0.1, busy=0.7) if still else at_ease(125e6, choice)
+        known, choice = MEASURED.decide(known, choice, measured, PEERS)
+        assert choice == (3, 1)
+
+
+def test_trial_in_vain_leaves_nothing_of_what_the_link_said_meanwhile():
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    begun = known
+    while known.trial is None:
+        begun = known
         known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=0.3, busy=0.7), PEERS)
-    for _ in range(20):
-        known, choice = MEASURED.decide(known, choice, in_step(12.5e6, choice), PEERS)
-    assert known.bandwidth == pytest.approx(12.5e6, rel=0.01)
-
-
-def test_nothing_is_tried_where_p_is_given():
-    cost = CostModel(model_nbytes=M, partitions=3)
-    known, (*_, choice) = run(cost, Known(), Choice(3, 1), [125e6] * 20)
-    for _ in range(20):
-        learnt = cost.learn(known, choice, slow_peers(choice, pace=0.3, busy=0.7), PEERS)
-        assert learnt.bandwidth == known.bandwidth
-        known = learnt
+    meanwhile = itertools.cycle([(0.95, True), (1.0, False), (0.7, True)])
+    while known.trial is not None:
+        busy, passes = next(meanwhile)
+        measured = slow_peers(choice, pace=0.3, busy=busy, passes=passes)
+        known, choice = MEASURED.decide(known, choice, measured, PEERS)
+    assert (known.bandwidth, known.before, known.raised) == (begun.bandwidth, begun.before, begun.raised)
+    assert known.patient == 2 * begun.patient
 
 
 def test_full_link_is_believed_at_the_second_measurement_only():
