@@ -175,7 +175,7 @@ class CostModel(BaseModel):
         lags = rates.sent_nbytes < FULL * self._offered(known, choice, rates, peers)
         known = suspected(known, rates, lags=lags)
         known = full(known, rates) if lags and rates.busy_s >= FULL * rates.seconds else not_full(known, rates)
-        if known.trial or known.suspect < known.patient or not rates.sent_nbytes:
+        if self.partitions or known.trial or known.suspect < known.patient or not rates.sent_nbytes:
             return known
         bandwidth = max(rates.goodput, self.nbytes_s(known, choice, peers) / (HEADROOM * _FINER))
         return replace(known, bandwidth=min(bandwidth, known.bandwidth), trial=Trial(known))

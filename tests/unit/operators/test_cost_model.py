@@ -295,6 +295,14 @@ def test_peers_that_stand_still_for_a_second_now_and_then_start_no_trial():
         assert choice == (3, 1)
 
 
+def test_nothing_is_tried_where_p_is_given():
+    cost = CostModel(model_nbytes=M, partitions=3)
+    known, (*_, choice) = run(cost, Known(), Choice(3, 1), [125e6] * 20)
+    for _ in range(20):
+        known = cost.learn(known, choice, in_step(12.5e6, choice), PEERS)
+        assert known.trial is None
+
+
 def test_trial_in_vain_leaves_nothing_of_what_the_link_said_meanwhile():
     known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
     begun = known
