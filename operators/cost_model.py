@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from dataflow.reports import Rates
-from operators.known import ASSUMED_BANDWIDTH, FULL, Known, Trial, full, not_full, suspected, tried
+from operators.known import ASSUMED_BANDWIDTH, FULL, Known, Trial, full, may_try, not_full, suspected, tried
 
 ASSUMED_PACE = 200.0
 """Gradients per second that a node is taken to compute before it has measured."""
@@ -171,14 +171,23 @@ class CostModel(BaseModel):
             exchange_s=keep * (known.exchange_s + rates.exchange_s),
             rounds=keep * (known.rounds + rates.steps / choice.every),
         )
-        known = tried(known, rates) if known.trial else known
+        if known.trial:
+            return tried(known, known.trial, rates, peers)
         lags = rates.sent_nbytes < FULL * self._offered(known, choice, rates, peers)
         known = suspected(known, rates, lags=lags)
         known = full(known, rates) if lags and rates.busy_s >= FULL * rates.seconds else not_full(known, rates)
-        if self.partitions or known.trial or known.suspect < known.patient or not rates.sent_nbytes:
-            return known
+        return self._on_trial(known, choice, rates, peers) if rates.sent_nbytes and may_try(known) else known
+
+    def _on_trial(self, known: Known, choice: Choice, rates: Rates, peers: int) -> Known:
+        """A trial of what has just passed for B, or of what makes `_FINER` times as many partitions, if that is more.
+
+        In turn it is the rounds that are longer. Where nothing would be other than it is, nothing is tried.
+        """
         bandwidth = max(rates.goodput, self.nbytes_s(known, choice, peers) / (HEADROOM * _FINER))
-        return replace(known, bandwidth=min(bandwidth, known.bandwidth), trial=Trial(known))
+        best = self.best(self.load(known.gradients_per_s, peers, HEADROOM * bandwidth), known.every, peers)
+        if self.partitions or self._relief(best) <= self._relief(choice):
+            return known
+        return replace(known, bandwidth=bandwidth, trial=Trial(known.bandwidth, known.meanwhile, peers))
 
     def _offered(self, known: Known, choice: Choice, rates: Rates, peers: int) -> float:
         """Bytes that the node would have sent in a measurement with nothing to hold it back.

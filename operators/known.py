@@ -40,8 +40,8 @@ _SILENT = 16  # what B is divided by at most where nothing passes, by 2 for each
 _TRIED = 16  # measurements without a full link for which a B that has been raised is not taken for granted
 _SURE = 2  # measurements in which the link is full and something passes, until a lower B is believed
 _SUSPECT, _MOST_SUSPECT = 6, 384  # measurements in which the link may be full, until that is tried
-_TRIAL, _SETTLED = 10, 7  # measurements of a trial, and of its end, which counts
-_WORK = ("steps", "unblocked_s", "compute_s", "exchange_s", "rounds")  # what is known of other than the link
+_SETTLED, _TRIAL, _LONGEST_TRIAL = 3, 10, 120  # measurements of a trial: those that do not count; in all; at most
+_STEPS = 8  # gradients at least of which a pace is, before a trial and in it
 
 
 class Pace(NamedTuple):
@@ -55,7 +55,7 @@ class Pace(NamedTuple):
         return Pace(self.steps + rates.steps, self.seconds + rates.seconds)
 
     def gains(self, before: Pace) -> bool:
-        """Whether it is faster than another one by more than chance."""
+        """Whether it is faster than another one by `GAIN`."""
         return self.steps * before.seconds > GAIN * before.steps * self.seconds
 
 
@@ -83,6 +83,7 @@ class Known:
         meanwhile: gradients and seconds of all of these, since there are any.
         patient: how many it takes until that is tried.
         trial: of the present B, if it is on trial.
+        gained: B is what a trial has found; no other one begins until it has been raised.
     """
 
     steps: float = 0.0
@@ -105,6 +106,7 @@ class Known:
     meanwhile: Pace = _NO_TIME
     patient: int = _SUSPECT
     trial: Trial | None = None
+    gained: bool = False
 
     @property
     def sure(self) -> int:
@@ -135,19 +137,23 @@ class Trial:
     If so, it had been waiting for its link. Where its peers are slow themselves, it is not, and nothing was learnt.
 
     Args:
-        before: what was known when it began.
-        left: measurements with gradients until it ends.
-        meanwhile: how fast the node is, but for the first of them, in which p changes.
+        bandwidth: B before.
+        pace: how fast the node was before.
+        peers: n - 1.
+        age: measurements since it began.
+        meanwhile: how fast the node is, but for the first measurements, in which p changes.
     """
 
-    before: Known
-    left: int = _TRIAL
+    bandwidth: float
+    pace: Pace
+    peers: int
+    age: int = 0
     meanwhile: Pace = _NO_TIME
 
     def with_measurement(self, rates: Rates) -> Trial:
         """With one more of them."""
-        left = self.left - (rates.steps > 0)
-        return Trial(self.before, left, self.meanwhile.with_measurement(rates) if left < _SETTLED else _NO_TIME)
+        age = self.age + 1
+        return replace(self, age=age, meanwhile=self.meanwhile.with_measurement(rates) if age > _SETTLED else _NO_TIME)
 
 
 def suspected(known: Known, rates: Rates, *, lags: bool) -> Known:
@@ -157,20 +163,31 @@ def suspected(known: Known, rates: Rates, *, lags: bool) -> Known:
     """
     waits = rates.busy_s >= MOSTLY * rates.seconds and rates.busy_s + rates.blocked_s >= FULL * rates.seconds
     suspect = max(0, known.suspect + (1 if lags and waits and rates.sent_nbytes else -1))
-    before = known.meanwhile if known.suspect else _NO_TIME
-    return replace(known, suspect=suspect, meanwhile=before.with_measurement(rates))
+    meanwhile = (known.meanwhile if known.suspect else _NO_TIME).with_measurement(rates)
+    patient = known.patient if suspect else max(_SUSPECT, known.patient // 2)
+    return replace(known, suspect=suspect, meanwhile=meanwhile, patient=patient)
 
 
-def tried(known: Known, rates: Rates) -> Known:
-    """What is known with one more measurement of a trial: at its end B is what it was before, if that was in vain."""
-    assert known.trial is not None
-    trial = known.trial.with_measurement(rates)
-    if trial.left:
+def may_try(known: Known) -> bool:
+    """Whether the link may have been full for long, and the node could be faster if it were not."""
+    pace = known.meanwhile
+    could_gain = known.gradients_per_s * pace.seconds > GAIN * pace.steps
+    return not known.gained and known.suspect >= known.patient and pace.steps >= _STEPS and could_gain
+
+
+def tried(known: Known, trial: Trial, rates: Rates, peers: int) -> Known:
+    """What is known with one more measurement of a trial: at its end B is what it was before, if that was in vain.
+
+    So it is if others come or leave meanwhile, of whom the node's pace may be.
+    """
+    trial = trial.with_measurement(rates)
+    enough = trial.age >= _TRIAL and trial.meanwhile.steps >= _STEPS
+    if peers == trial.peers and not enough and trial.age < _LONGEST_TRIAL:
         return replace(known, trial=trial)
-    if trial.meanwhile.gains(trial.before.meanwhile):
-        return replace(known, suspect=0, trial=None)
-    of_work = {name: getattr(known, name) for name in _WORK}
-    return replace(trial.before, **of_work, suspect=0, patient=min(2 * known.patient, _MOST_SUSPECT))
+    known = replace(known, trial=None, suspect=0, passed=0.0, busy_s=0.0, fulls=0, higher=0)
+    if peers == trial.peers and enough and trial.meanwhile.gains(trial.pace):
+        return replace(known, gained=True)
+    return replace(known, bandwidth=trial.bandwidth, patient=min(2 * known.patient, _MOST_SUSPECT))
 
 
 def full(known: Known, rates: Rates) -> Known:
@@ -223,7 +240,7 @@ def not_full(known: Known, rates: Rates) -> Known:
     if higher < known.patience:
         return known
     bandwidth = max(known.before, min(rates.goodput, 2 * known.bandwidth))
-    return replace(known, bandwidth=bandwidth, before=0.0, higher=0, raised=1)
+    return replace(known, bandwidth=bandwidth, before=0.0, higher=0, raised=1, gained=False)
 
 
 def _delay_s(rates: Rates) -> float:

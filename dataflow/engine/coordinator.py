@@ -391,7 +391,7 @@ class JobCoordinator:
         if self.state not in _GOING_ON or self.nodes[node].life is not Life.AWAY or self._spare(node):
             return []
         if self.nodes.epoch and node in self.nodes.irreplaceable:
-            return self._dies(node, Life.GONE, "the others had begun without it", now)
+            return self._dies(node, Life.GONE, self._causes[node], now)
         return self._restart(node, now, counts=False)
 
     def _restart(self, node: int, now: float, *, counts: bool = True) -> list[Command]:

@@ -129,6 +129,12 @@ class NodeLife:
     leaves_since: int | None = None
     new: bool = False
 
+    def forget(self, now: float) -> None:
+        """Forget restarts of long ago, of a node that has run since it was last started: else none has helped."""
+        if self.ran:
+            self.restarts = [at_s for at_s in self.restarts if now - at_s < RESTARTS_S]
+            self.relinks = [at_s for at_s in self.relinks if now - at_s < RELINKS_S]
+
 
 class Membership:
     """The nodes of a job.
@@ -222,9 +228,7 @@ class Membership:
         Crashes and broken links are counted apart: a network that fails now and then is no defect of the job.
         """
         each = self.nodes[node]
-        if each.ran:  # else each start may have taken long, and none has helped
-            each.restarts = [at_s for at_s in each.restarts if now - at_s < RESTARTS_S]
-            each.relinks = [at_s for at_s in each.relinks if now - at_s < RELINKS_S]
+        each.forget(now)
         tried, bound = (len(each.relinks), RELINKS) if each.cut else (len(each.restarts), RESTARTS)
         if tried >= bound:
             each.life, each.due_s = Life.GONE, math.inf
@@ -238,6 +242,7 @@ class Membership:
         It is the same one before there is a membership: nobody knows it, and it has missed nothing.
         """
         each = self.nodes[node]
+        each.forget(now)
         each.life, each.due_s, each.incarnation = Life.JOINING, due_s, each.incarnation + bool(self.epoch)
         if counts:
             (each.relinks if each.cut else each.restarts).append(now)
@@ -271,7 +276,7 @@ class Membership:
         each = self.nodes[node]
         if len(each.restarts) >= RESTARTS:
             return f" (started again {RESTARTS} times)"
-        return f" (started again {RELINKS} times within {RELINKS_S:g} s)" if len(each.relinks) >= RELINKS else ""
+        return f" (started again {RELINKS} times)" if len(each.relinks) >= RELINKS else ""
 
     def spares(self, node: int) -> bool:
         """Whether the job can end without a node: with those that have ended, and those that do not leave before."""

@@ -77,6 +77,19 @@ def test_restarts_of_long_ago_are_forgotten() -> None:
         job.handle(co.NodeReady(1), now + 5.0)
 
 
+def test_restarts_of_long_ago_are_forgotten_of_a_node_that_was_lost_after_it_had_run_for_long() -> None:
+    job, now = running(2), 0.0
+    for now in (20.0, 30.0, 40.0):
+        job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), now)
+        job.handle(co.Tick(), now + 5.0)
+        job.handle(co.NodePrepared(1, "host:1"), now + 5.0)
+        job.handle(co.NodeReady(1), now + 5.0)
+    job.handle(co.NodeLost(1), 9000.0)
+    job.handle(co.NodeBack(1), 9001.0)
+    job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), 9002.0)
+    assert job.nodes[1].life is Life.WAITING
+
+
 def test_starts_of_which_none_has_helped_are_not_forgotten_however_long_they_took() -> None:
     job = running(2)
     for now in (20.0, 520.0, 1020.0, 1520.0):

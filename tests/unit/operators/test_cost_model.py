@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -220,17 +221,19 @@ def in_step(bandwidth, choice):
     return rates(0.7 * bandwidth, 0.7, steps=round(50 * share), blocked=1 - share, delay=0.1)
 
 
-@pytest.mark.parametrize(("bandwidth", "p"), [(40e6, 9), (12.5e6, 27), (2.5e6, 134)])
+@pytest.mark.parametrize(("bandwidth", "p"), [(40e6, 9), (12.5e6, 12), (2.5e6, 13)])
 def test_link_of_nodes_that_wait_for_each_others_rounds_is_full_though_it_is_not_always_busy(bandwidth, p):
-    """It carries a fraction of what it did, all wait for most of the time, and it is idle while they wait."""
-    assert p == math.ceil(GAMMA * M * PEERS / (0.9 * bandwidth))
+    """It carries a fraction of what it did, all wait for most of the time, and it is idle while they wait.
+
+    p is what the link asks for, but not more than about four times what it was, which is 3.
+    """
     known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
     chosen = []
     for _ in range(100):
         known, choice = MEASURED.decide(known, choice, in_step(bandwidth, choice), PEERS)
         chosen.append(choice.partitions)
-    assert chosen[7] > 3, "within four seconds"
-    assert chosen[-1] == pytest.approx(p, rel=0.1)
+    assert chosen[8] > 3, "within five seconds"
+    assert abs(chosen[-1] - p) <= 1
     assert chosen == sorted(chosen)
     assert known.trial is None
 
@@ -243,7 +246,7 @@ def test_receivers_in_turn_have_longer_rounds_where_nodes_wait_for_each_other():
         busy = 0.7 if share < 1 else 0.9
         measured = rates(busy * 12.5e6, busy, steps=round(50 * share * busy / 0.9), blocked=1 - share)
         known, choice = cost.decide(known, choice, measured, PEERS)
-    assert 20 <= choice.every <= 29  # 26.7, but for what would not make it a third faster
+    assert choice.every >= 9  # and 3 without a trial
 
 
 def slow_peers(choice, *, pace, busy, passes=True):
@@ -252,7 +255,7 @@ def slow_peers(choice, *, pace, busy, passes=True):
     return rates(passed, busy, steps=round(50 * pace), blocked=1 - pace, delay=0.03)
 
 
-@pytest.mark.parametrize("pace", [0.04, 0.2, 0.5, 0.8])
+@pytest.mark.parametrize("pace", [0.04, 0.2, 0.5])
 @pytest.mark.parametrize("busy", [0.5, 0.7, 0.89])
 def test_slow_peers_are_taken_for_a_full_link_on_trial_only_and_ever_less_often(pace, busy):
     known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
@@ -260,7 +263,7 @@ def test_slow_peers_are_taken_for_a_full_link_on_trial_only_and_ever_less_often(
     for _ in range(1500):
         known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=pace, busy=busy), PEERS)
         chosen.append(choice)
-    assert max(chosen).partitions <= 4 * before[1].partitions
+    assert before[1].partitions < max(chosen).partitions <= 4 * before[1].partitions
     begun = [number for number, (was, now) in enumerate(itertools.pairwise(chosen)) if now > was]
     assert len(begun) <= 8
     pauses = [later - earlier for earlier, later in itertools.pairwise(begun)]
@@ -271,19 +274,103 @@ def test_slow_peers_are_taken_for_a_full_link_on_trial_only_and_ever_less_often(
     assert choice == before[1]
 
 
-@given(
-    st.lists(st.tuples(st.floats(0.1, 1.0), st.floats(0.0, 0.89), st.booleans(), st.integers(1, 20)), max_size=20),
-    st.floats(0.0, 1.0),
+paces = st.lists(
+    st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 0.89), st.booleans(), st.integers(1, 60)), min_size=1, max_size=30
 )
-def test_whatever_peers_do_that_has_nothing_to_do_with_p_it_is_four_times_as_much_at_most(happening, held):
-    """But for a pace that rises by a third within a trial."""
+
+
+@given(paces)
+def test_whatever_has_nothing_to_do_with_p_makes_it_four_times_as_much_at_most(happening):
+    """A pace, a share of the time in which something waits, whether anything passes, and for how long."""
     known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
-    first, pace = choice.partitions, 0.2 + 0.6 * held
-    for wavers, busy, passes, times in happening:
+    first = choice.partitions
+    for pace, busy, passes, times in happening:
         for _ in range(times):
-            measured = slow_peers(choice, pace=pace * (0.85 + 0.15 * wavers), busy=busy, passes=passes)
+            goodput = min(1.0, busy) * known.bandwidth  # no more than B: what is more raises it
+            passed = min(pace * GAMMA * M * PEERS / choice.span, goodput) if passes else 0.0
+            steps = round(50 * pace)
+            measured = rates(passed, busy, steps=steps, blocked=1 - steps / 50, delay=0.03)
             known, choice = MEASURED.decide(known, choice, measured, PEERS)
             assert choice.partitions <= 4 * first + 1
+
+
+def on_trial(choice, *, pace=0.3):
+    """A node whose peers are slow, in the first measurement of a trial."""
+    known = dataclasses.replace(run(MEASURED, Known(), choice, [125e6] * 20)[0], unfit=0)
+    while known.trial is None:
+        known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=pace, busy=0.7), PEERS)
+    return known, choice
+
+
+@pytest.mark.parametrize(("pace", "gains"), [(0.3, False), (0.36, False), (0.42, True), (0.9, True)])
+def test_trial_is_in_vain_unless_the_node_is_a_third_faster(pace, gains):
+    known, choice = on_trial(Choice(3, 1))
+    for _ in range(10):
+        known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=pace, busy=0.7), PEERS)
+    assert known.trial is None
+    assert known.gained == gains
+    assert (known.bandwidth < 125e6 - 1e3) == gains
+    for _ in range(4):
+        known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=pace, busy=0.3), PEERS)
+    assert (choice == (3, 1)) != gains
+
+
+def test_first_measurements_of_a_trial_do_not_count():
+    known, choice = on_trial(Choice(3, 1))
+    for number in range(10):
+        pace = 1.0 if number < 3 else 0.3
+        known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=pace, busy=0.7), PEERS)
+    assert (known.trial, known.gained) == (None, False)
+
+
+def test_trial_in_which_somebody_comes_or_leaves_is_in_vain():
+    known, choice = on_trial(Choice(3, 1))
+    patient = known.patient
+    for peers in (PEERS, PEERS - 1):
+        known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=0.9, busy=0.7), peers)
+    assert (known.trial, known.gained, known.patient) == (None, False, 2 * patient)
+    assert known.bandwidth == pytest.approx(125e6)
+
+
+def test_trial_without_gradients_ends_within_a_minute():
+    known, choice = on_trial(Choice(3, 1))
+    for _ in range(120):
+        known, choice = MEASURED.decide(known, choice, rates(steps=0, blocked=1.0), PEERS)
+    assert (known.trial, known.gained) == (None, False)
+    assert known.bandwidth == pytest.approx(125e6)
+
+
+def test_gradients_of_seconds_have_trials_of_eight_at_least():
+    """Of 4 s each; chance alone would make some trials gain that are shorter."""
+    known, choice, before = Known(), Choice(2, 1), 0
+    for number in range(600):
+        steps = int(number % 8 == 7)
+        known, choice = MEASURED.decide(known, choice, rates(1e6, 0.7, steps=steps, blocked=0.9), PEERS)
+        if known.trial:
+            assert known.trial.pace.steps >= 8
+            before = known.trial.meanwhile.steps
+        assert not known.gained
+    assert before == 7  # with the eighth it ends
+
+
+def test_slow_link_is_found_as_soon_after_slow_peers_once_all_has_been_well():
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    for _ in range(400):
+        known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=0.3, busy=0.7), PEERS)
+    assert known.patient > 90
+    for _ in range(400):
+        known, choice = MEASURED.decide(known, choice, at_ease(125e6, choice), PEERS)
+    assert (choice, known.patient) == ((3, 1), 6)
+    for _ in range(9):
+        known, choice = MEASURED.decide(known, choice, in_step(12.5e6, choice), PEERS)
+    assert choice.partitions > 10
+
+
+def test_nothing_is_tried_that_could_make_no_node_a_third_faster():
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
+    for _ in range(100):
+        known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=0.8, busy=0.7), PEERS)
+        assert known.trial is None
 
 
 def test_peers_that_stand_still_for_a_second_now_and_then_start_no_trial():
@@ -301,21 +388,6 @@ def test_nothing_is_tried_where_p_is_given():
     for _ in range(20):
         known = cost.learn(known, choice, in_step(12.5e6, choice), PEERS)
         assert known.trial is None
-
-
-def test_trial_in_vain_leaves_nothing_of_what_the_link_said_meanwhile():
-    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
-    begun = known
-    while known.trial is None:
-        begun = known
-        known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=0.3, busy=0.7), PEERS)
-    meanwhile = itertools.cycle([(0.95, True), (1.0, False), (0.7, True)])
-    while known.trial is not None:
-        busy, passes = next(meanwhile)
-        measured = slow_peers(choice, pace=0.3, busy=busy, passes=passes)
-        known, choice = MEASURED.decide(known, choice, measured, PEERS)
-    assert (known.bandwidth, known.before, known.raised) == (begun.bandwidth, begun.before, begun.raised)
-    assert known.patient == 2 * begun.patient
 
 
 def test_full_link_is_believed_at_the_second_measurement_only():
