@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from dataflow.reports import Rates
-from operators.known import ASSUMED_BANDWIDTH, FULL, Known, Trial, full, may_try, not_full, suspected, tried
+from operators.known import ASSUMED_BANDWIDTH, FULL, Known, Trial, full, may_try, not_full, suspected, tried, undoubted
 
 ASSUMED_PACE = 200.0
 """Gradients per second that a node is taken to compute before it has measured."""
@@ -183,7 +183,8 @@ class CostModel(BaseModel):
 
         In turn it is the rounds that are longer. Where nothing would be other than it is, nothing is tried.
         """
-        bandwidth = max(rates.goodput, self.nbytes_s(known, choice, peers) / (HEADROOM * _FINER))
+        finer = self.nbytes_s(known, choice, peers) / (HEADROOM * _FINER)
+        bandwidth = max(rates.goodput, finer, undoubted(known, rates))
         best = self.best(self.load(known.gradients_per_s, peers, HEADROOM * bandwidth), known.every, peers)
         if self.partitions or self._relief(best) <= self._relief(choice):
             return known

@@ -175,6 +175,11 @@ def may_try(known: Known) -> bool:
     return not known.gained and known.suspect >= known.patient and pace.steps >= _STEPS and could_gain
 
 
+def undoubted(known: Known, rates: Rates) -> float:
+    """Bytes per second below which no B is tried: half of what has passed, while delays are as short as ever."""
+    return known.proven / 2 if _delay_s(rates) <= 2 * known.least_delay_s else 0.0
+
+
 def tried(known: Known, trial: Trial, rates: Rates, peers: int) -> Known:
     """What is known with one more measurement of a trial: at its end B is what it was before, if that was in vain.
 

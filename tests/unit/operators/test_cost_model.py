@@ -315,6 +315,16 @@ def test_trial_is_in_vain_unless_the_node_is_a_third_faster(pace, gains):
     assert (choice == (3, 1)) != gains
 
 
+def test_no_trial_doubts_what_distance_leaves_undoubted():
+    """All that nodes far from each other send is always under way, and then for most of the time."""
+    known, choice = Known(), Choice(2, 1)
+    for number in range(60):
+        passed = GAMMA / 3 * M * PEERS / choice.span
+        measured = rates(passed, 1.0 if number < 10 else 0.7, steps=17, blocked=2 / 3, delay=0.1)
+        known, choice = MEASURED.decide(known, choice, measured, PEERS)
+        assert known.bandwidth >= known.proven / 2
+
+
 def test_first_measurements_of_a_trial_do_not_count():
     known, choice = on_trial(Choice(3, 1))
     for number in range(10):
