@@ -81,7 +81,7 @@ class Known:
         unfit: how long the present choice has not been fitting, in measurements; counted twice if it is far off.
         suspect: in how many measurements the link may have been full, less those in which it was not.
         meanwhile: gradients and seconds of all of these, since there are any.
-        patient: how many it takes until that is tried.
+        until_trial: how many it takes until that is tried.
         trial: of the present B, if it is on trial.
         gained: B is what a trial has found; no other one begins until it has been raised.
     """
@@ -104,7 +104,7 @@ class Known:
     unfit: int = 0
     suspect: int = 0
     meanwhile: Pace = _NO_TIME
-    patient: int = _SUSPECT
+    until_trial: int = _SUSPECT
     trial: Trial | None = None
     gained: bool = False
 
@@ -164,19 +164,23 @@ def suspected(known: Known, rates: Rates, *, lags: bool) -> Known:
     waits = rates.busy_s >= MOSTLY * rates.seconds and rates.busy_s + rates.blocked_s >= FULL * rates.seconds
     suspect = max(0, known.suspect + (1 if lags and waits and rates.sent_nbytes else -1))
     meanwhile = (known.meanwhile if known.suspect else _NO_TIME).with_measurement(rates)
-    patient = known.patient if suspect else max(_SUSPECT, known.patient // 2)
-    return replace(known, suspect=suspect, meanwhile=meanwhile, patient=patient)
+    until_trial = known.until_trial if suspect else max(_SUSPECT, known.until_trial // 2)
+    return replace(known, suspect=suspect, meanwhile=meanwhile, until_trial=until_trial)
 
 
 def may_try(known: Known) -> bool:
     """Whether the link may have been full for long, and the node could be faster if it were not."""
     pace = known.meanwhile
     could_gain = known.gradients_per_s * pace.seconds > GAIN * pace.steps
-    return not known.gained and known.suspect >= known.patient and pace.steps >= _STEPS and could_gain
+    return not known.gained and known.suspect >= known.until_trial and pace.steps >= _STEPS and could_gain
 
 
 def undoubted(known: Known, rates: Rates) -> float:
-    """Bytes per second below which no B is tried: half of what has passed, while delays are as short as ever."""
+    """Bytes per second below which B does not fall: half of what has passed, while delays are as short as ever.
+
+    Nodes that are far from each other wait for what is on its way as if it queued, and more partitions do not help
+    them.
+    """
     return known.proven / 2 if _delay_s(rates) <= 2 * known.least_delay_s else 0.0
 
 
@@ -192,7 +196,7 @@ def tried(known: Known, trial: Trial, rates: Rates, peers: int) -> Known:
     known = replace(known, trial=None, suspect=0, passed=0.0, busy_s=0.0, fulls=0, higher=0)
     if peers == trial.peers and enough and trial.meanwhile.gains(trial.pace):
         return replace(known, gained=True)
-    return replace(known, bandwidth=trial.bandwidth, patient=min(2 * known.patient, _MOST_SUSPECT))
+    return replace(known, bandwidth=trial.bandwidth, until_trial=min(2 * known.until_trial, _MOST_SUSPECT))
 
 
 def full(known: Known, rates: Rates) -> Known:
@@ -213,10 +217,8 @@ def full(known: Known, rates: Rates) -> Known:
     known = replace(known, fulls=known.fulls + 1, least_delay_s=least_s)
     if not sure:
         return known
-    # Nodes that are far from each other wait for what is on its way as if it queued, and more partitions do not help
-    # them: while delays are as short as ever, a link carries what it did.
     proven = goodput if delay_s > 2 * known.least_delay_s else max(known.proven, goodput)
-    return replace(_too_much(known), before=0.0, proven=proven, bandwidth=max(goodput, proven / 2))
+    return replace(_too_much(known), before=0.0, proven=proven, bandwidth=max(goodput, undoubted(known, rates)))
 
 
 def _silent(known: Known) -> Known:

@@ -344,7 +344,7 @@ class JobCoordinator:
         fails = each.new and (life is not Life.AWAY or each.life is Life.DYING)
         if life is not Life.DYING and each.leaves_since is not None:
             life = Life.LEFT
-        elif life is not Life.DYING and ((node in self.nodes.irreplaceable and self.nodes.epoch) or fails):
+        elif life is not Life.DYING and (self.nodes.dies_for_good(node) or fails):
             life = Life.GONE
         due_s = now + self._deadlines.return_s if life is Life.AWAY else math.inf
         was_member = self.nodes.bury(node, life, due_s)
@@ -390,7 +390,7 @@ class JobCoordinator:
     def _on_back(self, node: int, now: float) -> list[Command]:
         if self.state not in _GOING_ON or self.nodes[node].life is not Life.AWAY or self._spare(node):
             return []
-        if self.nodes.epoch and node in self.nodes.irreplaceable:
+        if self.nodes.dies_for_good(node):
             return self._dies(node, Life.GONE, self._causes[node], now)
         return self._restart(node, now, counts=False)
 
@@ -513,7 +513,7 @@ class JobCoordinator:
         if self.state is JobState.DEPLOYING:
             missing = [node for node in self._all if node not in self._ready]
             names, seconds = ", ".join(self._names[node] for node in missing), self._deadlines.preflight_s
-            why = f"nodes not ready after {seconds:g} s: {names}"
+            why = f"nodes not ready after {seconds:g} s: {names}; `ako logs` has what their processes said"
             return self._go(Trigger.NOT_READY_IN_TIME, now, why, missing[0])
         if self.state is JobState.CANCELLING:
             return self._go(Trigger.GRACE_OVER, now, "cancelled; the nodes had to be killed")

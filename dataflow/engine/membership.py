@@ -211,6 +211,10 @@ class Membership:
         self.epoch += was_member
         return was_member
 
+    def dies_for_good(self, node: int) -> bool:
+        """Whether a node that dies is never started again: the others have begun, and nothing brings it to them."""
+        return self.epoch > 0 and node in self.irreplaceable
+
     def strike_off(self, node: int) -> Members:
         """Let a node that has ended be no member any more; the new membership."""
         self.epoch += 1

@@ -276,7 +276,8 @@ def test_preflight_that_takes_too_long_names_the_nodes_that_are_late() -> None:
         job.handle(co.NodePrepared(node, ADDRESSES[node]), 11.0)
     job.handle(co.NodeReady(0), 12.0)
     finish = job.handle(co.Tick(), 610.0)[-1]
-    assert finish == co.Finish(JobState.FAILED, "nodes not ready after 600 s: right", "", 1)
+    why = "nodes not ready after 600 s: right; `ako logs` has what their processes said"
+    assert finish == co.Finish(JobState.FAILED, why, "", 1)
 
 
 def test_node_that_is_never_ready_again_is_given_up_while_the_job_runs() -> None:

@@ -335,10 +335,10 @@ def test_first_measurements_of_a_trial_do_not_count():
 
 def test_trial_in_which_somebody_comes_or_leaves_is_in_vain():
     known, choice = on_trial(Choice(3, 1))
-    patient = known.patient
+    until_trial = known.until_trial
     for peers in (PEERS, PEERS - 1):
         known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=0.9, busy=0.7), peers)
-    assert (known.trial, known.gained, known.patient) == (None, False, 2 * patient)
+    assert (known.trial, known.gained, known.until_trial) == (None, False, 2 * until_trial)
     assert known.bandwidth == pytest.approx(125e6)
 
 
@@ -367,10 +367,10 @@ def test_slow_link_is_found_as_soon_after_slow_peers_once_all_has_been_well():
     known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [125e6] * 20)
     for _ in range(400):
         known, choice = MEASURED.decide(known, choice, slow_peers(choice, pace=0.3, busy=0.7), PEERS)
-    assert known.patient > 90
+    assert known.until_trial > 90
     for _ in range(400):
         known, choice = MEASURED.decide(known, choice, at_ease(125e6, choice), PEERS)
-    assert (choice, known.patient) == ((3, 1), 6)
+    assert (choice, known.until_trial) == ((3, 1), 6)
     for _ in range(9):
         known, choice = MEASURED.decide(known, choice, in_step(12.5e6, choice), PEERS)
     assert choice.partitions > 10
