@@ -174,19 +174,20 @@ class CostModel(BaseModel):
         if known.trial:
             return tried(known, known.trial, rates, peers)
         lags = rates.sent_nbytes < FULL * self._offered(known, choice, rates, peers)
-        known = suspected(known, rates, lags=lags)
+        known = suspected(known, rates, peers, lags=lags)
         known = full(known, rates) if lags and rates.busy_s >= FULL * rates.seconds else not_full(known, rates)
         return self._on_trial(known, choice, rates, peers) if rates.sent_nbytes and may_try(known) else known
 
     def _on_trial(self, known: Known, choice: Choice, rates: Rates, peers: int) -> Known:
         """A trial of what has just passed for B, or of what makes `_FINER` times as many partitions, if that is more.
 
-        In turn it is the rounds that are longer. Where nothing would be other than it is, nothing is tried.
+        It is of no less than the first trial found. In turn it is the rounds that are longer. Where B is no more
+        anyway, or nothing would be other than it is, nothing is tried.
         """
         finer = self.nbytes_s(known, choice, peers) / (HEADROOM * _FINER)
-        bandwidth = max(rates.goodput, finer, undoubted(known, rates))
+        bandwidth = max(rates.goodput, finer, undoubted(known, rates), known.floor)
         best = self.best(self.load(known.gradients_per_s, peers, HEADROOM * bandwidth), known.every, peers)
-        if self.partitions or self._relief(best) <= self._relief(choice):
+        if bandwidth >= known.bandwidth or self.partitions or self._relief(best) <= self._relief(choice):
             return known
         return replace(known, bandwidth=bandwidth, trial=Trial(known.bandwidth, known.meanwhile, peers))
 

@@ -79,11 +79,13 @@ class Known:
         patience: how many it takes until B is raised.
         raised: measurements since B was raised, that one included; 0 once the link has been found full.
         unfit: how long the present choice has not been fitting, in measurements; counted twice if it is far off.
+        peers: n - 1 in the last measurement.
         suspect: in how many measurements the link may have been full, less those in which it was not.
         meanwhile: gradients and seconds of all of these, since there are any.
         until_trial: how many it takes until that is tried.
         trial: of the present B, if it is on trial.
-        gained: B is what a trial has found; no other one begins until it has been raised.
+        floor: the first B that a trial has found, which others do not try to lower; 0 if none has.
+        ceiling: B before that; once it is about that again, links are well, and trials may find anew what they carry.
     """
 
     steps: float = 0.0
@@ -102,11 +104,13 @@ class Known:
     patience: int = _PATIENCE
     raised: int = 0
     unfit: int = 0
+    peers: int = 0
     suspect: int = 0
     meanwhile: Pace = _NO_TIME
     until_trial: int = _SUSPECT
     trial: Trial | None = None
-    gained: bool = False
+    floor: float = 0.0
+    ceiling: float = 0.0
 
     @property
     def sure(self) -> int:
@@ -156,11 +160,15 @@ class Trial:
         return replace(self, age=age, meanwhile=self.meanwhile.with_measurement(rates) if age > _SETTLED else _NO_TIME)
 
 
-def suspected(known: Known, rates: Rates, *, lags: bool) -> Known:
+def suspected(known: Known, rates: Rates, peers: int, *, lags: bool) -> Known:
     """What is known with one more measurement in which the link may have been full, or not; `lags`: not all passed.
 
-    It may if something waits for long and passes, and the node waits for others while nothing does.
+    It may if something waits for long and passes, and the node waits for others while nothing does. They are counted
+    anew where others have come or left, of whom the pace may be, and once they were enough for a trial that was not
+    made: else what was long ago would count for ever.
     """
+    if peers != known.peers or _enough(known):
+        known = replace(known, peers=peers, suspect=0)
     waits = rates.busy_s >= MOSTLY * rates.seconds and rates.busy_s + rates.blocked_s >= FULL * rates.seconds
     suspect = max(0, known.suspect + (1 if lags and waits and rates.sent_nbytes else -1))
     meanwhile = (known.meanwhile if known.suspect else _NO_TIME).with_measurement(rates)
@@ -172,7 +180,11 @@ def may_try(known: Known) -> bool:
     """Whether the link may have been full for long, and the node could be faster if it were not."""
     pace = known.meanwhile
     could_gain = known.gradients_per_s * pace.seconds > GAIN * pace.steps
-    return not known.gained and known.suspect >= known.until_trial and pace.steps >= _STEPS and could_gain
+    return _enough(known) and could_gain
+
+
+def _enough(known: Known) -> bool:
+    return known.suspect >= known.until_trial and known.meanwhile.steps >= _STEPS
 
 
 def undoubted(known: Known, rates: Rates) -> float:
@@ -187,15 +199,18 @@ def undoubted(known: Known, rates: Rates) -> float:
 def tried(known: Known, trial: Trial, rates: Rates, peers: int) -> Known:
     """What is known with one more measurement of a trial: at its end B is what it was before, if that was in vain.
 
-    So it is if others come or leave meanwhile, of whom the node's pace may be.
+    Where others come or leave meanwhile, of whom the node's pace may be, it ends, and says nothing.
     """
     trial = trial.with_measurement(rates)
     enough = trial.age >= _TRIAL and trial.meanwhile.steps >= _STEPS
     if peers == trial.peers and not enough and trial.age < _LONGEST_TRIAL:
         return replace(known, trial=trial)
     known = replace(known, trial=None, suspect=0, passed=0.0, busy_s=0.0, fulls=0, higher=0)
-    if peers == trial.peers and enough and trial.meanwhile.gains(trial.pace):
-        return replace(known, gained=True)
+    if peers != trial.peers:
+        return replace(known, bandwidth=trial.bandwidth)
+    if enough and trial.meanwhile.gains(trial.pace):
+        floor, ceiling = known.floor or known.bandwidth, known.ceiling or trial.bandwidth
+        return replace(known, floor=floor, ceiling=ceiling, before=0.0)
     return replace(known, bandwidth=trial.bandwidth, until_trial=min(2 * known.until_trial, _MOST_SUSPECT))
 
 
@@ -247,7 +262,9 @@ def not_full(known: Known, rates: Rates) -> Known:
     if higher < known.patience:
         return known
     bandwidth = max(known.before, min(rates.goodput, 2 * known.bandwidth))
-    return replace(known, bandwidth=bandwidth, before=0.0, higher=0, raised=1, gained=False)
+    if _HIGHER * bandwidth >= known.ceiling:
+        known = replace(known, floor=0.0, ceiling=0.0)
+    return replace(known, bandwidth=bandwidth, before=0.0, higher=0, raised=1)
 
 
 def _delay_s(rates: Rates) -> float:

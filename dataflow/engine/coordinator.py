@@ -71,7 +71,7 @@ class JobCoordinator:
         deadlines: how long to wait for what.
         min_nodes: the fewest nodes that it goes on with.
         needed: nodes that it cannot do without.
-        irreplaceable: nodes that are never started again, and whose places nobody takes.
+        irreplaceable: nodes that are never started again once there is a membership, and whose places nobody takes.
         adjusted: nodes with operators that can be told to change something while the job runs.
         vacant: places that no node has at the start.
         goes_on: whether it begins again from its newest checkpoint, if it has one, once all its nodes have died.
@@ -209,7 +209,7 @@ class JobCoordinator:
         if each.life is not Life.ALIVE or each.running:
             return []
         if self.state is JobState.RUNNING:
-            each.running = True
+            each.began_s = now
             stop: list[Command] = [StopNodes((node,), self.stopped_by)] if self.stopped_by else []
             return [Start(node), *stop, *leave_with(self.nodes, (node,))]
         if self.state is not JobState.DEPLOYING:
@@ -347,7 +347,7 @@ class JobCoordinator:
         elif life is not Life.DYING and (self.nodes.dies_for_good(node) or fails):
             life = Life.GONE
         due_s = now + self._deadlines.return_s if life is Life.AWAY else math.inf
-        was_member = self.nodes.bury(node, life, due_s)
+        was_member = self.nodes.bury(node, life, now, due_s)
         each.cut |= cut
         if life is Life.WAITING:
             if self._spare(node):
@@ -511,16 +511,16 @@ class JobCoordinator:
 
     def _on_deadline(self, now: float) -> list[Command]:
         if self.state is JobState.DEPLOYING:
-            missing = [node for node in self._all if node not in self._ready]
-            names, seconds = ", ".join(self._names[node] for node in missing), self._deadlines.preflight_s
+            missing = [node for node in self._all if node not in self._ready and self.nodes[node].life not in _OUT]
+            slow = [node for node in missing if self.nodes.epoch or not self.nodes[node].address] or missing
+            names, seconds = ", ".join(self._names[node] for node in slow), self._deadlines.preflight_s
             why = f"nodes not ready after {seconds:g} s: {names}; `ako logs` has what their processes said"
-            return self._go(Trigger.NOT_READY_IN_TIME, now, why, missing[0])
+            return self._go(Trigger.NOT_READY_IN_TIME, now, why, slow[0])
         if self.state is JobState.CANCELLING:
             return self._go(Trigger.GRACE_OVER, now, "cancelled; the nodes had to be killed")
         if not self.stopped_by:
             return self._stop("time", now)
-        over = (Life.ENDED, Life.LEFT, Life.GONE)
-        late = ", ".join(self._names[node] for node in self._all if self.nodes[node].life not in over)
+        late = ", ".join(self._names[node] for node in self._all if self.nodes[node].life not in (Life.ENDED, *_OUT))
         return self._go(Trigger.DRAINING_TOOK_TOO_LONG, now, f"killed nodes that did not drain: {late}")
 
     def _stop(self, stopped_by: StoppedBy, now: float) -> list[Command]:
@@ -557,7 +557,7 @@ class JobCoordinator:
                 self.started_s = now if self.started_s is None else self.started_s
                 members = self.nodes.those(Life.ALIVE)
                 for each in members:
-                    self.nodes[each].running = True
+                    self.nodes[each].began_s = now
                 commands += [Start(each) for each in members]
                 count_from_now(self.nodes)
                 commands += leave_with(self.nodes, self._all)
@@ -600,6 +600,9 @@ class JobCoordinator:
 
 _GOING_ON: Final = frozenset({JobState.DEPLOYING, JobState.RUNNING})
 """States in which nodes that die are started again."""
+
+_OUT: Final = (Life.GONE, Life.LEFT)
+"""Nodes of which nothing more is expected."""
 
 _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] = {
     Placed: lambda job, event, now: job._on_placed(event.names, now),

@@ -13,9 +13,15 @@ from enum import StrEnum
 from typing import Final
 
 RESTARTS: Final = 3
-"""A node is started again so often in `RESTARTS_S` seconds, or in all if it never begins to run, and then no more."""
+"""A node is started again so often in `RESTARTS_S` seconds, or in all if it never runs for `RAN_S`, and then no more.
+
+When its agent was lost, and is back, is not counted.
+"""
 
 RESTARTS_S: Final = 600.0
+
+RAN_S: Final = 30.0
+"""A node that dies sooner, in seconds since it began to run, has not been helped by its restart."""
 
 RELINKS: Final = 20
 """A node that was well but for its links is started again so often in `RELINKS_S` seconds."""
@@ -103,11 +109,11 @@ class NodeLife:
         life: what has become of it.
         incarnation: how often it had been started before, since there is a membership.
         address: where it listens.
-        running: it has been started.
+        began_s: when it began to run; infinite before.
         paused: number of the last pause of which it has told; 0 if it has told of none.
         admitted: the epoch since which it is a member.
         due_s: when it is started again, or has been away or preparing for too long.
-        ran: it has run since it was started.
+        ran: it has run for `RAN_S` since it was started.
         restarts: when it was started again after it had died by itself.
         relinks: when it was started again because its links were broken.
         cut: it was buried because of its links.
@@ -118,7 +124,7 @@ class NodeLife:
     life: Life = Life.JOINING
     incarnation: int = 0
     address: str = ""
-    running: bool = False
+    began_s: float = math.inf
     paused: int = 0
     admitted: int = 0
     due_s: float = math.inf
@@ -129,8 +135,13 @@ class NodeLife:
     leaves_since: int | None = None
     new: bool = False
 
+    @property
+    def running(self) -> bool:
+        """Whether it has begun to run."""
+        return self.began_s < math.inf
+
     def forget(self, now: float) -> None:
-        """Forget restarts of long ago, of a node that has run since it was last started: else none has helped."""
+        """Forget restarts of long ago, of a node that has run since it was last started: else that has not helped."""
         if self.ran:
             self.restarts = [at_s for at_s in self.restarts if now - at_s < RESTARTS_S]
             self.relinks = [at_s for at_s in self.relinks if now - at_s < RELINKS_S]
@@ -202,12 +213,13 @@ class Membership:
         each.new = False
         return self.members()
 
-    def bury(self, node: int, life: Life, due_s: float = math.inf) -> bool:
+    def bury(self, node: int, life: Life, now: float, due_s: float = math.inf) -> bool:
         """Let a node be no member any more; whether it was one."""
         each = self.nodes[node]
         was_member = each.life is Life.ALIVE
-        each.ran |= each.running
-        each.life, each.due_s, each.running, each.address = life, due_s, False, ""
+        each.ran |= now - each.began_s >= RAN_S
+        each.forget(now)
+        each.life, each.due_s, each.began_s, each.address = life, due_s, math.inf, ""
         self.epoch += was_member
         return was_member
 
@@ -232,7 +244,6 @@ class Membership:
         Crashes and broken links are counted apart: a network that fails now and then is no defect of the job.
         """
         each = self.nodes[node]
-        each.forget(now)
         tried, bound = (len(each.relinks), RELINKS) if each.cut else (len(each.restarts), RESTARTS)
         if tried >= bound:
             each.life, each.due_s = Life.GONE, math.inf
@@ -246,7 +257,6 @@ class Membership:
         It is the same one before there is a membership: nobody knows it, and it has missed nothing.
         """
         each = self.nodes[node]
-        each.forget(now)
         each.life, each.due_s, each.incarnation = Life.JOINING, due_s, each.incarnation + bool(self.epoch)
         if counts:
             (each.relinks if each.cut else each.restarts).append(now)
@@ -276,7 +286,7 @@ class Membership:
         return enough and not self.those(Life.ALIVE) and pending.isdisjoint(self.needed)
 
     def tried(self, node: int) -> str:
-        """How often a node that is gone for good was started again, for people; empty if that is not why it is."""
+        """How often a node that is gone was started again lately, for people; empty if less than it may be."""
         each = self.nodes[node]
         if len(each.restarts) >= RESTARTS:
             return f" (started again {RESTARTS} times)"

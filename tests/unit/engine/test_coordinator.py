@@ -280,6 +280,26 @@ def test_preflight_that_takes_too_long_names_the_nodes_that_are_late() -> None:
     assert finish == co.Finish(JobState.FAILED, why, "", 1)
 
 
+def test_preflight_that_takes_too_long_names_nobody_who_waits_for_those_that_are_late() -> None:
+    job = deploying()
+    job.handle(co.NodePrepared(1, ADDRESSES[1]), 11.0)
+    finish = job.handle(co.Tick(), 610.0)[-1]
+    assert isinstance(finish, co.Finish)
+    assert (finish.reason.split(";")[0], finish.node) == ("nodes not ready after 600 s: left", 0)
+
+
+@pytest.mark.parametrize(("runs_s", "given_up"), [(0.1, True), (29.0, True), (31.0, False)])
+def test_node_that_dies_as_soon_as_it_runs_is_given_up_however_long_it_takes_to_get_ready(runs_s, given_up) -> None:
+    job, now = running(), 50.0
+    for _ in range(5):
+        job.handle(co.NodeExited(1, "by SIGKILL"), now)
+        job.handle(co.Tick(), now + 5.0)
+        job.handle(co.NodePrepared(1, ADDRESSES[1]), now + 300.0)
+        job.handle(co.NodeReady(1), now + 300.0)
+        now += 300.0 + runs_s
+    assert (job.nodes[1].life is Life.GONE) == given_up
+
+
 def test_node_that_is_never_ready_again_is_given_up_while_the_job_runs() -> None:
     job, now = running(), 20.0
     job.handle(co.NodeExited(1, "by SIGKILL"), now)
