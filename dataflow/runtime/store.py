@@ -9,9 +9,11 @@ A disk that is full stops no job (`Database`); new jobs, and changes of those th
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -25,6 +27,9 @@ from dataflow.transport.generated import control_pb2 as pb
 
 MAX_LOG_LINES = 100_000
 """Log lines kept per job; the oldest go first."""
+
+MAX_LOG_NBYTES = 64 << 20
+"""Bytes of log lines kept per job; once they are more, the oldest go until a tenth of that is free."""
 
 MAX_ARTIFACT_NBYTES = 1 << 30
 """Largest artifact, in bytes."""
@@ -93,6 +98,7 @@ class Store:
 
     def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _text: None) -> None:
         self._broken: set[Path] = set()
+        self._log_nbytes: defaultdict[str, float] = defaultdict(lambda: math.inf)  # of jobs since the start
         self._artifacts, self.checkpoints = state_dir / "artifacts", state_dir / "checkpoints"
         path = state_dir / "jobs.sqlite"
         # For their owner only, even where others may look into the directory: jobs hold code and models.
@@ -269,7 +275,7 @@ class Store:
         return [pb.NodeStatistics.FromString(body) for (body,) in rows]
 
     def add_log_lines(self, job: str, lines: Iterable[pb.LogLine]) -> None:
-        """Keep log lines, and no more than `MAX_LOG_LINES` of a job."""
+        """Keep log lines, and no more than `MAX_LOG_LINES` and `MAX_LOG_NBYTES` of a job."""
         with self.transaction(durable=False):
             query = "SELECT COALESCE(MAX(number) + 1, 0) FROM logs WHERE job = ?"
             first = int(self._database.read(query, job)[0][0])
@@ -277,6 +283,19 @@ class Store:
             self._database.write("INSERT INTO logs VALUES (?, ?, ?)", *rows)
             oldest = first + len(rows) - MAX_LOG_LINES
             self._database.write("DELETE FROM logs WHERE job = ? AND number < ?", (job, oldest))
+            self._log_nbytes[job] += sum(len(body) for _, _, body in rows)
+            if self._log_nbytes[job] > MAX_LOG_NBYTES:
+                self._drop_log_lines(job)
+
+    def _drop_log_lines(self, job: str) -> None:
+        """Count what a job's log lines take, and drop the oldest if that is too much."""
+        sizes = "SELECT number, SUM(LENGTH(body)) OVER (ORDER BY number DESC) AS nbytes FROM logs WHERE job = ?"
+        (nbytes,) = self._database.read("SELECT COALESCE(SUM(LENGTH(body)), 0) FROM logs WHERE job = ?", job)[0]
+        if nbytes > MAX_LOG_NBYTES:
+            query = f"SELECT MIN(number), MAX(nbytes) FROM ({sizes}) WHERE nbytes <= ?"
+            oldest, nbytes = self._database.read(query, job, MAX_LOG_NBYTES - MAX_LOG_NBYTES // 10)[0]
+            self._database.write("DELETE FROM logs WHERE job = ? AND number < ?", (job, oldest))
+        self._log_nbytes[job] = nbytes
 
     def log_lines(self, job: str, since: int, limit: int = 1000) -> list[tuple[int, pb.LogLine]]:
         """Up to `limit` log lines with number `since` or more, in order, with their numbers."""

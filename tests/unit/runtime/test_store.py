@@ -85,6 +85,24 @@ def test_oldest_log_lines_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     store.close()
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_oldest_log_lines_go_until_a_tenth_is_free_where_they_take_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    monkeypatch.setattr(stores, "MAX_LOG_NBYTES", 1000)
+    store, line = Store(tmp_path), pb.LogLine(text="x" * 98)  # 100 bytes
+    for _ in range(10):
+        store.add_log_lines("a", [line])
+        store.add_log_lines("b", [line])
+    if restarts:
+        store.close()
+        store = Store(tmp_path)
+    store.add_log_lines("a", [line])
+    assert [number for number, _ in store.log_lines("a", 0)] == [*range(2, 11)]
+    assert [number for number, _ in store.log_lines("b", 0)] == [*range(10)]
+    store.close()
+
+
 def test_artifact_is_there_under_its_name_once_the_last_chunk_has_come(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.write_artifact("a", 0, pb.ArtifactChunk(name="m/model.bin", data=b"12"))
