@@ -30,6 +30,9 @@ from dataflow.transport.generated import control_pb2 as pb
 HUNG = 124
 """Exit status that is told of a process which the watchdog has ended."""
 
+LATE_S = 30.0
+"""A process that is ended before it was started, so long after it was made, says first what it was at, in seconds."""
+
 MAX_LINE_NBYTES = 4096
 """Longer lines are cut."""
 
@@ -93,6 +96,7 @@ class JobSupervisor:
         self._watch: Watch | None = None
         self._hang = self._broken = ""
         self._process: Spawned | None = None
+        self._made_s, self._started = clock.now(), False
         self._ending: asyncio.Task[None] | None = None
 
     @property
@@ -107,6 +111,7 @@ class JobSupervisor:
 
     def tell(self, command: pb.ProcessCommand) -> None:
         """Queue a command for the process."""
+        self._started |= command.HasField("start")
         self._commands.put_nowait(command)
 
     def kill(self, grace_s: float) -> None:
@@ -205,6 +210,10 @@ class JobSupervisor:
 
     async def _end(self, grace_s: float) -> None:
         self._commands.put_nowait(None)
+        if self._process is not None and not self._started and self._clock.now() - self._made_s >= LATE_S:
+            self._keep(b"ended before it was ready; the stacks of all its threads:")
+            self._process.send_signal(signal.SIGUSR1)  # has faulthandler print them
+            grace_s = max(grace_s, _DUMP_S)
         await asyncio.sleep(grace_s)
         self._signal(signal.SIGTERM)
         await asyncio.sleep(_TERMINATE_S)

@@ -12,6 +12,7 @@ from zipfile import BadZipFile
 import pytest
 
 from dataflow.clock import SystemClock
+from dataflow.runtime import job_supervisor
 from dataflow.runtime.job_supervisor import JobSupervisor
 from dataflow.runtime.process import CANNOT_START
 from dataflow.runtime.spawning import Spawned, Spawner
@@ -19,6 +20,54 @@ from dataflow.transport.generated import control_pb2 as pb
 
 NONSENSE = "import os, signal; os.write({control}, bytes([0, 0, 0, 1, 255])); signal.pause()"
 """A job process that says something of one byte, which is no message, and stays."""
+
+
+HANGS = """
+import faulthandler, os, signal, time
+os.dup2({printed}, 2)
+faulthandler.register(signal.SIGUSR1, all_threads=True)
+def open_for_ever():
+    print("opens", file=os.fdopen({printed}, "w"), flush=True)
+    time.sleep(1000)
+open_for_ever()
+"""
+"""A job process that never gets ready."""
+
+
+@pytest.mark.parametrize(("started", "late_s", "tells"), [(False, 0.0, True), (False, 60.0, False), (True, 0.0, False)])
+def test_process_that_is_ended_long_before_it_is_ready_says_what_it_was_at(
+    monkeypatch: pytest.MonkeyPatch, started: bool, late_s: float, tells: bool
+) -> None:
+    monkeypatch.setattr(job_supervisor, "LATE_S", late_s)
+
+    class Hanging(Spawner):
+        async def spawn(self, deploy: pb.Deploy, arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:
+            program = [sys.executable, "-c", HANGS.format(printed=descriptors[2])]
+            os.set_inheritable(descriptors[2], True)
+            return Spawned(os.posix_spawn(sys.executable, program, {}, setsid=True))
+
+    lines: list[str] = []
+    opens = asyncio.Event()
+
+    async def say(message: pb.AgentMessage) -> None:
+        lines.extend(line.text for line in message.log_lines.lines)
+        if "opens" in lines:
+            opens.set()
+
+    async def scene() -> None:
+        spawner = Hanging()
+        supervisor = JobSupervisor("job", pb.Deploy(), say, SystemClock(), spawner)
+        if started:
+            supervisor.tell(pb.ProcessCommand(start=pb.Start()))
+        async with asyncio.timeout(60):
+            ended = asyncio.create_task(supervisor.run())
+            await opens.wait()
+            supervisor.kill(0.0)
+            await ended
+        spawner.close()
+
+    asyncio.run(scene())
+    assert any("in open_for_ever" in line for line in lines) == tells
 
 
 @pytest.mark.parametrize("error", [OSError("no process more"), BadZipFile("no archive"), KeyError("graph")])
