@@ -10,7 +10,7 @@ import errno
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -259,15 +259,8 @@ def verify(folder: Folder, number: int) -> Manifest:
     """
     manifest = load_manifest(folder, number)
     for file in manifest.files:
-        where = f"{folder.place}/{_name(number)}/{file.file}"
-        try:
-            file.check(folder.read(_name(number), file.file))
-        except FileNotFoundError as error:
-            raise CheckpointError(what="the checkpoint is not whole: a file is missing", where=where) from error
-        except OSError as error:
-            raise UnreadableCheckpointError(what=f"a file cannot be read: {error}", where=where) from error
-        except CheckpointError as error:
-            raise CheckpointError(error.what, where=where) from error
+        for _ in contents(folder, number, file):
+            pass
     return manifest
 
 
@@ -354,13 +347,22 @@ def remove(folder: Folder, checkpoints: Iterable[int]) -> None:
             folder.remove(_name(number), MANIFEST)
 
 
-def contents(folder: Folder, number: int, file: str) -> Pieces:
-    """A file of a checkpoint, in pieces; see `Folder.read`.
+def contents(folder: Folder, number: int, file: KeptFile) -> Pieces:
+    """A file of a checkpoint, in pieces, of which the last comes only if together they are what was written.
 
     Raises:
-        OSError: it cannot be read.
+        CheckpointError: they are not, or cannot be read; the error names the file.
     """
-    return folder.read(_name(number), file)
+    where = f"{folder.place}/{_name(number)}/{file.file}"
+    try:
+        with closing(folder.read(_name(number), file.file)) as pieces:
+            yield from file.checked(pieces)
+    except FileNotFoundError as error:
+        raise CheckpointError(what="the checkpoint is not whole: a file is missing", where=where) from error
+    except OSError as error:
+        raise UnreadableCheckpointError(what=f"a file cannot be read: {error}", where=where) from error
+    except CheckpointError as error:
+        raise CheckpointError(error.what, where=where) from error
 
 
 def _is_whole(folder: Folder, number: int) -> bool:

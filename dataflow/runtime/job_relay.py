@@ -193,7 +193,7 @@ class JobRelay:
         A master that cannot know what has arrived begins again.
 
         Raises:
-            CheckpointError: the master cannot read them.
+            CheckpointError: the master cannot read them, or they are not what was written.
         """
         sizes, received = [0], bytearray()
         while not deploy.resumption_json or len(received) < sum(sizes):
@@ -209,7 +209,7 @@ class JobRelay:
     async def _chunk(self) -> pb.StateChunk:
         chunk = await self._state.get()
         if chunk.failure:
-            raise CheckpointError(what=f"the checkpoint cannot be read: {chunk.failure}")
+            raise CheckpointError(chunk.failure)
         return chunk
 
     async def _listen(self, life: asyncio.Task[bool]) -> None:
