@@ -260,7 +260,7 @@ class JobCoordinator:
         node, where = event.node, event.where
         text = event.text + (f" at {where}" if where not in event.text else "")
         reason = f"node {self._names[node]}: {text}"
-        if node in self._causes and not self.nodes[node].running:
+        if node in self._causes and self.nodes[node].incarnation and not self.nodes[node].running:
             reason += f"; it was started again because {self._causes[node]}"
         if self.state is JobState.CANCELLING:
             return self._on_gone(node, Life.GONE, now)
@@ -268,6 +268,8 @@ class JobCoordinator:
             return []  # what becomes of a process that has done its part, or is no member, changes nothing
         if (event.anew or self.nodes[node].new) and self.state is JobState.RUNNING:
             return [KillNodes((node,)), *self._dies(node, Life.DYING, text, now)]
+        if event.checkpoint and self.state is JobState.DEPLOYING and self.started_s is not None:
+            return self._begin_again(reason, node, now)  # it broke since it was found
         return self._go(Trigger.NODE_FAILED, now, reason, node)
 
     # Joining and leaving by request
@@ -453,7 +455,7 @@ class JobCoordinator:
 
         Args:
             why: nobody is left, for people.
-            node: the one that died last.
+            node: the one that died last, or cannot go on from the checkpoint that was found.
             now: seconds on the clock.
         """
         if not self.again.allowed or self.stopped_by:

@@ -144,7 +144,8 @@ class JobRelay:
 
     def _fail(self, error: Exception) -> None:
         text, where = self._explain(error)
-        self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where, anew=isinstance(error, BeginAnewError))))
+        anew, checkpoint = isinstance(error, BeginAnewError), isinstance(error, CheckpointError)
+        self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where, anew=anew, checkpoint=checkpoint)))
 
     async def _obey(self, life: asyncio.Task[bool]) -> None:
         """Have the driver do what the master says, one thing after another; returns once that has failed the node."""
