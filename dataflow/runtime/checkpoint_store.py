@@ -331,13 +331,27 @@ def newest_whole(folder: Folder, number: int | None = None) -> tuple[Manifest, l
 
 
 def none_whole(folder: Folder, found: Search, number: int | None = None) -> CheckpointError:
-    """What to tell people after a search in vain."""
-    known = ", ".join(map(str, numbers(folder))) if number is not None else ""
-    fix = f"name one that is there: {known}" if known else "see checkpoint_every"
+    """What to tell people after a search in vain, also for the checkpoint of one number."""
+    fix = "see checkpoint_every"
     if found.unsure:
         fix = "once it can be read, ako resume goes on from it; before that, from an older one, if there is one"
-    what = "there is no whole checkpoint" + (f" {number}" if number is not None else "")
-    return CheckpointError("; ".join([what, *found.warnings]), where=folder.place, fix=fix)
+    elif number is not None and (whole := ", ".join(map(str, _whole(folder)))):
+        fix = f"name one that is whole: {whole}"
+    if number is None:
+        what = "; ".join(["there is no whole checkpoint", *found.warnings])
+        return CheckpointError(what, where=folder.place, fix=fix)
+    if found.unsure or number in numbers(folder):
+        return CheckpointError(f"checkpoint {number} cannot be used: {found.left_out[number]}", fix=fix)
+    return CheckpointError(f"there is no checkpoint {number}", where=folder.place, fix=fix)
+
+
+def _whole(folder: Folder) -> list[int]:
+    """Numbers of the checkpoints all of whose files are what was written, newest first."""
+    found = []
+    for number in numbers(folder):
+        with suppress(CheckpointError):
+            found.append(verify(folder, number).number)
+    return found
 
 
 def remove(folder: Folder, checkpoints: Iterable[int]) -> None:
