@@ -134,6 +134,10 @@ class JobCoordinator:
         """Why a node of a job whose nodes can be changed cannot leave now, and when to ask again; empty if it can."""
         return self.adjusting.objection_to_drain(self.nodes, node, self._names)
 
+    def why_it_waits(self, reason: str) -> str:
+        """Why the job waits for nodes, for people: why it does so anew, if it does, and for what."""
+        return f"{self.again.told}; {reason}" if self.again.told else reason
+
     def handle(self, event: Event, now: float) -> list[Command]:
         """What to do about an event.
 
@@ -475,10 +479,9 @@ class JobCoordinator:
         self.again.find(origin)
         if objection := self.again.objection:
             return self._go(Trigger.TOO_FEW_NODES, now, f"{self.again.why}; {objection}", self.again.node)
-        told = f"{self.again.why}; it goes on {origin}"
         if self.state is JobState.PENDING:
-            return [ChangeState(self.state, told)]
-        return self._go(Trigger.ALL_DIED, now, told)
+            return [ChangeState(self.state, self.again.told)]
+        return self._go(Trigger.ALL_DIED, now, self.again.told)
 
     # Ending
 
@@ -608,7 +611,7 @@ _OUT: Final = (Life.GONE, Life.LEFT)
 
 _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] = {
     Placed: lambda job, event, now: job._on_placed(event.names, now),
-    Unplaced: lambda job, event, now: job._go(Trigger.UNPLACED, now, event.reason),
+    Unplaced: lambda job, event, now: job._go(Trigger.UNPLACED, now, job.why_it_waits(event.reason)),
     NodePrepared: lambda job, event, now: job._on_prepared(event.node, event.address, now),
     NodeReady: lambda job, event, now: job._on_ready(event.node, now),
     NodeReport: lambda job, event, now: job._on_report(event.node, event.report, now),

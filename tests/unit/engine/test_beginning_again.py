@@ -54,6 +54,21 @@ def test_job_whose_nodes_are_all_dead_is_placed_again_from_its_newest_checkpoint
     assert begun[-1] == co.SetTimer(110.0)  # the time that it may run counts from its first start
 
 
+def test_job_that_waits_for_nodes_again_says_for_which_and_why_it_does() -> None:
+    job = running(2, goes_on=True)
+    all_die(job, 20.0)
+    job.handle(co.CheckpointFound(700), 21.0)
+    (told,) = job.handle(co.Unplaced("needs 2 nodes, 1 attached"), 22.0)
+    why = f"{ALL_DIED}; it goes on from checkpoint 700; needs 2 nodes, 1 attached"
+    assert told == co.ChangeState(JobState.PENDING, why)
+
+
+def test_job_that_waits_for_nodes_for_the_first_time_says_for_which() -> None:
+    job = JobCoordinator(2, StopRules(), goes_on=True)
+    (told,) = job.handle(co.Unplaced("needs 2 nodes, 1 attached"), 1.0)
+    assert told == co.ChangeState(JobState.PENDING, "needs 2 nodes, 1 attached")
+
+
 def test_job_that_comes_to_no_other_checkpoint_before_all_its_nodes_die_fails_at_last() -> None:
     job = running(2, goes_on=True)
     for life in range(6):  # the checkpoints of 3 lives, and then the last of them 3 times more

@@ -165,6 +165,25 @@ def test_checkpoint_that_is_broken_is_warned_of_and_made_again(tmp_path: Path) -
     play(tmp_path, scene)
 
 
+def test_job_that_waits_for_nodes_again_says_once_why_and_for_what(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        job, (left, right) = running(world)
+        keep(world, job)
+        world.dispatcher.detach(right, "its connection broke")
+        die(world, [left], job, 0)
+        while "needs 2 nodes" not in world.state(job)[1]:
+            await asyncio.sleep(0.005)
+        told = world.state(job)[1]
+        assert told.startswith("all its nodes have died, the last of them node a: its job process ended by SIGKILL")
+        assert told.endswith(f"; it goes on from checkpoint {NUMBER}; needs 2 nodes, 1 attached")
+        before = states(world, job)
+        world.attach("a", "x", connection=2)
+        assert world.state(job) == ("PENDING", told)
+        assert states(world, job) == before
+
+    play(tmp_path, scene)
+
+
 def test_checkpoint_that_breaks_once_it_was_chosen_is_left_out_and_the_one_before_is_taken(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         job, (left, right) = running(world)
