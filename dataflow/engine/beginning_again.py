@@ -43,6 +43,11 @@ class BeginningAgain:
         self._origin = origin
 
     @property
+    def told(self) -> str:
+        """What its nodes died of and where it goes on, for people; empty before they have died."""
+        return f"{self.why}; it goes on {self._origin}" if self._origin else ""
+
+    @property
     def objection(self) -> str:
         """Why the job does not begin again from there once more; empty if it does."""
         if self._times <= BEGINNINGS:

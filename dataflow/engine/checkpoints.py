@@ -80,14 +80,28 @@ class KeptFile(_Data):
         Raises:
             CheckpointError: it is not.
         """
-        nbytes, digest = 0, hashlib.sha256()
+        for _ in self.checked(data):
+            pass
+
+    def checked(self, data: Iterable[bytes]) -> Iterator[bytes]:
+        """The pieces of `data`, of which the last comes only if together they are the file's content.
+
+        Raises:
+            CheckpointError: they are not.
+        """
+        nbytes, digest, last = 0, hashlib.sha256(), b""
         for piece in data:
             nbytes += len(piece)
             digest.update(piece)
+            if nbytes < self.nbytes:
+                yield piece
+            elif piece:
+                last = piece
         if nbytes != self.nbytes:
             raise CheckpointError(what=f"a file of {self.nbytes} bytes has {nbytes}", where=self.file)
         if digest.hexdigest() != self.sha256:
             raise CheckpointError(what="a file is not what was written", where=self.file)
+        yield last
 
 
 class Manifest(_Data):

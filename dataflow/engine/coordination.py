@@ -70,12 +70,14 @@ class NodeFailed:
         text: the error.
         where: operator and the user's ``file:line``, as far as known.
         anew: it can go on if it is started again, like one that has died.
+        checkpoint: what is wrong is the checkpoint that it was to go on from.
     """
 
     node: int
     text: str
     where: str = ""
     anew: bool = False
+    checkpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,10 @@ class JobCoordinator:
         """Why a node of a job whose nodes can be changed cannot leave now, and when to ask again; empty if it can."""
         return self.adjusting.objection_to_drain(self.nodes, node, self._names)
 
+    def why_it_waits(self, reason: str) -> str:
+        """Why the job waits for nodes, for people: why it does so anew, if it does, and for what."""
+        return f"{self.again.told}; {reason}" if self.again.told else reason
+
     def handle(self, event: Event, now: float) -> list[Command]:
         """What to do about an event.
 
@@ -260,7 +264,7 @@ class JobCoordinator:
         node, where = event.node, event.where
         text = event.text + (f" at {where}" if where not in event.text else "")
         reason = f"node {self._names[node]}: {text}"
-        if node in self._causes and not self.nodes[node].running:
+        if node in self._causes and self.nodes[node].incarnation and not self.nodes[node].running:
             reason += f"; it was started again because {self._causes[node]}"
         if self.state is JobState.CANCELLING:
             return self._on_gone(node, Life.GONE, now)
@@ -268,6 +272,8 @@ class JobCoordinator:
             return []  # what becomes of a process that has done its part, or is no member, changes nothing
         if (event.anew or self.nodes[node].new) and self.state is JobState.RUNNING:
             return [KillNodes((node,)), *self._dies(node, Life.DYING, text, now)]
+        if event.checkpoint and self.state is JobState.DEPLOYING and self.started_s is not None:
+            return self._begin_again(reason, node, now)  # it broke since it was found
         return self._go(Trigger.NODE_FAILED, now, reason, node)
 
     # Joining and leaving by request
@@ -453,7 +459,7 @@ class JobCoordinator:
 
         Args:
             why: nobody is left, for people.
-            node: the one that died last.
+            node: the one that died last, or cannot go on from the checkpoint that was found.
             now: seconds on the clock.
         """
         if not self.again.allowed or self.stopped_by:
@@ -473,10 +479,9 @@ class JobCoordinator:
         self.again.find(origin)
         if objection := self.again.objection:
             return self._go(Trigger.TOO_FEW_NODES, now, f"{self.again.why}; {objection}", self.again.node)
-        told = f"{self.again.why}; it goes on {origin}"
         if self.state is JobState.PENDING:
-            return [ChangeState(self.state, told)]
-        return self._go(Trigger.ALL_DIED, now, told)
+            return [ChangeState(self.state, self.again.told)]
+        return self._go(Trigger.ALL_DIED, now, self.again.told)
 
     # Ending
 
@@ -606,7 +611,7 @@ _OUT: Final = (Life.GONE, Life.LEFT)
 
 _TAKE: dict[type[Event], Callable[[JobCoordinator, Any, float], list[Command]]] = {
     Placed: lambda job, event, now: job._on_placed(event.names, now),
-    Unplaced: lambda job, event, now: job._go(Trigger.UNPLACED, now, event.reason),
+    Unplaced: lambda job, event, now: job._go(Trigger.UNPLACED, now, job.why_it_waits(event.reason)),
     NodePrepared: lambda job, event, now: job._on_prepared(event.node, event.address, now),
     NodeReady: lambda job, event, now: job._on_ready(event.node, now),
     NodeReport: lambda job, event, now: job._on_report(event.node, event.report, now),

@@ -10,7 +10,7 @@ import errno
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -259,15 +259,8 @@ def verify(folder: Folder, number: int) -> Manifest:
     """
     manifest = load_manifest(folder, number)
     for file in manifest.files:
-        where = f"{folder.place}/{_name(number)}/{file.file}"
-        try:
-            file.check(folder.read(_name(number), file.file))
-        except FileNotFoundError as error:
-            raise CheckpointError(what="the checkpoint is not whole: a file is missing", where=where) from error
-        except OSError as error:
-            raise UnreadableCheckpointError(what=f"a file cannot be read: {error}", where=where) from error
-        except CheckpointError as error:
-            raise CheckpointError(error.what, where=where) from error
+        for _ in contents(folder, number, file):
+            pass
     return manifest
 
 
@@ -338,13 +331,27 @@ def newest_whole(folder: Folder, number: int | None = None) -> tuple[Manifest, l
 
 
 def none_whole(folder: Folder, found: Search, number: int | None = None) -> CheckpointError:
-    """What to tell people after a search in vain."""
-    known = ", ".join(map(str, numbers(folder))) if number is not None else ""
-    fix = f"name one that is there: {known}" if known else "see checkpoint_every"
+    """What to tell people after a search in vain, also for the checkpoint of one number."""
+    fix = "see checkpoint_every"
     if found.unsure:
         fix = "once it can be read, ako resume goes on from it; before that, from an older one, if there is one"
-    what = "there is no whole checkpoint" + (f" {number}" if number is not None else "")
-    return CheckpointError("; ".join([what, *found.warnings]), where=folder.place, fix=fix)
+    elif number is not None and (whole := ", ".join(map(str, _whole(folder)))):
+        fix = f"name one that is whole: {whole}"
+    if number is None:
+        what = "; ".join(["there is no whole checkpoint", *found.warnings])
+        return CheckpointError(what, where=folder.place, fix=fix)
+    if found.unsure or number in numbers(folder):
+        return CheckpointError(f"checkpoint {number} cannot be used: {found.left_out[number]}", fix=fix)
+    return CheckpointError(f"there is no checkpoint {number}", where=folder.place, fix=fix)
+
+
+def _whole(folder: Folder) -> list[int]:
+    """Numbers of the checkpoints all of whose files are what was written, newest first."""
+    found = []
+    for number in numbers(folder):
+        with suppress(CheckpointError):
+            found.append(verify(folder, number).number)
+    return found
 
 
 def remove(folder: Folder, checkpoints: Iterable[int]) -> None:
@@ -354,13 +361,22 @@ def remove(folder: Folder, checkpoints: Iterable[int]) -> None:
             folder.remove(_name(number), MANIFEST)
 
 
-def contents(folder: Folder, number: int, file: str) -> Pieces:
-    """A file of a checkpoint, in pieces; see `Folder.read`.
+def contents(folder: Folder, number: int, file: KeptFile) -> Pieces:
+    """A file of a checkpoint, in pieces, of which the last comes only if together they are what was written.
 
     Raises:
-        OSError: it cannot be read.
+        CheckpointError: they are not, or cannot be read; the error names the file.
     """
-    return folder.read(_name(number), file)
+    where = f"{folder.place}/{_name(number)}/{file.file}"
+    try:
+        with closing(folder.read(_name(number), file.file)) as pieces:
+            yield from file.checked(pieces)
+    except FileNotFoundError as error:
+        raise CheckpointError(what="the checkpoint is not whole: a file is missing", where=where) from error
+    except OSError as error:
+        raise UnreadableCheckpointError(what=f"a file cannot be read: {error}", where=where) from error
+    except CheckpointError as error:
+        raise CheckpointError(error.what, where=where) from error
 
 
 def _is_whole(folder: Folder, number: int) -> bool:

@@ -399,7 +399,7 @@ class Dispatcher:
                 run.feed(co.NodePaused(node, message.paused.number))
             case "failed":
                 failed = message.failed
-                run.feed(co.NodeFailed(node, failed.text, failed.where, failed.anew))
+                run.feed(co.NodeFailed(node, failed.text, failed.where, failed.anew, failed.checkpoint))
 
     def _see(self, run: JobRun, statistics: pb.NodeStatistics) -> None:
         """Nodes that another one has received something of since it told the last time were alive then."""

@@ -144,7 +144,8 @@ class JobRelay:
 
     def _fail(self, error: Exception) -> None:
         text, where = self._explain(error)
-        self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where, anew=isinstance(error, BeginAnewError))))
+        anew, checkpoint = isinstance(error, BeginAnewError), isinstance(error, CheckpointError)
+        self._send(pb.ProcessMessage(failed=pb.Failed(text=text, where=where, anew=anew, checkpoint=checkpoint)))
 
     async def _obey(self, life: asyncio.Task[bool]) -> None:
         """Have the driver do what the master says, one thing after another; returns once that has failed the node."""
@@ -193,7 +194,7 @@ class JobRelay:
         A master that cannot know what has arrived begins again.
 
         Raises:
-            CheckpointError: the master cannot read them.
+            CheckpointError: the master cannot read them, or they are not what was written.
         """
         sizes, received = [0], bytearray()
         while not deploy.resumption_json or len(received) < sum(sizes):
@@ -209,7 +210,7 @@ class JobRelay:
     async def _chunk(self) -> pb.StateChunk:
         chunk = await self._state.get()
         if chunk.failure:
-            raise CheckpointError(what=f"the checkpoint cannot be read: {chunk.failure}")
+            raise CheckpointError(chunk.failure)
         return chunk
 
     async def _listen(self, life: asyncio.Task[bool]) -> None:

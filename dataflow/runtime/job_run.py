@@ -274,7 +274,8 @@ class JobRun:
 
     def wait_because(self, reason: str) -> None:
         """It cannot start yet."""
-        if (self.status.state, self.status.reason) != (JobState.PENDING, reason):
+        told = self._coordinator.why_it_waits(reason)
+        if (self.status.state, self.status.reason) != (JobState.PENDING, told):
             self.feed(co.Unplaced(reason))
 
     def feed(self, event: co.Event) -> None:

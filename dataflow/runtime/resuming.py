@@ -140,21 +140,24 @@ async def state_chunks(
         node: number of the node.
         kinds: of the state elements that go on.
     """
+    number = resume.number
     try:
         folder = resumed_folder(store, resume)
-        if resume.number is None:
+        if number is None:
             manifest, _ = await asyncio.to_thread(newest_whole, folder)
-        else:  # it was verified when it was chosen, and nodes compare what they get
-            manifest = await asyncio.to_thread(load_manifest, folder, resume.number)
+            number = manifest.number
+        else:  # it was verified when it was chosen, which may be long ago
+            manifest = await asyncio.to_thread(load_manifest, folder, number)
         how = resumption(manifest, plan, node, kinds=kinds)
         yield pb.StateChunk(resumption_json=how.model_dump_json().encode())
         for file in how.files:
-            async with aclosing(read_aside(contents(folder, manifest.number, file.file))) as pieces:
+            async with aclosing(read_aside(contents(folder, number, file))) as pieces:
                 async for piece in pieces:
                     for start in range(0, len(piece), CHUNK_NBYTES):
                         yield pb.StateChunk(data=piece[start : start + CHUNK_NBYTES])
     except (AkoError, OSError) as error:
-        yield pb.StateChunk(failure=str(error))
+        which = "" if number is None else f"checkpoint {number} cannot be used: "
+        yield pb.StateChunk(failure=f"{which}{error}")
 
 
 async def read_aside(pieces: Pieces) -> AsyncGenerator[bytes, None]:

@@ -113,7 +113,7 @@ def test_resume_leaves_out_what_is_broken_and_refuses_what_does_not_fit(tmp_path
         assert [warning for warning in spec.warnings if str(path) in warning]  # one not whole yet may be left out, too
         client.cancel(again)
         client.wait(again)
-        with pytest.raises(ConfigError, match="no whole checkpoint 7"):
+        with pytest.raises(ConfigError, match="there is no checkpoint 7 at "):
             go_on(client, name, number=7)
         with pytest.raises(ConfigError, match=r"replica/values.*leave out"):
             go_on(client, name, settings={"model": "small"})

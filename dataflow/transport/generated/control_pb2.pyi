@@ -734,11 +734,13 @@ class Ended(_message.Message):
     def __init__(self, statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("text", "where", "anew")
+    __slots__ = ("text", "where", "anew", "checkpoint")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
     ANEW_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     text: str
     where: str
     anew: bool
-    def __init__(self, text: _Optional[str] = ..., where: _Optional[str] = ..., anew: _Optional[bool] = ...) -> None: ...
+    checkpoint: bool
+    def __init__(self, text: _Optional[str] = ..., where: _Optional[str] = ..., anew: _Optional[bool] = ..., checkpoint: _Optional[bool] = ...) -> None: ...

@@ -54,6 +54,21 @@ def test_job_whose_nodes_are_all_dead_is_placed_again_from_its_newest_checkpoint
     assert begun[-1] == co.SetTimer(110.0)  # the time that it may run counts from its first start
 
 
+def test_job_that_waits_for_nodes_again_says_for_which_and_why_it_does() -> None:
+    job = running(2, goes_on=True)
+    all_die(job, 20.0)
+    job.handle(co.CheckpointFound(700), 21.0)
+    (told,) = job.handle(co.Unplaced("needs 2 nodes, 1 attached"), 22.0)
+    why = f"{ALL_DIED}; it goes on from checkpoint 700; needs 2 nodes, 1 attached"
+    assert told == co.ChangeState(JobState.PENDING, why)
+
+
+def test_job_that_waits_for_nodes_for_the_first_time_says_for_which() -> None:
+    job = JobCoordinator(2, StopRules(), goes_on=True)
+    (told,) = job.handle(co.Unplaced("needs 2 nodes, 1 attached"), 1.0)
+    assert told == co.ChangeState(JobState.PENDING, "needs 2 nodes, 1 attached")
+
+
 def test_job_that_comes_to_no_other_checkpoint_before_all_its_nodes_die_fails_at_last() -> None:
     job = running(2, goes_on=True)
     for life in range(6):  # the checkpoints of 3 lives, and then the last of them 3 times more
@@ -92,6 +107,49 @@ def test_job_whose_nodes_all_die_before_they_are_members_again_is_placed_once_mo
     assert co.FindCheckpoint() in job.handle(co.Tick(), 34.0)
     start_again(job, 40.0)
     assert job.state is JobState.RUNNING
+
+
+def test_job_whose_checkpoint_broke_since_it_was_found_waits_for_the_one_before() -> None:
+    job = running(2, goes_on=True)
+    all_die(job, 20.0)
+    job.handle(co.CheckpointFound(700), 21.0)
+    job.handle(co.Placed(("n5", "n6")), 22.0)
+    job.handle(co.NodePrepared(0, "host:0"), 23.0)
+    commands = job.handle(co.NodeFailed(1, "checkpoint 700 cannot be used", checkpoint=True), 23.0)
+    why = "node n6: checkpoint 700 cannot be used"
+    assert commands[:3] == [co.ChangeState(JobState.PENDING, why), co.KillNodes((0, 1)), co.FindCheckpoint()]
+    (told,) = job.handle(co.CheckpointFound(600), 24.0)
+    assert told == co.ChangeState(JobState.PENDING, f"{why}; it goes on from checkpoint 600")
+    start_again(job, 25.0, 600)
+    assert job.state is JobState.RUNNING
+
+
+def test_job_whose_only_checkpoint_breaks_whenever_it_is_read_fails_at_last() -> None:
+    job = running(2, goes_on=True)
+    all_die(job, 20.0)
+    for _ in range(3):
+        job.handle(co.CheckpointFound(700), 21.0)
+        job.handle(co.Placed(("n5", "n6")), 22.0)
+        job.handle(co.NodeFailed(1, "checkpoint 700 cannot be used", checkpoint=True), 23.0)
+    finish = job.handle(co.CheckpointFound(700), 24.0)[-1]
+    why = "node n6: checkpoint 700 cannot be used; it has gone on 3 times from checkpoint 700, and come no further"
+    assert finish == co.Finish(JobState.FAILED, why, "", 1)
+
+
+def test_job_that_was_submitted_to_go_on_from_a_checkpoint_fails_if_that_has_broken() -> None:
+    job = JobCoordinator(2, StopRules(), goes_on=True)
+    job.handle(co.Placed(("n0", "n1")), 1.0)
+    finish = job.handle(co.NodeFailed(1, "checkpoint 700 cannot be used", checkpoint=True), 2.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node n1: checkpoint 700 cannot be used", "", 1)
+
+
+def test_node_that_fails_is_not_told_to_have_been_started_again_for_what_befell_it_in_an_earlier_life() -> None:
+    job = running(2, goes_on=True)
+    all_die(job, 20.0)
+    job.handle(co.CheckpointFound(700), 21.0)
+    job.handle(co.Placed(("n5", "n6")), 22.0)
+    finish = job.handle(co.NodeFailed(1, "no such file"), 23.0)[-1]
+    assert finish == co.Finish(JobState.FAILED, "node n6: no such file", "", 1)
 
 
 def test_change_that_is_under_way_when_all_die_is_dropped() -> None:

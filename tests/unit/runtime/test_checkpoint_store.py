@@ -391,6 +391,30 @@ def test_lost_file_is_caught_and_nothing_whole_says_why(tmp_path: Path) -> None:
         newest_whole(LocalFolder(tmp_path / "elsewhere"))
 
 
+def test_checkpoint_that_is_asked_for_and_broken_says_what_is_wrong_and_only_whole_ones_are_offered(
+    tmp_path: Path,
+) -> None:
+    folder = written(tmp_path)
+    file = tmp_path / "job" / "000000020" / "node-1.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:100])
+    with pytest.raises(CheckpointError) as broken:
+        newest_whole(folder, 20)
+    wrong = f"a file of {len(whole)} bytes has 100 at {file}"
+    assert str(broken.value) == f"checkpoint 20 cannot be used: {wrong}; name one that is whole: 10"
+    with pytest.raises(CheckpointError) as unknown:
+        newest_whole(folder, 77)
+    assert str(unknown.value) == f"there is no checkpoint 77 at {tmp_path / 'job'}; name one that is whole: 10"
+
+
+def test_checkpoint_that_is_asked_for_where_none_is_whole_offers_none(tmp_path: Path) -> None:
+    folder = written(tmp_path)
+    for number in (10, 20):
+        (tmp_path / "job" / f"{number:09d}" / MANIFEST).unlink()
+    with pytest.raises(CheckpointError, match=r"20 cannot be used: .* no manifest .*; see checkpoint_every$"):
+        newest_whole(folder, 20)
+
+
 def test_store_that_goes_on_from_an_older_checkpoint_makes_the_newer_ones_again(tmp_path: Path) -> None:
     folder = written(tmp_path)
     (tmp_path / "job" / "000000020" / "node-1.safetensors").write_bytes(b"broken")

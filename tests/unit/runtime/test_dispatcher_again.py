@@ -64,6 +64,14 @@ async def goes_on_from(session: AgentSession, number: int) -> int:
             return Resumption.model_validate_json(message.state.resumption_json).steps[0]
 
 
+async def is_refused(session: AgentSession) -> str:
+    """Why a node is not sent the checkpoint that it was to go on from."""
+    while (message := await session.next()) is not None and not message.state.failure:
+        pass
+    assert message is not None
+    return message.state.failure
+
+
 async def until_kept(folder: LocalFolder, number: int) -> None:
     while True:
         with suppress(CheckpointError):
@@ -153,6 +161,53 @@ def test_checkpoint_that_is_broken_is_warned_of_and_made_again(tmp_path: Path) -
         start(world, sessions, job, 1)
         keep(world, job, 2 * NUMBER)
         await until_kept(folder, 2 * NUMBER)
+
+    play(tmp_path, scene)
+
+
+def test_job_that_waits_for_nodes_again_says_once_why_and_for_what(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        job, (left, right) = running(world)
+        keep(world, job)
+        world.dispatcher.detach(right, "its connection broke")
+        die(world, [left], job, 0)
+        while "needs 2 nodes" not in world.state(job)[1]:
+            await asyncio.sleep(0.005)
+        told = world.state(job)[1]
+        assert told.startswith("all its nodes have died, the last of them node a: its job process ended by SIGKILL")
+        assert told.endswith(f"; it goes on from checkpoint {NUMBER}; needs 2 nodes, 1 attached")
+        before = states(world, job)
+        world.attach("a", "x", connection=2)
+        assert world.state(job) == ("PENDING", told)
+        assert states(world, job) == before
+
+    play(tmp_path, scene)
+
+
+def test_checkpoint_that_breaks_once_it_was_chosen_is_left_out_and_the_one_before_is_taken(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        job, (left, right) = running(world)
+        folder = LocalFolder(world.store.checkpoints / job)
+        for number in (NUMBER, 2 * NUMBER):
+            keep(world, job, number)
+            await until_kept(folder, number)
+        world.dispatcher.detach(right, "its connection broke")
+        die(world, [left], job, 0)
+        while "needs 2 nodes" not in world.state(job)[1]:
+            await asyncio.sleep(0.005)
+        (tmp_path / "checkpoints" / job / f"{2 * NUMBER:09d}" / "node-1.safetensors").write_bytes(b"broken")
+        right = world.attach("b", "z")
+        assert world.state(job)[0] == "DEPLOYING"
+        failure = await is_refused(right)
+        assert failure.startswith(f"checkpoint {2 * NUMBER} cannot be used: ")
+        world.say(right, job, 1, failed=pb.Failed(text=failure, checkpoint=True))
+        assert world.state(job) == ("PENDING", f"node b: {failure}")
+        die(world, [left, right], job, 1)
+        await until(world, job, "DEPLOYING")
+        assert warnings(world, job) == [f"checkpoint {2 * NUMBER} is left out"]
+        assert await goes_on_from(right, 2) == NUMBER
+        start(world, [left, right], job, 2)
+        assert world.state(job)[0] == "RUNNING"
 
     play(tmp_path, scene)
 

@@ -18,6 +18,7 @@ EVENTS = [
     co.NodeEnded(0, NodeStatistics(0, steps=5, sent_nbytes={1: 7}, samples={"a": SampleStatistics(1, 2.0, 2.0, 2.0)})),
     co.NodeFailed(1, "no", "a.py:1"),
     co.NodeFailed(1, "no", "a.py:1", anew=True),
+    co.NodeFailed(1, "no", checkpoint=True),
     co.NodeExited(1, "its job process ended by SIGKILL"),
     co.NodeStalled(0, "nothing"),
     co.NodePaused(2),
