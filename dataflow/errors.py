@@ -115,6 +115,12 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}? known: {listed}" if near else f"known: {listed}"
 
 
+def one_line(text: str, limit: int = 300) -> str:
+    """A text that others have written, such as an exception's, as one line of at most `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
 def _short(value: object, limit: int = 200) -> str:
     plain = isinstance(value, str) and value.strip() == value and value.isprintable() and bool(value)
     text = str(value) if plain else repr(value)

@@ -1,4 +1,4 @@
-"""What ``ako status`` shows of a job that has failed."""
+"""What ``ako ls`` and ``ako status`` show of a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from dataflow.cli.jobs import measured_job, show_job
 from dataflow.engine.job_life import JobState
-from dataflow.runtime.client import JobStatus
+from dataflow.runtime.client import JobStatus, JobWarning
 
 FAILED = JobStatus(
     id="3f2a",
@@ -19,6 +19,7 @@ FAILED = JobStatus(
     node_names=("left", "right"),
     failed_node=1,
     last_lines=("one", "two"),
+    warnings=(JobWarning(0.5, "checkpoint 20 is left out: the disk\nis too slow"),),
 )
 
 
@@ -33,3 +34,10 @@ def test_json_of_a_failed_job_has_the_cause_the_node_and_its_lines() -> None:
     told = measured_job(FAILED)
     assert (told["state"], told["reason"], told["failed_node"]) == ("FAILED", FAILED.reason, 1)
     assert told["last_lines"] == ["one", "two"]
+
+
+def test_status_tells_what_was_warned_of_and_when(capsys: pytest.CaptureFixture[str]) -> None:
+    show_job(FAILED)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    assert line.startswith("warning: checkpoint 20 is left out: the disk is too slow, at ")
+    assert measured_job(FAILED)["warnings"] == [{"wall_s": 0.5, "text": FAILED.warnings[0].text}]
