@@ -45,7 +45,16 @@ def list_jobs(master: MasterOption = "", state_dir: StateDirOption = None, json:
     print_table(
         ("ID", "NAME", "STATE", "NODES", "SUBMITTED", "RAN", "ACCURACY", "REASON"),
         [
-            (job.id, job.name, job.state, job.nodes, _moment(job.submitted_s), _ran(job), _accuracy(job), _why(job))
+            (
+                job.id,
+                job.name,
+                job.state,
+                job.nodes,
+                _moment(job.submitted_s),
+                _ran(job),
+                _accuracy(job),
+                _why(job, 300),
+            )
             for job in jobs
         ],
     )
@@ -213,5 +222,5 @@ def _accuracy(job: JobStatus) -> str:
     return f"{value:.4f}" if isinstance(value, float) else ""
 
 
-def _why(job: JobStatus) -> str:
-    return job.reason or (f"stopped by {job.stopped_by}" if job.stopped_by else "")
+def _why(job: JobStatus, limit: int = 1000) -> str:
+    return one_line(job.reason, limit) or (f"stopped by {job.stopped_by}" if job.stopped_by else "")
