@@ -102,7 +102,7 @@ def read_token(state_dir: Path, role: Role = Role.ADMIN) -> str:
     path = state_dir / token_file(role)
     try:
         mode = path.stat().st_mode & 0o777
-        token = path.read_text().strip()
+        token = path.read_text(errors="replace").strip()  # what is no text is refused as no token
     except OSError as error:
         raise AuthError(
             what="cannot read the cluster's token",
@@ -113,7 +113,7 @@ def read_token(state_dir: Path, role: Role = Role.ADMIN) -> str:
         raise AuthError(what=f"others may read the token (mode {mode:o})", where=str(path), fix=f"chmod 600 {path}")
     if not token:
         raise AuthError(what="the token's file is empty", where=str(path), fix="delete it and restart the master")
-    return _sendable(token, str(path))
+    return _sendable(token, str(path), fix="delete it and restart the master")
 
 
 def find_token(token: str = "", state_dir: Path | None = None) -> str:
@@ -131,10 +131,10 @@ def find_token(token: str = "", state_dir: Path | None = None) -> str:
     return read_token(state_dir)
 
 
-def _sendable(token: str, where: str) -> str:
+def _sendable(token: str, where: str, fix: str = "print it with `ako token`") -> str:
     """The token, if a call can show it; the error does not name it."""
     if not (token.isascii() and token.isprintable()):
-        raise AuthError(what="a token is one line of ASCII text", where=where, fix="print it with `ako token`")
+        raise AuthError(what="a token is one line of ASCII text", where=where, fix=fix)
     return token
 
 

@@ -224,6 +224,13 @@ def test_token_that_others_may_read_or_that_is_not_there_is_refused(tmp_path: Pa
     assert token not in str(caught.value)
 
 
+def test_token_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    make_tokens(tmp_path)
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    with pytest.raises(AuthError, match=r"a token is one line of ASCII text at .*token; delete it and restart"):
+        read_token(tmp_path)
+
+
 def test_token_comes_from_the_argument_then_the_environment_then_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
