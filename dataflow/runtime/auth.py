@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import secrets
+import ssl
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -165,11 +166,22 @@ def read_authority(state_dir: Path) -> bytes | None:
 
 
 def _read_certificate(path: Path) -> bytes:
+    """What is in a file, if gRPC can trust it: it says in its own words, and later, that it cannot.
+
+    Raises:
+        AuthError: it cannot be read, or is no certificate.
+    """
+    fix = f"copy {AUTHORITY_FILE} of the master's state directory"
     try:
-        return path.read_bytes()
+        certificate = path.read_bytes()
     except OSError as error:
-        what, fix = "cannot read the authority's certificate", f"copy {AUTHORITY_FILE} of the master's state directory"
-        raise AuthError(what, where=str(path), fix=fix) from error
+        raise AuthError(what="cannot read the authority's certificate", where=str(path), fix=fix) from error
+    try:
+        text = certificate.decode("ascii", errors="ignore")  # other characters stand in remarks only
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError) as error:
+        raise AuthError(what="the authority's certificate is no PEM certificate", where=str(path), fix=fix) from error
+    return certificate
 
 
 def is_loopback(host: str) -> bool:
