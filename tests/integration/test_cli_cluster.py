@@ -202,7 +202,8 @@ def test_second_master_on_the_same_port_is_refused(tmp_path: Path) -> None:
         second = start(tmp_path, "master", "--port", str(taken.getsockname()[1]))
         output, _ = second.communicate()
     assert second.returncode == 2
-    assert "error: cannot listen on this address; another program may have the port" in output
+    assert output.startswith("error: cannot listen on this address; another program may have the port")
+    assert output.count("\n") == 1
 
 
 def test_master_on_a_public_address_is_refused(tmp_path: Path) -> None:
