@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from ako_jobs.effective_rate import effective_rate
 from dataflow import Bundle, JobSpec, Keep, StopRules, compile_graph, make_bundle, place
-from dataflow.errors import AkoError, ConfigError, OperatorError, suggest
+from dataflow.errors import AkoError, ConfigError, OperatorError, in_words, suggest
 from dataflow.graph.checks import check
 from dataflow.graph.logical import LogicalGraph
 from dataflow.operators_api import qualified_name
@@ -308,7 +308,7 @@ def _user_code(what: str, folder: Path | None) -> Iterator[None]:
     except AkoError:
         raise
     except (Exception, SystemExit) as error:  # one that calls sys.exit would end the command as if all were well
-        message = f"{what} raised {type(error).__name__}: {error}"
+        message = f"{what} raised {type(error).__name__}: {in_words(error)}"
         fix = INSTALL_TORCH if isinstance(error, ModuleNotFoundError) and error.name == "torch" else ""
         raise ConfigError(message, where=_line_in(error, folder), fix=fix) from error
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from ako_jobs.jobs import load_job
-from dataflow.errors import DataError
+from dataflow.errors import DataError, in_words
 from dataflow.graph.logical import LogicalGraph
 from dataflow.operators_api import qualified_name
 from operators.data import DataRef, open_data, pixels
@@ -157,12 +157,12 @@ def _read_weights(path: Path) -> tuple[NetworkSpec, dict[str, npt.NDArray[Any]]]
             spec = _SPECS.validate_json((file.metadata() or {}).get("model", ""))
             return spec, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValidationError) as error:
-        raise DataError(what=f"the file holds no model: {error}", where=str(path)) from error
+        raise DataError(what=f"the file holds no model: {in_words(error)}", where=str(path)) from error
 
 
 def _read_input(path: Path) -> ModelInput:
     try:
         return ModelInput.model_validate(json.loads(path.read_text())["input"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"the file does not say how images are put to the model: {error}"
+        what = f"the file does not say how images are put to the model: {in_words(error)}"
         raise DataError(what, where=str(path), fix="name the folder of `ako run --out`") from error

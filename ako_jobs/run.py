@@ -36,6 +36,9 @@ from dataflow.reports import NodeStatistics
 OnEvent = Callable[[JobEvent], None]
 """Called with each event of a job as it comes."""
 
+OnSubmitted = Callable[[str], None]
+"""Called with the id that the master has given a job."""
+
 MakeCluster = Callable[[int], AbstractContextManager[LocalCluster]]
 """Makes a cluster of that many nodes, which lives as long as a ``with`` block."""
 
@@ -148,11 +151,15 @@ def execute(
     master: str = "",
     cluster: MakeCluster = LocalCluster,
     on_event: OnEvent | None = None,
+    on_submitted: OnSubmitted | None = None,
 ) -> Result:
-    """Run a prepared job; arguments and errors as for `run`, and `cluster` makes the processes that `run` starts."""
+    """Run a prepared job; arguments and errors as for `run`.
+
+    `cluster` makes the processes that `run` starts, and `on_submitted` is called before the first event.
+    """
     folder = None if out is None else empty_folder(out)
     with _client(master, cluster, prepared.spec.nodes) as client:
-        result = _run(client, prepared, on_event or (lambda _event: None))
+        result = _run(client, prepared, on_event, on_submitted)
     if folder is not None:
         keep(result, prepared, folder)
     return result
@@ -239,7 +246,7 @@ def _client(master: str, make_cluster: MakeCluster, nodes: int) -> Iterator[Clie
             yield cluster.client
 
 
-def _run(client: Client, prepared: Prepared, on_event: OnEvent) -> Result:
+def _run(client: Client, prepared: Prepared, on_event: OnEvent | None, on_submitted: OnSubmitted | None) -> Result:
     heard = Heard(on_event)
     operation = secrets.token_hex(16)
     try:
@@ -249,6 +256,8 @@ def _run(client: Client, prepared: Prepared, on_event: OnEvent) -> Result:
         client.cancel(client.submit(prepared.spec, prepared.bundle, operation))
         raise
 
+    if on_submitted is not None:
+        on_submitted(job)
     interrupted = _follow(client, job, heard.handle)
     status = client.job(job)
     heard.series.close()

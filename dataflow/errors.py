@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from pydantic_core import ValidationError
+
 
 class AkoError(Exception):
     """Base of all errors of this project.
@@ -115,7 +117,28 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}? known: {listed}" if near else f"known: {listed}"
 
 
+def one_line(text: str, limit: int = 300) -> str:
+    """A text that others have written, such as an exception's, as one line of at most `limit` characters."""
+    return _cut(" ".join(text.split()), limit)
+
+
+def in_words(error: BaseException) -> str:
+    """What an exception says, as one line; of pydantic's, what the first value that it refuses must be."""
+    if not isinstance(error, ValidationError):
+        return one_line(str(error))
+    first = error.errors(include_url=False)[0]
+    place = ".".join((error.title, *map(str, first["loc"])))
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    got = f" (got {_short(first['input'])})" if first["loc"] and first["type"] != "missing" else ""
+    return one_line(f"{place}: {message.replace('Input should be', 'must be')}") + got
+
+
 def _short(value: object, limit: int = 200) -> str:
     plain = isinstance(value, str) and value.strip() == value and value.isprintable() and bool(value)
-    text = str(value) if plain else repr(value)
+    if isinstance(value, str):
+        return _cut(value if plain else repr(value), limit)
+    return one_line(repr(value), limit)
+
+
+def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."

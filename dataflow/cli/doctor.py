@@ -18,7 +18,7 @@ import typer
 from ako_jobs.datasets import NAMES, load
 from dataflow import compiled
 from dataflow.cli.common import JsonFlag, StateDirOption, print_json, verbs
-from dataflow.errors import DataError
+from dataflow.errors import DataError, MasterError
 from dataflow.runtime.control_groups import cpu_share, usable_cores
 from dataflow.runtime.process import ONE_THREAD
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
@@ -124,7 +124,10 @@ def _writable(name: str, folder: Path, fix: str) -> Finding:
 
 
 def _port(state_dir: Path) -> Finding:
-    running = read_endpoint(state_dir)
+    try:
+        running = read_endpoint(state_dir)
+    except MasterError as error:
+        return Finding("port", "warning", f"{error.what}: {error.where}", error.fix)
     host, _, port = DEFAULT_ADDRESS.rpartition(":")
     with socket.socket() as probe:
         # As the master does: a port whose last connections linger is free.

@@ -20,6 +20,7 @@ from dataflow.cli.common import (
     seconds,
     verbs,
 )
+from dataflow.errors import one_line
 from dataflow.observe.condition import Condition, MeasuredJob, conditions, group
 from dataflow.observe.slow import what_is_slow
 from dataflow.runtime.client import JobStatus, NodeStatus
@@ -44,7 +45,16 @@ def list_jobs(master: MasterOption = "", state_dir: StateDirOption = None, json:
     print_table(
         ("ID", "NAME", "STATE", "NODES", "SUBMITTED", "RAN", "ACCURACY", "REASON"),
         [
-            (job.id, job.name, job.state, job.nodes, _moment(job.submitted_s), _ran(job), _accuracy(job), _why(job))
+            (
+                job.id,
+                job.name,
+                job.state,
+                job.nodes,
+                _moment(job.submitted_s),
+                _ran(job),
+                _accuracy(job),
+                _why(job, 300),
+            )
             for job in jobs
         ],
     )
@@ -128,6 +138,8 @@ def show_job(job: JobStatus) -> None:
     print(f"submitted {_moment(job.submitted_s)}, {job.nodes} nodes" + (f", ran {_ran(job)}" if _ran(job) else ""))
     for from_s, to_s in job.master_away:
         print(f"the master was away from {_moment(from_s)} to {_moment(to_s)}")
+    for warning in job.warnings:
+        print(f"warning: {one_line(warning.text)}, at {_moment(warning.wall_s)}")
     if job.last_report is not None:
         shown = (
             f"{name} {value:.6g}" for name, value in job.last_report.fields.items() if isinstance(value, float | int)
@@ -210,5 +222,5 @@ def _accuracy(job: JobStatus) -> str:
     return f"{value:.4f}" if isinstance(value, float) else ""
 
 
-def _why(job: JobStatus) -> str:
-    return job.reason or (f"stopped by {job.stopped_by}" if job.stopped_by else "")
+def _why(job: JobStatus, limit: int = 1000) -> str:
+    return one_line(job.reason, limit) or (f"stopped by {job.stopped_by}" if job.stopped_by else "")

@@ -33,7 +33,7 @@ class Progress:
     def __init__(self, epochs: float | None, console: Console | None = None, clock: Clock | None = None) -> None:
         self._console = console or Console(stderr=True, markup=False, highlight=False, emoji=False)
         self._epochs, self._clock = epochs, clock or SystemClock()
-        self._state, self._elapsed_s, self._heard_s = "starting", 0.0, 0.0
+        self._state, self._job, self._elapsed_s, self._heard_s = "starting", "", 0.0, 0.0
         self._report: OperatorReport | None = None
         self._report_s = 0.0
         self._nodes: dict[int, NodeStatistics] = {}
@@ -51,6 +51,10 @@ class Progress:
     ) -> None:
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
+
+    def name(self, job: str) -> None:
+        """Say with the first event which job this is, as it can be asked for elsewhere."""
+        self._job = job
 
     def handle(self, event: JobEvent) -> None:
         """Show an event."""
@@ -73,7 +77,8 @@ class Progress:
             self._state = event.state
             # Why a job failed is the error that the command ends with.
             why = _MEANINGS.get(event.state, "") or (event.reason if event.state == "PENDING" else "")
-            self._say(event.state + (f": {why}" if why else ""))
+            named = f" as {self._job}" if event.state == "SUBMITTED" and self._job else ""
+            self._say(event.state + named + (f": {why}" if why else ""))
 
     def _say(self, line: str) -> None:
         self._console.print(f"{seconds(self._elapsed_s):>8}  {line}", soft_wrap=True)

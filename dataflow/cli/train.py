@@ -146,6 +146,7 @@ def run(
     for warning in (*prepared.spec.warnings, *_nobody_joins(prepared.spec, master)):
         note(warning)
     with Progress(_epochs(prepared)) as progress:
+        go = partial(go, on_submitted=progress.name) if master else go
         result = go(out=out, on_event=progress.handle)
     if json == "-":
         print(record_text(result), end="")
@@ -159,7 +160,7 @@ def run(
             raise JobFailedError(what, got=json, fix=fix) from error
     if out is not None:
         note(f"results are in {out}")
-    _check_end(result, out)
+    _check_end(result, out, master)
 
 
 @app.command(
@@ -263,14 +264,15 @@ def _summary(result: Result) -> str:
     return "; ".join(parts)
 
 
-def _check_end(result: Result, out: Path | None) -> None:
+def _check_end(result: Result, out: Path | None, master: str) -> None:
     if result.interrupted:
         raise typer.Exit(130)
     if result.state is JobState.FAILED:
         record: Any = result.record
         if record["last_lines"]:
             note("\n".join(("the last that the node printed:", *record["last_lines"])))
-        fix = "--out DIR would keep its log" if out is None else f"its log is {out / 'job.log'}"
+        fix = f"see `ako logs {result.job} --master {master}`" if master else "--out DIR would keep its log"
+        fix = fix if out is None else f"its log is {out / 'job.log'}"
         raise JobFailedError(what=f"the job failed: {result.reason}", fix=fix)
     if result.state is JobState.CANCELLED:
         raise JobFailedError(what="the job was cancelled")

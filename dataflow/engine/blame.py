@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from dataflow.errors import AkoError, OperatorError
+from dataflow.errors import AkoError, OperatorError, in_words
 from dataflow.operators_api import declared_at
 
 _OTHERS = (
@@ -38,7 +38,9 @@ def reraise(error: BaseException, what: str, cls: type, node: str) -> NoReturn:
     if isinstance(error, AkoError):
         raise type(error)(what=f"{what}: {error.what}", got=error.got, where=where, fix=error.fix) from error
     raise OperatorError(
-        what=f"{what} raised {type(error).__name__}: {error}", where=where, fix="see the job's log for the traceback"
+        what=f"{what} raised {type(error).__name__}: {in_words(error)}",
+        where=where,
+        fix="see the job's log for the traceback",
     ) from error
 
 

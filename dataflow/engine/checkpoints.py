@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dataflow.engine.events import Snapshot
 from dataflow.engine.loading import LoadedNode, load_node, resolve
-from dataflow.errors import CheckpointError, UnreadableCheckpointError
+from dataflow.errors import CheckpointError, UnreadableCheckpointError, in_words
 from dataflow.graph.logical import ElementSpec, LogicalGraph
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import TensorType
@@ -160,7 +160,7 @@ class Manifest(_Data):
         try:
             return cls.model_validate(body)
         except ValidationError as error:
-            raise CheckpointError(what=f"the manifest is not valid: {error}") from error
+            raise CheckpointError(what=f"the manifest is not valid: {in_words(error)}") from error
 
 
 class Resumption(_Data):

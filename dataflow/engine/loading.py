@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dataflow.engine.blame import reraise
-from dataflow.errors import OperatorError, PlanError
+from dataflow.errors import OperatorError, PlanError, in_words
 from dataflow.graph.logical import ElementSpec, OperatorSpec
 from dataflow.message import Message
 from dataflow.node_context import NodeContext
@@ -140,7 +140,7 @@ def resolve(name: str, base: type[Any]) -> Any:
         for part in class_name.split("."):
             found = getattr(found, part)
     except Exception as error:
-        what = f"{name} cannot be imported: {type(error).__name__}: {error}"
+        what = f"{name} cannot be imported: {type(error).__name__}: {in_words(error)}"
         raise PlanError(what, fix="put the module into the job file's folder, or install it on every node") from error
     if not (isinstance(found, type) and issubclass(found, base)):
         what = f"{name} is not a kind of {base.__name__}"
@@ -152,5 +152,5 @@ def _make(kind: str, params: str, base: type[Any], name: str) -> Any:
     try:
         return resolve(kind, base).model_validate_json(params)
     except ValidationError as error:
-        what = f"{name!r} refuses its parameters: {error}"
+        what = f"{name!r} refuses its parameters: {in_words(error)}"
         raise OperatorError(what, where=kind) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import secrets
+import ssl
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -102,7 +103,7 @@ def read_token(state_dir: Path, role: Role = Role.ADMIN) -> str:
     path = state_dir / token_file(role)
     try:
         mode = path.stat().st_mode & 0o777
-        token = path.read_text().strip()
+        token = path.read_text(errors="replace").strip()  # what is no text is refused as no token
     except OSError as error:
         raise AuthError(
             what="cannot read the cluster's token",
@@ -113,7 +114,7 @@ def read_token(state_dir: Path, role: Role = Role.ADMIN) -> str:
         raise AuthError(what=f"others may read the token (mode {mode:o})", where=str(path), fix=f"chmod 600 {path}")
     if not token:
         raise AuthError(what="the token's file is empty", where=str(path), fix="delete it and restart the master")
-    return _sendable(token, str(path))
+    return _sendable(token, str(path), fix="delete it and restart the master")
 
 
 def find_token(token: str = "", state_dir: Path | None = None) -> str:
@@ -131,10 +132,10 @@ def find_token(token: str = "", state_dir: Path | None = None) -> str:
     return read_token(state_dir)
 
 
-def _sendable(token: str, where: str) -> str:
+def _sendable(token: str, where: str, fix: str = "print it with `ako token`") -> str:
     """The token, if a call can show it; the error does not name it."""
     if not (token.isascii() and token.isprintable()):
-        raise AuthError(what="a token is one line of ASCII text", where=where, fix="print it with `ako token`")
+        raise AuthError(what="a token is one line of ASCII text", where=where, fix=fix)
     return token
 
 
@@ -165,11 +166,22 @@ def read_authority(state_dir: Path) -> bytes | None:
 
 
 def _read_certificate(path: Path) -> bytes:
+    """What is in a file, if gRPC can trust it: it says in its own words, and later, that it cannot.
+
+    Raises:
+        AuthError: it cannot be read, or is no certificate.
+    """
+    fix = f"copy {AUTHORITY_FILE} of the master's state directory"
     try:
-        return path.read_bytes()
+        certificate = path.read_bytes()
     except OSError as error:
-        what, fix = "cannot read the authority's certificate", f"copy {AUTHORITY_FILE} of the master's state directory"
-        raise AuthError(what, where=str(path), fix=fix) from error
+        raise AuthError(what="cannot read the authority's certificate", where=str(path), fix=fix) from error
+    try:
+        text = certificate.decode("ascii", errors="ignore")  # other characters stand in remarks only
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError) as error:
+        raise AuthError(what="the authority's certificate is no PEM certificate", where=str(path), fix=fix) from error
+    return certificate
 
 
 def is_loopback(host: str) -> bool:

@@ -64,6 +64,19 @@ class MasterAwayError(MasterError):
 
 
 @dataclass(frozen=True, slots=True)
+class JobWarning:
+    """Something wrong that a job goes on without.
+
+    Args:
+        wall_s: when it was found, in seconds since 1970-01-01 UTC.
+        text: what it is.
+    """
+
+    wall_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """A job as the master sees it.
 
@@ -83,6 +96,7 @@ class JobStatus:
         failed_node: number of the node that made it fail; None if none did.
         last_lines: the last 50 lines that this node printed; filled in like the statistics.
         changes: the newest change of every node that has died since the job began to run.
+        warnings: the newest 20, oldest first.
     """
 
     id: str
@@ -102,6 +116,7 @@ class JobStatus:
     failed_node: int | None = None
     last_lines: tuple[str, ...] = ()
     changes: tuple[NodeChange, ...] = ()
+    warnings: tuple[JobWarning, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -418,4 +433,5 @@ def _job_status(message: pb.JobStatus, statistics: Any = (), earlier: Any = (), 
         failed_node=message.failed_node if message.HasField("failed_node") else None,
         last_lines=tuple(last_lines),
         changes=tuple(change_from_wire(each) for _, each in sorted(message.changes.items())),
+        warnings=tuple(JobWarning(each.wall_s, each.text) for each in message.warnings),
     )

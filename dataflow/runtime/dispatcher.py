@@ -16,7 +16,7 @@ from dataflow.engine.adjusting import tells_of_change
 from dataflow.engine.deadlines import Deadlines
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.scheduling import Waiting, place_jobs
-from dataflow.errors import ConfigError, MasterError, WireError
+from dataflow.errors import ConfigError, MasterError, WireError, in_words
 from dataflow.graph.checks import check
 from dataflow.observe.condition import MeasuredJob
 from dataflow.plan.compile import compile_graph
@@ -450,7 +450,7 @@ def _parsed(spec_json: bytes) -> JobSpec:
     try:
         return JobSpec.model_validate_json(spec_json)
     except ValidationError as error:
-        raise ConfigError(what=f"the job's specification is not valid: {error}") from error
+        raise ConfigError(what=f"the job's specification is not valid: {in_words(error)}") from error
 
 
 def _in_order(name: str) -> tuple[tuple[str, int], ...]:

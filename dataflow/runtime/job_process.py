@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dataflow.clock import SystemClock
 from dataflow.engine.checkpoints import Resumption
-from dataflow.errors import AkoError
+from dataflow.errors import AkoError, in_words
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime import descriptors
 from dataflow.runtime.bundle import Bundle, unpack
@@ -53,7 +53,7 @@ class Explain:
         frames = traceback.extract_tb(error.__traceback__)
         users = [frame for frame in frames if Path(frame.filename).is_relative_to(self._folder)] or frames
         where = f"{users[-1].filename}:{users[-1].lineno}" if users else ""
-        return self._shorten(f"{type(error).__name__}: {error}"), self._shorten(where)
+        return self._shorten(f"{type(error).__name__}: {in_words(error)}"), self._shorten(where)
 
     def _shorten(self, text: str) -> str:
         return text.replace(f"{self._folder}/", "")

@@ -38,6 +38,9 @@ _CLOSE_S = 5.0
 """Seconds a job process that has ended is given to leave on its own."""
 
 _APART_S = 0.9
+_WARNINGS = 20
+"""The newest warnings, which a job's status has; its events have all."""
+
 _TOLD = co.SetTimer | co.FindCheckpoint | co.ChangeState | co.ChangeNode | co.TellAdjustment | co.Finish
 
 
@@ -353,7 +356,11 @@ class JobRun:
 
     def warn(self, text: str) -> None:
         """Tell everybody of something wrong that the job goes on without."""
-        self._keep(pb.JobEvent(warning=pb.JobWarning(text=text)))
+        warning = pb.JobWarning(text=text, wall_s=self._clock.wall())
+        self.status.warnings.append(warning)
+        del self.status.warnings[:-_WARNINGS]
+        self._store.set_status(self.status)
+        self._keep(pb.JobEvent(warning=warning))
 
     def close(self) -> None:
         """Let go of what only a job that runs needs."""

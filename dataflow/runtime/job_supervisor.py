@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from dataflow.clock import Clock
-from dataflow.errors import ConfigError
+from dataflow.errors import ConfigError, in_words
 from dataflow.runtime import descriptors
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.process import CANNOT_START, is_stopped, main_thread_us, signal_group
@@ -129,7 +129,7 @@ class JobSupervisor:
                 text = str(error)
                 if not isinstance(error, (OSError, ConfigError)):
                     traceback.print_exception(error)
-                    text = f"{type(error).__name__}: {error}"
+                    text = f"{type(error).__name__}: {in_words(error)}"
                 await self._say(self._exited(CANNOT_START, f"the job process cannot be started: {text}"))
                 return
             if self._ending is not None:  # nobody waits for it any more

@@ -6,9 +6,10 @@ It never imports user code: bundles pass through it unopened, and graphs are dat
 from __future__ import annotations
 
 import argparse
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -124,8 +125,9 @@ async def _serve(
     service = MasterService(dispatcher, store, VERSION, config.max_bundle_nbytes)
     add_MasterServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     try:
+        _try_port(config.host, config.port)
         port = add_port(server, f"{config.host}:{config.port}", pair)
-    except RuntimeError as error:
+    except (OSError, RuntimeError) as error:
         raise MasterError(
             what="cannot listen on this address; another program may have the port",
             where=f"{config.host}:{config.port}",
@@ -145,6 +147,17 @@ async def _serve(
         finally:
             dispatcher.shut_down()
             await server.stop(_STOP_S)
+
+
+def _try_port(host: str, port: int) -> None:
+    """Find out whether a port can be had before gRPC does, which would say in its own words that it cannot.
+
+    Raises:
+        OSError: it cannot.
+    """
+    with socket.socket() as probe, suppress(socket.gaierror):  # forms of addresses that gRPC alone knows
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+        probe.bind((host, port))
 
 
 def make_server(tokens: Mapping[str, Role]) -> grpc.aio.Server:

@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf import json_format
 from pydantic import ValidationError
 
-from dataflow.errors import PlanError
+from dataflow.errors import PlanError, in_words
 from dataflow.plan.physical import PhysicalPlan, check_size
 from dataflow.transport.generated import plan_pb2
 
@@ -44,4 +44,4 @@ def plan_from_proto(message: plan_pb2.PhysicalPlan) -> PhysicalPlan:
     try:
         return PhysicalPlan.model_validate(data)
     except ValidationError as error:
-        raise PlanError(what=f"the plan received is not a plan: {error}") from error
+        raise PlanError(what=f"the plan received is not a plan: {in_words(error)}") from error

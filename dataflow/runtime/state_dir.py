@@ -67,8 +67,16 @@ def write_endpoint(state_dir: Path, address: str) -> None:
 
 
 def read_endpoint(state_dir: Path) -> str:
-    """Where the master of this state directory listens; empty if none has started, or that cannot be read."""
+    """Where the master of this state directory listens; empty if none has started, or that cannot be read.
+
+    Raises:
+        MasterError: what is there is no text.
+    """
+    path = state_dir / ENDPOINT_FILE
     try:
-        return (state_dir / ENDPOINT_FILE).read_text().strip()
+        return path.read_text().strip()
     except OSError:
         return ""
+    except ValueError as error:
+        what, fix = "the file of the master's address is broken", "restart the master, or say --master HOST:PORT"
+        raise MasterError(what, where=str(path), fix=fix) from error

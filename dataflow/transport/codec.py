@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dataflow.errors import WireError
+from dataflow.errors import WireError, in_words
 from dataflow.message import Message, array_names, field_names
 from dataflow.transport.frames import ALIGNMENT, MAX_PART_NBYTES, Buffer, pack, padding
 from dataflow.transport.generated import data_pb2
@@ -256,7 +256,7 @@ def _build(kind: type[Message], header: data_pb2.FrameHeader, payload: memoryvie
     try:
         return kind(*values)
     except Exception as error:  # whatever the checks of a message type raise
-        what = f"{kind.__name__} refuses its fields: {error}"
+        what = f"{kind.__name__} refuses its fields: {in_words(error)}"
         raise WireError(what) from error
 
 

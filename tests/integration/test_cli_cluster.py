@@ -137,6 +137,15 @@ def test_run_at_the_master_follows_the_job(capsys: pytest.CaptureFixture[str]) -
     assert {node["name"] for node in record["nodes"]} == {"left", "right"}
 
 
+def test_run_at_the_master_names_the_job_and_where_its_log_is(capsys: pytest.CaptureFixture[str]) -> None:
+    endpoint = (Path(os.environ["AKO_STATE_DIR"]) / "endpoint").read_text().strip()
+    assert main(["run", "ako", "lr=1e9", "--nodes", "1", "--master", endpoint]) == 1
+    told = capsys.readouterr().err
+    job = said(capsys, "ls", "--json")[-1]["id"]
+    assert f"  SUBMITTED as {job}\n" in told
+    assert told.endswith(f"; see `ako logs {job} --master {endpoint}`\n")
+
+
 def test_run_from_python_calls_back_and_returns_what_came_out(state_dir: Path) -> None:
     states = []
     endpoint = (state_dir / "endpoint").read_text().strip()
@@ -193,7 +202,8 @@ def test_second_master_on_the_same_port_is_refused(tmp_path: Path) -> None:
         second = start(tmp_path, "master", "--port", str(taken.getsockname()[1]))
         output, _ = second.communicate()
     assert second.returncode == 2
-    assert "error: cannot listen on this address; another program may have the port" in output
+    assert output.startswith("error: cannot listen on this address; another program may have the port")
+    assert output.count("\n") == 1
 
 
 def test_master_on_a_public_address_is_refused(tmp_path: Path) -> None:

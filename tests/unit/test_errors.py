@@ -1,8 +1,20 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from dataflow.errors import AkoError, GraphError, JobFailedError, OperatorError, PlanError, WireError, suggest
+from dataflow.errors import (
+    AkoError,
+    GraphError,
+    JobFailedError,
+    OperatorError,
+    PlanError,
+    WireError,
+    in_words,
+    one_line,
+    suggest,
+)
 
 
 def test_error_text_of_all_parts_is_one_line() -> None:
@@ -45,6 +57,48 @@ def test_error_got_long_value_is_cut_to_200_characters() -> None:
 )
 def test_error_got_text_is_in_quotes_only_where_it_could_be_misread(got: object, shown: str) -> None:
     assert str(AkoError("no", got=got)) == f"no (got {shown})"
+
+
+def test_error_got_value_whose_repr_has_several_lines_is_shown_in_one() -> None:
+    shown = str(AkoError("no", got=np.zeros((40, 40))))
+    assert shown.startswith("no (got array([[0., 0., 0., ..., 0., 0., 0.], [0., ")
+    assert "\n" not in shown
+
+
+def test_words_of_an_exception_are_one_line_and_cut() -> None:
+    shown = in_words(RuntimeError("my\nmulti  line " + "x" * 20_000))
+    assert (shown[:14], shown[-4:], len(shown)) == ("my multi line ", "x...", 300)
+    assert one_line("a\n\tb") == "a b"
+
+
+class Noise(BaseModel):
+    sigma: float = Field(ge=0)
+    kinds: list[str] = []
+
+    @field_validator("kinds")
+    @classmethod
+    def _check(cls, value: list[str]) -> list[str]:
+        if value:
+            message = "no kinds yet"
+            raise ValueError(message)
+        return value
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"sigma": -1}, "Noise.sigma: must be greater than or equal to 0 (got -1)"),
+        ({"sigma": 0, "kinds": [1]}, "Noise.kinds.0: must be a valid string (got 1)"),
+        ({"sigma": 0, "kinds": ["a"]}, "Noise.kinds: no kinds yet (got ['a'])"),
+        ({}, "Noise.sigma: Field required"),
+    ],
+)
+def test_words_of_a_value_that_pydantic_refuses_are_one_line_without_its_web_page(
+    values: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Noise.model_validate(values)
+    assert in_words(raised.value) == words
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class GetJobReply(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., spec_json: _Optional[bytes] = ..., earlier: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., last_lines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names", "changes", "master_away", "failed_node", "lost_artifacts")
+    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names", "changes", "master_away", "failed_node", "warnings", "lost_artifacts")
     class ChangesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,7 @@ class JobStatus(_message.Message):
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     MASTER_AWAY_FIELD_NUMBER: _ClassVar[int]
     FAILED_NODE_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     LOST_ARTIFACTS_FIELD_NUMBER: _ClassVar[int]
     job: str
     name: str
@@ -92,8 +93,9 @@ class JobStatus(_message.Message):
     changes: _containers.MessageMap[int, NodeChange]
     master_away: _containers.RepeatedCompositeFieldContainer[Absence]
     failed_node: int
+    warnings: _containers.RepeatedCompositeFieldContainer[JobWarning]
     lost_artifacts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ..., changes: _Optional[_Mapping[int, NodeChange]] = ..., master_away: _Optional[_Iterable[_Union[Absence, _Mapping]]] = ..., failed_node: _Optional[int] = ..., lost_artifacts: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ..., changes: _Optional[_Mapping[int, NodeChange]] = ..., master_away: _Optional[_Iterable[_Union[Absence, _Mapping]]] = ..., failed_node: _Optional[int] = ..., warnings: _Optional[_Iterable[_Union[JobWarning, _Mapping]]] = ..., lost_artifacts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Absence(_message.Message):
     __slots__ = ("from_s", "to_s")
@@ -192,10 +194,12 @@ class AdjustmentStep(_message.Message):
     def __init__(self, number: _Optional[int] = ..., stage: _Optional[str] = ..., reason: _Optional[str] = ..., touched: _Optional[_Iterable[int]] = ..., inside_s: _Optional[float] = ..., outside_s: _Optional[float] = ...) -> None: ...
 
 class JobWarning(_message.Message):
-    __slots__ = ("text",)
+    __slots__ = ("text", "wall_s")
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    WALL_S_FIELD_NUMBER: _ClassVar[int]
     text: str
-    def __init__(self, text: _Optional[str] = ...) -> None: ...
+    wall_s: float
+    def __init__(self, text: _Optional[str] = ..., wall_s: _Optional[float] = ...) -> None: ...
 
 class NodeChange(_message.Message):
     __slots__ = ("node", "life", "incarnation", "epoch", "reason", "wall_s", "name")

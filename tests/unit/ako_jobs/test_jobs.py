@@ -306,6 +306,15 @@ def test_prepare_build_that_raises_names_the_users_line(tmp_path: Path) -> None:
         prepare(load_job(write(tmp_path, wrong)), {}, nodes=2)
 
 
+def test_prepare_operator_that_refuses_a_parameter_says_so_in_one_line(tmp_path: Path) -> None:
+    wrong = JOB.replace("    return ako", '    Same.model_validate({"pool_size": 3})\n    return ako')
+    said = (
+        r"'my_job' raised ValidationError: Same.pool_size: Extra inputs are not permitted \(got 3\) at .*my_job.py:19$"
+    )
+    with pytest.raises(ConfigError, match=said):
+        prepare(load_job(write(tmp_path, wrong)), {}, nodes=2)
+
+
 def test_prepare_build_without_graph_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"builds no LogicalGraph .got NoneType. at .*my_job.py:18"):
         prepare(load_job(write(tmp_path, JOB.replace("return ako", "ako"))), {}, nodes=2)

@@ -1,12 +1,15 @@
-"""What ``ako status`` shows of a job that has failed."""
+"""What ``ako ls`` and ``ako status`` show of a job."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 
-from dataflow.cli.jobs import measured_job, show_job
+from dataflow.cli.jobs import list_jobs, measured_job, show_job
 from dataflow.engine.job_life import JobState
-from dataflow.runtime.client import JobStatus
+from dataflow.runtime.client import JobStatus, JobWarning
 
 FAILED = JobStatus(
     id="3f2a",
@@ -19,7 +22,16 @@ FAILED = JobStatus(
     node_names=("left", "right"),
     failed_node=1,
     last_lines=("one", "two"),
+    warnings=(JobWarning(0.5, "checkpoint 20 is left out: the disk\nis too slow"),),
 )
+
+
+class Jobs:
+    def __init__(self, jobs: list[JobStatus]) -> None:
+        self._jobs = jobs
+
+    def jobs(self) -> list[JobStatus]:
+        return self._jobs
 
 
 def test_status_of_a_failed_job_ends_with_what_the_node_printed_last(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,3 +45,22 @@ def test_json_of_a_failed_job_has_the_cause_the_node_and_its_lines() -> None:
     told = measured_job(FAILED)
     assert (told["state"], told["reason"], told["failed_node"]) == ("FAILED", FAILED.reason, 1)
     assert told["last_lines"] == ["one", "two"]
+
+
+def test_status_tells_what_was_warned_of_and_when(capsys: pytest.CaptureFixture[str]) -> None:
+    show_job(FAILED)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    assert line.startswith("warning: checkpoint 20 is left out: the disk is too slow, at ")
+    assert measured_job(FAILED)["warnings"] == [{"wall_s": 0.5, "text": FAILED.warnings[0].text}]
+
+
+def test_ls_has_a_line_for_each_job_however_long_the_reason_of_one_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [replace(FAILED, reason="Boom: my\nmulti line " + "x" * 20_000), replace(FAILED, reason="", id="4f2a")]
+    monkeypatch.setattr("dataflow.cli.jobs.connect", lambda _master, _state_dir: nullcontext(Jobs(jobs)))
+    list_jobs()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) < 400
+    assert "Boom: my multi line xxx" in lines[1]

@@ -48,6 +48,8 @@ class Breaks(Operator):
         match self.how:
             case "raise":
                 raise ValueError("boom")
+            case "long":
+                raise ValueError("my\nmulti  line " + "x" * 20_000)
             case "numpy":
                 np.zeros(2) + np.zeros(3)
             case "exit":
@@ -244,6 +246,13 @@ def test_raising_operator_fails_naming_itself_node_and_line(how: str, text: str,
     error = _failure(Breaks(how=how))
     assert error.what.startswith(what)
     assert error.where == f"node node-0, {_line(Breaks.process, text)}"
+
+
+def test_operator_that_raises_many_long_lines_fails_with_the_beginning_of_them_in_one() -> None:
+    error = _failure(Breaks(how="long"))
+    assert error.what.startswith("operator 'middle' raised ValueError: my multi line xxx")
+    assert "\n" not in str(error)
+    assert len(error.what) < 400
 
 
 def test_operator_that_cannot_be_called_fails_naming_its_class_and_no_line_of_the_engine() -> None:

@@ -150,7 +150,7 @@ def test_from_proto_unknown_words_are_refused() -> None:
     message = plan_to_proto(compile_graph(all_to_all(), 2))
     message.graph.edges[0].route = "everywhere"
     message.chains[0].pool = "disk"
-    with pytest.raises(PlanError, match=r"the plan received is not a plan: 2 validation errors(.|\n)*everywhere"):
+    with pytest.raises(PlanError, match=r"not a plan: PhysicalPlan.graph.edges.0.route: must be .*got everywhere"):
         plan_from_proto(message)
 
 

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+from dataflow.cli.main import main
 from dataflow.clock import SystemClock
 from dataflow.errors import AkoError, AuthError, ConfigError
 from dataflow.runtime import auth
@@ -224,6 +225,13 @@ def test_token_that_others_may_read_or_that_is_not_there_is_refused(tmp_path: Pa
     assert token not in str(caught.value)
 
 
+def test_token_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    make_tokens(tmp_path)
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    with pytest.raises(AuthError, match=r"a token is one line of ASCII text at .*token; delete it and restart"):
+        read_token(tmp_path)
+
+
 def test_token_comes_from_the_argument_then_the_environment_then_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,12 +256,36 @@ def test_authority_comes_from_the_environment_then_the_directory_but_not_beside_
     assert find_authority(tmp_path) == own
     monkeypatch.setenv(auth.TOKEN_VARIABLE, "of another cluster")
     assert find_authority(tmp_path) is None
-    (tmp_path / "copy.pem").write_bytes(b"of that cluster")
+    (tmp_path / "other").mkdir()
+    other = make_authority(tmp_path / "other", 0.0).read_bytes()
+    (tmp_path / "copy.pem").write_bytes(other)
     monkeypatch.setenv(auth.AUTHORITY_VARIABLE, str(tmp_path / "copy.pem"))
-    assert find_authority(tmp_path) == b"of that cluster"
+    assert find_authority(tmp_path) == other
     monkeypatch.setenv(auth.AUTHORITY_VARIABLE, str(tmp_path / "missing.pem"))
     with pytest.raises(AuthError, match="cannot read the authority's certificate"):
         find_authority(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe", b"import ako\n", b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"]
+)
+def test_authority_that_is_no_certificate_is_refused_before_anybody_is_dialled(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "some.py"
+    file.write_bytes(content)
+    monkeypatch.setenv(auth.AUTHORITY_VARIABLE, str(file))
+    monkeypatch.setenv(auth.TOKEN_VARIABLE, "x")
+    assert main(["ls", "--master", "127.0.0.1:9"]) == 2
+    told = f"error: the authority's certificate is no PEM certificate at {file}; copy tls/ca.pem"
+    assert capfd.readouterr().err.startswith(told)
+
+
+def test_authority_may_have_remarks_in_any_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remarked = "# für alle\n".encode() + make_authority(tmp_path, 0.0).read_bytes()
+    (tmp_path / "copy.pem").write_bytes(remarked)
+    monkeypatch.setenv(auth.AUTHORITY_VARIABLE, str(tmp_path / "copy.pem"))
+    assert find_authority() == remarked
 
 
 @pytest.mark.parametrize("token", ["two\nlines", "caf\u00e9"])

@@ -149,6 +149,24 @@ def test_process_that_has_to_begin_anew_is_started_again_and_its_job_goes_on(tmp
     play(tmp_path, scene)
 
 
+def test_status_of_a_job_has_its_newest_warnings_and_its_events_all(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.attach("a", "x")
+        job = world.submit("one")
+        run = world.dispatcher.run(job)
+        assert run is not None
+        for number in range(25):
+            world.clock.now_s = float(number)
+            run.warn(f"checkpoint {number} is left out")
+        world.restart()
+        kept = [(each.wall_s, each.text) for each in world.store.job(job).status.warnings]
+        assert kept == [(1000.0 + number, f"checkpoint {number} is left out") for number in range(5, 25)]
+        events = [each.warning.text for each in world.store.events(job, 0) if each.HasField("warning")]
+        assert len(events) == 25
+
+    play(tmp_path, scene)
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_first_checkpoint_is_whole_without_a_node_that_catches_up(tmp_path: Path, restarted: bool) -> None:
     async def scene(world: World) -> None:

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dataflow.cli.main import main
+from dataflow.errors import MasterError
+from dataflow.runtime.state_dir import ENDPOINT_FILE, read_endpoint, write_endpoint
+
+
+def test_endpoint_is_what_was_written_and_empty_before(tmp_path: Path) -> None:
+    assert read_endpoint(tmp_path) == ""
+    write_endpoint(tmp_path, "127.0.0.1:7461")
+    assert read_endpoint(tmp_path) == "127.0.0.1:7461"
+
+
+def test_endpoint_that_is_no_text_is_refused_with_its_file_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ENDPOINT_FILE).write_bytes(b"\xff\xfe")
+    with pytest.raises(MasterError, match=f"address is broken at {tmp_path / ENDPOINT_FILE}; restart the master"):
+        read_endpoint(tmp_path)
+    monkeypatch.setenv("AKO_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("AKO_TOKEN", "x")
+    assert main(["ls"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    main(["doctor"])
+    assert "port: the file of the master's address is broken" in capsys.readouterr().out
