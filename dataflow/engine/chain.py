@@ -119,6 +119,25 @@ class Member:
         except (Exception, SystemExit) as error:
             reraise(error, f"operator {self.name!r}", type(self.operator), self.context.name)
 
+    def effects(
+        self, hook: str, positional: tuple[Any, ...], given: Given, rng: np.random.Generator | None
+    ) -> Sequence[Any]:
+        """The effects of a hook; arguments as for `call`.
+
+        None means that there are none, but not from `process` of an operator with outputs: it has forgotten to yield.
+
+        Raises:
+            AkoError: whatever the operator raised, or it returned what is no effects.
+        """
+        effects = self.call(hook, positional, given, rng)
+        if effects is None and (hook != "process" or not self.ports):
+            return ()
+        if not isinstance(effects, (list, tuple)):
+            got = "None" if effects is None else effects
+            fix = "yield effects, or `yield from ()` if there are none, or return a list"
+            self.refuse(f"returned from {hook} what is no effects", got, fix)
+        return effects
+
     def ready(self, given: Given) -> bool:
         """What the `ready` predicate of an operator that has one says.
 
@@ -295,12 +314,7 @@ class _Call:
         """Run a hook and take in its effects."""
         member = self._chain.members[position]
         step = self._step if step is None else step
-        effects = member.call(hook, positional, self._given, self._rng(position, hook, step, shard))
-        if effects is None:
-            return
-        if not isinstance(effects, (list, tuple)):
-            member.refuse(f"returned from {hook} what is no effects", effects, "yield effects, or return a list")
-        for effect in effects:
+        for effect in member.effects(hook, positional, self._given, self._rng(position, hook, step, shard)):
             self._take(position, member, effect)
 
     def _feed(self, position: int, message: Message) -> None:

@@ -63,11 +63,34 @@ class Breaks(Operator):
 
 
 class Returns(Operator):
+    value: Any = 3
     inp = In(Num)
     out = Out(Num)
 
-    def process(self, num: Num) -> int:
-        return num.n
+    def process(self, num: Num) -> Any:
+        return self.value
+
+
+class Sink(Operator):
+    """Has no outputs, and so nothing that it could forget to yield."""
+
+    inp = In(Num)
+
+    def process(self, num: Num) -> None:
+        pass
+
+
+class Late(Operator):
+    """Emits nothing, and says so; nor does its other hook."""
+
+    inp = In(Num)
+    out = Out(Num)
+
+    def process(self, num: Num) -> Emissions:
+        yield from ()
+
+    def on_end(self) -> None:
+        pass
 
 
 class GateBreaks(Operator):
@@ -259,8 +282,20 @@ def test_operator_that_yields_no_effect_of_its_own_fails(how: str) -> None:
     assert error.where == f"node node-0, {_line(Breaks, 'class Breaks')}"
 
 
-def test_operator_that_returns_a_number_fails() -> None:
-    assert _failure(Returns()).what == "operator 'middle' returned from process what is no effects"
+@pytest.mark.parametrize(("value", "got"), [(3, 3), (None, "None")])
+def test_operator_that_returns_no_effects_fails_naming_its_class(value: object, got: object) -> None:
+    error = _failure(Returns(value=value))
+    assert error.what == "operator 'middle' returned from process what is no effects"
+    assert error.got == got
+    assert error.where == f"node node-0, {_line(Returns, 'class Returns')}"
+    assert "`yield from ()`" in error.fix
+
+
+@pytest.mark.parametrize("operator", [Sink(), Late(), Returns(value=[])])
+def test_operator_that_rightly_emits_nothing_runs_to_the_end(operator: Operator) -> None:
+    graph = graph_of({"count": Count(), "middle": operator}, [("count", "middle")])
+    run = MemoryDriver(nodes_of(graph)).execute()
+    assert run.ended == {0}
 
 
 def test_error_of_our_own_kind_keeps_its_kind_and_gains_its_place() -> None:
