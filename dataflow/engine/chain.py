@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from dataflow.artifact_names import RECORD_FOLDER, RUN_FILES
 from dataflow.engine.blame import reraise
 from dataflow.engine.events import Outcome
 from dataflow.engine.flow import as_set
@@ -22,7 +23,6 @@ from dataflow.graph.routes import Route
 from dataflow.message import Message, Sharded, field_names
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import (
-    RECORD_FOLDER,
     Adjustment,
     Artifact,
     Checkpoint,
@@ -384,10 +384,13 @@ def _shards(operator: OperatorSpec) -> bool:
 
 
 def _check_named(member: Member, artifact: Artifact) -> None:
-    # Folders that differ in case only are one on some file systems.
-    if artifact.name.partition("/")[0].lower() == RECORD_FOLDER:
+    # Names that differ in case only are one on some file systems.
+    first = artifact.name.partition("/")[0].lower()
+    if first == RECORD_FOLDER:
         what = f"yielded an Artifact in {RECORD_FOLDER}/, where the record of the run is"
         member.refuse(what, artifact.name, "give it another name")
+    if first in RUN_FILES:
+        member.refuse("yielded an Artifact of a name that a run's own file has", artifact.name, "give it another name")
 
 
 def _check_numbered(member: Member, message: Any) -> None:

@@ -403,6 +403,23 @@ def test_artifact_in_the_place_of_the_record_fails_its_operator(name: str) -> No
     assert [command.what for command in rig.commands if isinstance(command, Report)] == []
 
 
+@pytest.mark.parametrize("name", ["record.json", "Config.json", "curves.csv", "job.log", "record.json/a"])
+def test_artifact_of_the_name_of_a_file_of_the_run_fails_its_operator(name: str) -> None:
+    rig = Rig(nodes_of(graph_of({"says": Overwrites(name=name)}, [])))
+    rig.start()
+    rig.finish_all()
+    assert rig.failure().what == "operator 'says' yielded an Artifact of a name that a run's own file has"
+    assert rig.failure().got == name
+
+
+def test_artifact_of_a_bad_name_fails_its_operator_naming_the_line() -> None:
+    rig = Rig(nodes_of(graph_of({"says": Overwrites(name="../up")}, [])))
+    rig.start()
+    rig.finish_all()
+    assert rig.failure().what == "operator 'says': an Artifact has a bad name"
+    assert rig.failure().where == f"node node-0, {_line(Overwrites.process, 'Artifact')}"
+
+
 def test_artifact_whose_name_only_begins_like_the_record_is_kept() -> None:
     rig = Rig(nodes_of(graph_of({"says": Overwrites(name="events.csv")}, [])))
     rig.start()
