@@ -116,7 +116,7 @@ class Member:
         try:
             result = self._hooks[hook](*positional, **arguments)
             return list(result) if isinstance(result, GeneratorType) else result
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # GeneratorExit, too, and SystemExit
             reraise(error, f"operator {self.name!r}", type(self.operator), self.context.name)
 
     def effects(

@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,13 @@ from dataflow.reports import OperatorReport
 from dataflow.state import Reads, Writes
 
 
+class MuteError(Exception):
+    """Cannot say what is wrong."""
+
+    def __str__(self) -> str:
+        raise ValueError("nothing to say")
+
+
 class Breaks(Operator):
     """Breaks in the way its field says."""
 
@@ -52,6 +60,12 @@ class Breaks(Operator):
                 np.zeros(2) + np.zeros(3)
             case "exit":
                 sys.exit(3)
+            case "generator":
+                raise GeneratorExit
+            case "interrupt":
+                raise KeyboardInterrupt
+            case "mute":
+                raise MuteError
             case "type":
                 yield self.out(Blob(np.zeros(1)))  # type: ignore[arg-type]
             case "effect":
@@ -260,6 +274,8 @@ def _failure(operator: Operator, logs: tuple[str, ...] = ()) -> OperatorError:
         ("raise", "boom", "operator 'middle' raised ValueError: boom"),
         ("numpy", "np.zeros(2)", "operator 'middle' raised ValueError: operands could not be broadcast"),
         ("exit", "sys.exit(3)", "operator 'middle' raised SystemExit: 3"),
+        ("generator", "raise GeneratorExit", "operator 'middle' raised GeneratorExit: "),
+        ("mute", "raise MuteError", "operator 'middle' raised MuteError: (its __str__ raises)"),
         ("type", "Blob(np", "operator 'middle' raised TypeError: port 'out' emits Num, got Blob"),
     ],
 )
@@ -267,6 +283,15 @@ def test_raising_operator_fails_naming_itself_node_and_line(how: str, text: str,
     error = _failure(Breaks(how=how))
     assert error.what.startswith(what)
     assert error.where == f"node node-0, {_line(Breaks.process, text)}"
+
+
+def test_interrupt_is_the_operators_own_on_a_thread_of_a_pool_and_ctrl_c_on_the_main_one() -> None:
+    with ThreadPoolExecutor() as pool:
+        error = pool.submit(_failure, Breaks(how="interrupt")).result()
+    assert error.what == "operator 'middle' raised KeyboardInterrupt: "
+    assert error.where == f"node node-0, {_line(Breaks.process, 'raise KeyboardInterrupt')}"
+    with pytest.raises(KeyboardInterrupt):
+        _failure(Breaks(how="interrupt"))
 
 
 def test_operator_that_cannot_be_called_fails_naming_its_class_and_no_line_of_the_engine() -> None:
