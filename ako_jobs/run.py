@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import os
-import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -30,7 +29,8 @@ from dataflow import (
     installed_versions,
     make_record,
 )
-from dataflow.errors import ConfigError, WireError
+from dataflow.artifact_names import check_artifact_name
+from dataflow.errors import ConfigError
 from dataflow.reports import NodeStatistics
 
 OnEvent = Callable[[JobEvent], None]
@@ -207,7 +207,8 @@ def keep(result: Result, prepared: Prepared, folder: Path) -> None:
     loaded), ``job.log`` (what the processes printed) and the artifacts of operators, which cannot take these names.
     """
     for name, data in result.artifacts.items():
-        path = folder / _plain(name)
+        check_artifact_name(name)
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     spec = prepared.spec
@@ -297,9 +298,3 @@ def _follow(client: Client, job: str, handle: OnEvent) -> bool:
             client.cancel(job)
         else:
             return interrupted
-
-
-def _plain(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*", name):
-        raise WireError(what="an artifact's name leads out of its folder", got=name)
-    return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +19,10 @@ from ako_jobs.run import Heard, OnEvent, Result, check_folder, empty_folder, kee
 from dataflow import (
     Clock,
     ClusterModel,
+    JobEvent,
+    JobState,
     Profile,
+    SimRun,
     Simulator,
     SystemClock,
     TaskKind,
@@ -27,7 +31,7 @@ from dataflow import (
     measure_connection,
     profile_job,
 )
-from dataflow.errors import ConfigError
+from dataflow.errors import ConfigError, JobFailedError
 
 _STATISTICS_GRADIENTS = 16
 """Gradients of a node between two statistics, and between two measurements at most: enough to see how a short run
@@ -36,11 +40,15 @@ goes, and little of its work."""
 
 @dataclass(frozen=True)
 class Simulation:
-    """A job that is ready to be simulated: on which cluster, and the mean seconds of its tasks."""
+    """A job that is ready to be simulated: on which cluster, and the mean seconds of its tasks.
+
+    One that failed while these were measured is not simulated any more: `failure` is what became of it.
+    """
 
     prepared: Prepared
     model: ClusterModel
     means: Mapping[TaskKind, float]
+    failure: JobFailedError | None = None
 
     def recorded(self) -> Simulation:
         """The same simulation, which can be replayed."""
@@ -102,12 +110,16 @@ def prepare_simulation(
         measure_messages: measures what messages of about so many bytes cost; see `dataflow.profile_job`.
 
     Raises:
-        AkoError: as for `prepare`, or the model is not one of so many nodes, or measuring failed.
+        AkoError: as for `prepare`, or the model is not one of so many nodes, or nothing could be measured. A job that
+            fails meanwhile is returned, with its `failure`.
     """
     model.checked(nodes)
     prepared = prepare(job, settings, nodes)
     check_takes_time(prepared, model)
-    profile = profile or profile_job(prepared.spec, model, clock or SystemClock(), measure_messages)
+    try:
+        profile = profile or profile_job(prepared.spec, model, clock or SystemClock(), measure_messages)
+    except JobFailedError as failure:
+        return Simulation(prepared, model, {}, failure)
     costs = {key: getattr(profile, key) for key in Profile.COSTS}
     model = model.model_copy(update={key: costs[key] for key in costs.keys() - model.model_fields_set})
     often_s = _STATISTICS_GRADIENTS * _gradient_s(profile.means, model)
@@ -138,7 +150,9 @@ def execute_simulation(
     prepared, heard = simulation.prepared, Heard(on_event)
     simulator = Simulator(prepared.spec, simulation.model, simulation.means, heard.handle)
     with _on_interrupt(simulator.cancel) as interrupted:
-        run = simulator.run()
+        run = (
+            simulator.run() if simulation.failure is None else _failed(simulation.failure, simulator.run_so_far, heard)
+        )
     for each in run.statistics:
         heard.series.add(run.elapsed_s, each)
     heard.series.close()
@@ -157,11 +171,19 @@ def execute_simulation(
             simulation=_assumed(simulation),
         ),
         artifacts=run.artifacts,
+        log=() if run.error is None else tuple("".join(traceback.format_exception(run.error)).splitlines()),
         interrupted=bool(interrupted),
     )
     if folder is not None:
         keep(result, prepared, folder)
     return result
+
+
+def _failed(failure: JobFailedError, run: SimRun, heard: Heard) -> SimRun:
+    """The run of a job that has failed before it was simulated."""
+    heard.handle(JobEvent(0, 0.0, 0.0, state=JobState.FAILED, reason=failure.what))
+    run.state, run.reason, run.error = JobState.FAILED, failure.what, failure
+    return run
 
 
 def _gradient_s(means: Mapping[TaskKind, float], model: ClusterModel) -> float:

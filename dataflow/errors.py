@@ -125,7 +125,10 @@ def one_line(text: str, limit: int = 300) -> str:
 def in_words(error: BaseException) -> str:
     """What an exception says, as one line; of pydantic's, what the first value that it refuses must be."""
     if not isinstance(error, ValidationError):
-        return one_line(str(error))
+        try:
+            return one_line(str(error))
+        except Exception:
+            return "(its __str__ raises)"
     first = error.errors(include_url=False)[0]
     place = ".".join((error.title, *map(str, first["loc"])))
     message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from dataflow.artifact_names import NAME_RULE, is_artifact_name
 from dataflow.errors import OperatorError
 from dataflow.message import Message
 from dataflow.node_context import NodeContext
@@ -51,20 +52,18 @@ class Sample:
             raise TypeError(what)
 
 
-RECORD_FOLDER = "events"
-"""Artifacts below this name make up the record of a run; those of operators are refused there."""
-
-
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """A file of the job's results, kept by the master and put into ``--out DIR``.
 
     Args:
-        name: relative file name, of letters, digits, ``._-`` and ``/``, outside `RECORD_FOLDER`.
+        name: relative file name, of letters, digits, ``._-`` and ``/``, outside `RECORD_FOLDER`
+            and none of `RUN_FILES`.
         data: its whole content.
 
     Raises:
         TypeError: the name is no text or the content no bytes.
+        OperatorError: the name is no relative path of plain names.
     """
 
     name: str
@@ -74,6 +73,8 @@ class Artifact:
         if not isinstance(self.name, str) or not isinstance(self.data, bytes):
             what = f"an Artifact is a name and bytes, got {self.name!r} and {type(self.data).__name__}"
             raise TypeError(what)
+        if not is_artifact_name(self.name):
+            raise OperatorError(what="an Artifact has a bad name", got=self.name, fix=NAME_RULE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class State(ABC):
 
     @abstractmethod
     def tensors(self) -> dict[str, np.ndarray]:
-        """Everything needed to restore this element, as named arrays (not copies)."""
+        """Everything needed to restore this element, as named arrays (not copies) of bool, integers or floats."""
 
     @abstractmethod
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:

@@ -253,7 +253,8 @@ class _Profiles:
             assumed = record["simulation"]
             means = {TaskKind(chain, role, first): mean for chain, role, first, mean in assumed["task_s"]}
             costs = {key: assumed.get(key, 0.0) for key in Profile.COSTS}
-            self.known.setdefault(self._key(case), Profile(means, **costs))
+            if means:  # there are none of a job that failed while they were measured
+                self.known.setdefault(self._key(case), Profile(means, **costs))
 
     def _key(self, case: Case) -> str:
         """Cases with equal ones have equal tasks: the network and declared faults make no difference."""

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ako_jobs.jobs import BUILT_IN, load_job, prepare
+from dataflow.artifact_names import RECORD_FOLDER
 from dataflow.cli.common import JsonFlag, examples, note, print_json, verbs
 from dataflow.engine.recording import EVENT_NBYTES, MAX_CHUNK_NBYTES, MAX_PLAN_NBYTES, PLAN_FILE
 from dataflow.errors import DataError
 from dataflow.observe.record import installed_versions
-from dataflow.operators_api import RECORD_FOLDER
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.store import MAX_ARTIFACT_NBYTES

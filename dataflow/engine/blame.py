@@ -6,6 +6,7 @@ import os
 import sysconfig
 import traceback
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import NoReturn
 
 from dataflow.errors import AkoError, OperatorError, in_words
@@ -24,7 +25,8 @@ def reraise(error: BaseException, what: str, cls: type, node: str) -> NoReturn:
     """Raise what a user's error is reported as.
 
     Args:
-        error: what user code raised; an `AkoError` that says where it happened is raised as it is.
+        error: what user code raised; an `AkoError` that says where it happened is raised as it is, and so is Ctrl-C,
+            which Python raises in the main thread only.
         what: whose code, as in ``operator 'blur'``.
         cls: the user's class.
         node: name of the node.
@@ -34,11 +36,14 @@ def reraise(error: BaseException, what: str, cls: type, node: str) -> NoReturn:
     """
     if isinstance(error, AkoError) and error.where:
         raise error
+    if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+        raise error
     where = f"node {node}, {_raised_at(error) or declared_at(cls)}"
     if isinstance(error, AkoError):
         raise type(error)(what=f"{what}: {error.what}", got=error.got, where=where, fix=error.fix) from error
+    said = in_words(error)
     raise OperatorError(
-        what=f"{what} raised {type(error).__name__}: {in_words(error)}",
+        what=f"{what} raised {type(error).__name__}" + (f": {said}" if said else ""),
         where=where,
         fix="see the job's log for the traceback",
     ) from error

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from dataflow.artifact_names import RECORD_FOLDER, RUN_FILES
 from dataflow.engine.blame import reraise
 from dataflow.engine.events import Outcome
 from dataflow.engine.flow import as_set
@@ -22,7 +23,6 @@ from dataflow.graph.routes import Route
 from dataflow.message import Message, Sharded, field_names
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import (
-    RECORD_FOLDER,
     Adjustment,
     Artifact,
     Checkpoint,
@@ -116,8 +116,27 @@ class Member:
         try:
             result = self._hooks[hook](*positional, **arguments)
             return list(result) if isinstance(result, GeneratorType) else result
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # GeneratorExit, too, and SystemExit
             reraise(error, f"operator {self.name!r}", type(self.operator), self.context.name)
+
+    def effects(
+        self, hook: str, positional: tuple[Any, ...], given: Given, rng: np.random.Generator | None
+    ) -> Sequence[Any]:
+        """The effects of a hook; arguments as for `call`.
+
+        None means that there are none, but not from `process` of an operator with outputs: it has forgotten to yield.
+
+        Raises:
+            AkoError: whatever the operator raised, or it returned what is no effects.
+        """
+        effects = self.call(hook, positional, given, rng)
+        if effects is None and (hook != "process" or not self.ports):
+            return ()
+        if not isinstance(effects, (list, tuple)):
+            got = "None" if effects is None else effects
+            fix = "yield effects, or `yield from ()` if there are none, or return a list"
+            self.refuse(f"returned from {hook} what is no effects", got, fix)
+        return effects
 
     def ready(self, given: Given) -> bool:
         """What the `ready` predicate of an operator that has one says.
@@ -295,12 +314,7 @@ class _Call:
         """Run a hook and take in its effects."""
         member = self._chain.members[position]
         step = self._step if step is None else step
-        effects = member.call(hook, positional, self._given, self._rng(position, hook, step, shard))
-        if effects is None:
-            return
-        if not isinstance(effects, (list, tuple)):
-            member.refuse(f"returned from {hook} what is no effects", effects, "yield effects, or return a list")
-        for effect in effects:
+        for effect in member.effects(hook, positional, self._given, self._rng(position, hook, step, shard)):
             self._take(position, member, effect)
 
     def _feed(self, position: int, message: Message) -> None:
@@ -370,10 +384,13 @@ def _shards(operator: OperatorSpec) -> bool:
 
 
 def _check_named(member: Member, artifact: Artifact) -> None:
-    # Folders that differ in case only are one on some file systems.
-    if artifact.name.partition("/")[0].lower() == RECORD_FOLDER:
+    # Names that differ in case only are one on some file systems.
+    first = artifact.name.partition("/")[0].lower()
+    if first == RECORD_FOLDER:
         what = f"yielded an Artifact in {RECORD_FOLDER}/, where the record of the run is"
         member.refuse(what, artifact.name, "give it another name")
+    if first in RUN_FILES:
+        member.refuse("yielded an Artifact of a name that a run's own file has", artifact.name, "give it another name")
 
 
 def _check_numbered(member: Member, message: Any) -> None:

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
+import safetensors.numpy
+
 from dataflow.engine.blame import reraise
 from dataflow.engine.chain import Given
 from dataflow.engine.needs import Needs
+from dataflow.errors import OperatorError
 from dataflow.state import State
 
 NOTHING: Final = Given({}, {})
@@ -78,6 +82,7 @@ class Elements:
         for name, element in self._states.items():
             try:
                 kept = element.kept()
+                _check_types(kept)
             except Exception as error:
                 reraise(error, f"state element {name!r}", type(element), self._node)
             tensors.update({f"{name}/{key}": tensor for key, tensor in kept.items()})
@@ -96,3 +101,15 @@ class Elements:
             return state.snapshot()
         except Exception as error:
             reraise(error, f"state element {name!r}", type(state), self._node)
+
+
+def _check_types(kept: Mapping[str, Any]) -> None:
+    """Refuse arrays that no file of a checkpoint can have, while it is known whose they are."""
+    for name, tensor in kept.items():
+        dtype = np.asarray(tensor).dtype
+        try:
+            safetensors.numpy.save({name: np.empty(0, dtype)})
+        except safetensors.SafetensorError as error:
+            what = "gives in tensors() an array of a type that cannot be kept"
+            fix = "give arrays of bool, or of integers or floats of at most 64 bits"
+            raise OperatorError(what, got=f"{name}: {dtype}", fix=fix) from error

@@ -50,7 +50,7 @@ class LoadedNode:
             context = self.contexts[name]
             try:
                 operator.open(context)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:  # SystemExit, too
                 reraise(error, f"operator {name!r}", type(operator), context.name)
 
 

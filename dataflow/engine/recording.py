@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dataflow.artifact_names import RECORD_FOLDER
 from dataflow.engine.events import (
     Command,
     CreditGranted,
@@ -44,7 +45,7 @@ from dataflow.engine.loading import LoadedNode
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.errors import DataError
 from dataflow.message import Message, field_names
-from dataflow.operators_api import RECORD_FOLDER, Artifact
+from dataflow.operators_api import Artifact
 from dataflow.plan.physical import MAX_NODES, PhysicalPlan
 from dataflow.reports import LinkRates, Rates
 

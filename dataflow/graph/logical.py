@@ -371,6 +371,13 @@ def describe(name: str, operator: Operator, role: str, bind: dict[str, str]) -> 
             where=declared_at(cls),
             fix="move the class to the top level of its file",
         )
+    for hook in ("process", "merge"):
+        if getattr(cls, hook, None) in (Operator.process, Gather.process, Gather.merge):
+            raise _error(
+                what=f"operator class {cls.__name__} does not define {hook}",
+                where=declared_at(cls),
+                fix=f"define {hook}(self, {'message' if hook == 'process' else 'parts'}), or mend its name",
+            )
     for port in cls.outputs().values():
         arrays = [field.name for field in dataclasses.fields(port.kind) if not _is_scalar(field.type)]
         if port.reported and arrays:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Protocol
 
+from dataflow.artifact_names import RECORD_FOLDER
 from dataflow.engine.adjusting import tells_of_change
 from dataflow.engine.checkpoints import Resumption, encode
 from dataflow.engine.events import Snapshot
 from dataflow.engine.membership import Members
 from dataflow.errors import BeginAnewError, CheckpointError
-from dataflow.operators_api import RECORD_FOLDER, Adjustment, Artifact
+from dataflow.operators_api import Adjustment, Artifact
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.runtime.backlog import Backlog, Kind
 from dataflow.runtime.frames import pack_frame, read_frame

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from dataflow.artifact_names import check_artifact_name
 from dataflow.errors import MasterError, WireError
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.database import Database
@@ -368,19 +368,6 @@ class Store:
                 file.flush()
                 os.fsync(file.fileno())
         return True
-
-
-def check_artifact_name(name: str) -> None:
-    """Refuse names of artifacts that are no relative path of plain names.
-
-    Raises:
-        WireError: the name is one of them.
-    """
-    parts = name.split("/")
-    plain = all(re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", part) for part in parts)
-    if not plain or len(parts) > 8:
-        fix = "use a relative path of letters, digits, '._-' and '/', whose names do not begin with '.'"
-        raise WireError(what="an artifact has a bad name", got=name, fix=fix)
 
 
 def _bytes(message: pb.JobStatus | pb.JobEvent | pb.NodeStatistics | pb.LogLine) -> bytes:

@@ -75,7 +75,7 @@ def profile_job(spec: JobSpec, model: ClusterModel, clock: Clock, measure_messag
         measure_messages: measures what messages of a size cost; asked only if the job's nodes send each other some.
 
     Raises:
-        AkoError: an operator cannot be made or opened, or fails.
+        AkoError: an operator cannot be made or opened; of these a `JobFailedError` if it fails later.
     """
     gathering = {chain.head for chain in chains(spec.graph) if spec.graph.operator(chain.operators[-1]).gather}
     gradients = {TaskKind(*kind) for kind in product(sorted(gathering), ("step", "shard"), (True, False))}
@@ -144,7 +144,7 @@ def _measured(spec: JobSpec, tasks: int, gathering: set[str], clock: Clock) -> t
     watch.first, watch.enough = first_nodes(simulator.run_so_far.plan), simulator.cancel
     run = simulator.run()
     if not watch.seconds or run.state == "FAILED":
-        raise JobFailedError(what=f"the job failed while its tasks were measured: {run.reason}")
+        raise JobFailedError(what=run.reason or "the job did nothing that could be measured") from run.error
     means = {kind: median(times[1:] or times) for kind, times in watch.seconds.items()}
     known = on_all_nodes(with_steps(means, gathering))
     profile = Profile(dict(sorted(known.items())), watch.engine_s(), variation=variation(watch.seconds, gathering))

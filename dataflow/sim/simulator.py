@@ -75,6 +75,7 @@ class SimRun:
         nodes: the loaded nodes, with their live state; of one that was started again, its last incarnation.
         state: how the job ended; RUNNING before it has.
         reason: why, if it failed.
+        error: of the first node that failed.
         stopped_by: what made it stop.
         elapsed_s: virtual seconds; of nodes that never drained, those until nothing happened on them any more.
         messages: how many were sent from node to node.
@@ -86,6 +87,7 @@ class SimRun:
     nodes: list[LoadedNode] = field(default_factory=list)
     state: JobState = JobState.SUBMITTED
     reason: str = ""
+    error: AkoError | None = None
     stopped_by: str = ""
     elapsed_s: float = 0.0
     messages: int = 0
@@ -455,6 +457,7 @@ class Simulator:
 
     def _node_failed(self, node: int, command: Failed) -> None:
         error = command.error
+        self.run_so_far.error = self.run_so_far.error or error
         self._inform(co.NodeFailed(node, str(error), error.where, isinstance(error, BeginAnewError)))
 
     def _inform(self, event: co.Event) -> None:

@@ -188,7 +188,7 @@ class Harness:
     def _run(self, hook: str, positional: tuple[Any, ...], given: Given, step: int, shard: int = 0) -> list[Effect]:
         if not self._member.has(hook):
             return []
-        effects: list[Effect] = list(self._member.call(hook, positional, given, self._rng(hook, step, shard)) or ())
+        effects: list[Effect] = list(self._member.effects(hook, positional, given, self._rng(hook, step, shard)))
         self.effects += effects
         return effects
 

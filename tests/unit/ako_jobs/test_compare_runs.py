@@ -138,6 +138,43 @@ def test_run_comparison_tasks_are_measured_once_for_all_seeds_and_bandwidths(tmp
     assert two.record["simulation"]["task_s"] != three.record["simulation"]["task_s"]
 
 
+FAILS_WITH_SEED_0 = """
+from ako_jobs import ako
+from dataflow import Emissions, In, LogicalGraph, NodeContext, Operator, Out
+from operators.messages import Batch
+
+
+class Fails(Operator):
+    batches = In(Batch)
+    same = Out(Batch)
+
+    def process(self, batch: Batch, node: NodeContext) -> Emissions:
+        if node.seed == 0:
+            raise ValueError("boom")
+        yield self.same(batch)
+
+
+Config = ako.Config
+
+
+def build(config: Config) -> LogicalGraph:
+    return ako.build(config).insert_after("source", Fails())
+"""
+
+
+def test_run_comparison_tasks_that_could_not_be_measured_as_one_seed_fails_are_for_the_next(tmp_path: Path) -> None:
+    job = tmp_path / "fails_job.py"
+    job.write_text(FAILS_WITH_SEED_0)
+    compared = quick(variants={"a": {"job": str(job)}}, cluster={}, settings=REAL)
+    failed, measured = perform(compared, tmp_path / "out", Watch()).ended
+    assert failed.record is not None
+    assert "operator 'fails' raised ValueError: boom" in failed.reason
+    assert failed.record["simulation"]["task_s"] == []
+    assert measured.record is not None
+    assert measured.record["state"] == "FINISHED"
+    assert measured.record["simulation"]["task_s"]
+
+
 def test_run_comparison_record_of_a_short_run_tells_how_it_went(tmp_path: Path) -> None:
     """180 steps of 1 ms on two nodes at once: statistics each 16 ms make six points and one at the end."""
     compared = quick(seeds=1, settings={**QUICK, "epochs": 1, "holdout": 0}, variants={"a": {"job": "ako"}})

@@ -158,6 +158,47 @@ def test_main_output_folder_of_a_simulation_is_looked_at_before_anything_is_meas
     assert said in capsys.readouterr().err
 
 
+FAILING_JOB = """
+from ako_jobs import ako
+from dataflow import Emissions, In, LogicalGraph, Operator, Out
+from operators.messages import Batch
+
+
+class Fails(Operator):
+    batches = In(Batch)
+    same = Out(Batch)
+
+    def process(self, batch: Batch) -> Emissions:
+        raise ValueError("boom")
+        yield
+
+
+Config = ako.Config
+
+
+def build(config: Config) -> LogicalGraph:
+    return ako.build(config).insert_after("source", Fails())
+"""
+
+
+@pytest.mark.parametrize("times", [[], ["--step-time", "5ms"]])
+def test_main_simulation_that_fails_leaves_a_record_and_a_log_whether_or_not_its_tasks_are_measured(
+    times: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, out = tmp_path / "failing_job.py", tmp_path / "out"
+    job.write_text(FAILING_JOB)
+    command = ["run", str(job), "--nodes", "2", "--sim", *times, "--json", "-", "--out", str(out)]
+    assert main(command) == 1
+    said = capsys.readouterr()
+    record = json.loads(said.out)
+    assert record == json.loads((out / "record.json").read_text())
+    assert record["state"] == "FAILED"
+    assert "operator 'fails' raised ValueError: boom" in record["reason"]
+    assert f"{job.name}:12" in record["reason"]
+    assert "ValueError: boom" in (out / "job.log").read_text().splitlines()
+    assert f"its log is {out / 'job.log'}" in said.err
+
+
 @pytest.mark.parametrize("option", ["--out", "--json"])
 def test_main_target_that_may_not_be_written_is_refused_before_anything_starts(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -18,6 +18,8 @@ class NotedState(LogState):
     def tensors(self) -> dict[str, np.ndarray]:
         if "broken" in self.items:
             raise ValueError("cannot be kept")
+        if "object" in self.items:
+            return {"notes": np.array(self.items, object)}
         return {"notes": np.array(self.items, np.int64)}
 
 
@@ -200,6 +202,18 @@ def test_state_that_cannot_be_kept_fails_the_node_by_its_name() -> None:
     assert isinstance(error, OperatorError)
     assert "state element 'second'" in str(error)
     assert "cannot be kept" in str(error)
+
+
+def test_state_of_a_type_that_no_file_can_have_fails_the_node_by_its_name() -> None:
+    made = rig()
+    made.log("second").append("object")
+    mark(made, 50)
+    made.finish_all()
+    error = made.failure()
+    assert isinstance(error, OperatorError)
+    assert error.what == "state element 'second': gives in tensors() an array of a type that cannot be kept"
+    assert error.got == "notes: object"
+    assert f"{__file__}:" in error.where
 
 
 def test_state_begins_anew_by_default_where_there_is_nothing_for_it() -> None:

@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,13 @@ from dataflow.reports import OperatorReport
 from dataflow.state import Reads, Writes
 
 
+class MuteError(Exception):
+    """Cannot say what is wrong."""
+
+    def __str__(self) -> str:
+        raise ValueError("nothing to say")
+
+
 class Breaks(Operator):
     """Breaks in the way its field says."""
 
@@ -54,6 +62,12 @@ class Breaks(Operator):
                 np.zeros(2) + np.zeros(3)
             case "exit":
                 sys.exit(3)
+            case "generator":
+                raise GeneratorExit
+            case "interrupt":
+                raise KeyboardInterrupt
+            case "mute":
+                raise MuteError
             case "type":
                 yield self.out(Blob(np.zeros(1)))  # type: ignore[arg-type]
             case "effect":
@@ -65,11 +79,34 @@ class Breaks(Operator):
 
 
 class Returns(Operator):
+    value: Any = 3
     inp = In(Num)
     out = Out(Num)
 
-    def process(self, num: Num) -> int:
-        return num.n
+    def process(self, num: Num) -> Any:
+        return self.value
+
+
+class Sink(Operator):
+    """Has no outputs, and so nothing that it could forget to yield."""
+
+    inp = In(Num)
+
+    def process(self, num: Num) -> None:
+        pass
+
+
+class Late(Operator):
+    """Emits nothing, and says so; nor does its other hook."""
+
+    inp = In(Num)
+    out = Out(Num)
+
+    def process(self, num: Num) -> Emissions:
+        yield from ()
+
+    def on_end(self) -> None:
+        pass
 
 
 class GateBreaks(Operator):
@@ -239,6 +276,8 @@ def _failure(operator: Operator, logs: tuple[str, ...] = ()) -> OperatorError:
         ("raise", "boom", "operator 'middle' raised ValueError: boom"),
         ("numpy", "np.zeros(2)", "operator 'middle' raised ValueError: operands could not be broadcast"),
         ("exit", "sys.exit(3)", "operator 'middle' raised SystemExit: 3"),
+        ("generator", "raise GeneratorExit", "operator 'middle' raised GeneratorExit"),
+        ("mute", "raise MuteError", "operator 'middle' raised MuteError: (its __str__ raises)"),
         ("type", "Blob(np", "operator 'middle' raised TypeError: port 'out' emits Num, got Blob"),
     ],
 )
@@ -255,6 +294,15 @@ def test_operator_that_raises_many_long_lines_fails_with_the_beginning_of_them_i
     assert len(error.what) < 400
 
 
+def test_interrupt_is_the_operators_own_on_a_thread_of_a_pool_and_ctrl_c_on_the_main_one() -> None:
+    with ThreadPoolExecutor() as pool:
+        error = pool.submit(_failure, Breaks(how="interrupt")).result()
+    assert error.what == "operator 'middle' raised KeyboardInterrupt"
+    assert error.where == f"node node-0, {_line(Breaks.process, 'raise KeyboardInterrupt')}"
+    with pytest.raises(KeyboardInterrupt):
+        _failure(Breaks(how="interrupt"))
+
+
 def test_operator_that_cannot_be_called_fails_naming_its_class_and_no_line_of_the_engine() -> None:
     error = _failure(TakesNothing())
     assert error.what.startswith("operator 'middle' raised TypeError: ")
@@ -268,8 +316,20 @@ def test_operator_that_yields_no_effect_of_its_own_fails(how: str) -> None:
     assert error.where == f"node node-0, {_line(Breaks, 'class Breaks')}"
 
 
-def test_operator_that_returns_a_number_fails() -> None:
-    assert _failure(Returns()).what == "operator 'middle' returned from process what is no effects"
+@pytest.mark.parametrize(("value", "got"), [(3, 3), (None, "None")])
+def test_operator_that_returns_no_effects_fails_naming_its_class(value: object, got: object) -> None:
+    error = _failure(Returns(value=value))
+    assert error.what == "operator 'middle' returned from process what is no effects"
+    assert error.got == got
+    assert error.where == f"node node-0, {_line(Returns, 'class Returns')}"
+    assert "`yield from ()`" in error.fix
+
+
+@pytest.mark.parametrize("operator", [Sink(), Late(), Returns(value=[])])
+def test_operator_that_rightly_emits_nothing_runs_to_the_end(operator: Operator) -> None:
+    graph = graph_of({"count": Count(), "middle": operator}, [("count", "middle")])
+    run = MemoryDriver(nodes_of(graph)).execute()
+    assert run.ended == {0}
 
 
 def test_error_of_our_own_kind_keeps_its_kind_and_gains_its_place() -> None:
@@ -375,6 +435,23 @@ def test_artifact_in_the_place_of_the_record_fails_its_operator(name: str) -> No
     assert failure.what == "operator 'says' yielded an Artifact in events/, where the record of the run is"
     assert failure.got == name
     assert [command.what for command in rig.commands if isinstance(command, Report)] == []
+
+
+@pytest.mark.parametrize("name", ["record.json", "Config.json", "curves.csv", "job.log", "record.json/a"])
+def test_artifact_of_the_name_of_a_file_of_the_run_fails_its_operator(name: str) -> None:
+    rig = Rig(nodes_of(graph_of({"says": Overwrites(name=name)}, [])))
+    rig.start()
+    rig.finish_all()
+    assert rig.failure().what == "operator 'says' yielded an Artifact of a name that a run's own file has"
+    assert rig.failure().got == name
+
+
+def test_artifact_of_a_bad_name_fails_its_operator_naming_the_line() -> None:
+    rig = Rig(nodes_of(graph_of({"says": Overwrites(name="../up")}, [])))
+    rig.start()
+    rig.finish_all()
+    assert rig.failure().what == "operator 'says': an Artifact has a bad name"
+    assert rig.failure().where == f"node node-0, {_line(Overwrites.process, 'Artifact')}"
 
 
 def test_artifact_whose_name_only_begins_like_the_record_is_kept() -> None:

@@ -10,9 +10,10 @@ from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.message import Message, Sharded, Tick
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, Gather, Operator
+from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
 from dataflow.state import Reads, State, StateElement, StateKind, Writes
+from tests.idle import Idle, IdleGather
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +64,24 @@ class Blur(Operator):
         yield self.blurred(batch)
 
 
-class GreyScale(Operator):
+class GreyScale(Idle):
     batches = In(Batch)
     grey = Out(GreyBatch)
 
 
-class Split(Operator):
+class Split(Idle):
     batches = In(Batch)
     left = Out(Batch)
     right = Out(Batch)
 
 
-class Join(Operator):
+class Join(Idle):
     left = In(Batch)
     right = In(Batch)
     joined = Out(Batch)
 
 
-class Compute(Gather):
+class Compute(IdleGather):
     model = Reads()
     live = Writes("model")
     batches = In(Batch)
@@ -88,26 +89,26 @@ class Compute(Gather):
     losses = Out(Loss, reported=True)
 
 
-class Send(Operator):
+class Send(Idle):
     pool = "network"
     sends = True
     gradients = In(Gradient)
     sent = Out(Gradient)
 
 
-class Receive(Operator):
+class Receive(Idle):
     pool = "network"
     receives = True
     arrived = In(Gradient)
     gradients = Out(Gradient)
 
 
-class Apply(Operator):
+class Apply(Idle):
     model = Writes()
     gradients = In(Gradient)
 
 
-class Scale(Operator):
+class Scale(Idle):
     gradients = In(Gradient)
     scaled = Out(Gradient)
 

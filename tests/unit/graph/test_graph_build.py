@@ -10,16 +10,17 @@ from dataflow.errors import GraphError
 from dataflow.graph.logical import InputSpec, LogicalGraph, OutputSpec, UseSpec, canonical_json, describe
 from dataflow.graph.routes import Route
 from dataflow.message import Message
-from dataflow.operators_api import Operator
+from dataflow.operators_api import Emissions, Gather, Operator
 from dataflow.ports import In, Out
 from dataflow.state import StateKind
+from tests.idle import Idle
 
 
-class Queued(Operator):
+class Queued(Idle):
     batches = In(Batch, capacity=3, key="shard", latest=("step", "shard"))
 
 
-class ReportsArrays(Operator):
+class ReportsArrays(Idle):
     batches = In(Batch)
     gradients = Out(Gradient, reported=True)
 
@@ -31,9 +32,24 @@ class Scalars(Message):
     weight: float = 0.0
 
 
-class ReportsScalars(Operator):
+class ReportsScalars(Idle):
     batches = In(Batch)
     scalars = Out(Scalars, reported=True)
+
+
+class Misspelt(Operator):
+    batches = In(Batch)
+    out = Out(Batch)
+
+    def proces(self, batch: Batch) -> Emissions:
+        yield self.out(batch)
+
+
+class NeverMerges(Gather):
+    batches = In(Batch)
+
+    def process(self, batch: Batch) -> Batch:
+        return batch
 
 
 def here(offset: int = 0) -> str:
@@ -189,6 +205,14 @@ def test_operator_class_inside_a_function_is_refused_with_its_line() -> None:
         pipeline().with_operator("local", Local(), role="worker")
     assert caught.value.where == here(-5)
     assert "operator class Local is defined inside a function" in str(caught.value)
+
+
+@pytest.mark.parametrize(("operator", "hook"), [(Misspelt(), "process"), (NeverMerges(), "merge")])
+def test_operator_without_a_method_that_it_needs_is_refused_with_its_line(operator: Operator, hook: str) -> None:
+    with pytest.raises(GraphError) as caught:
+        pipeline().with_operator("lacks", operator, role="worker")
+    assert caught.value.what == f"operator class {type(operator).__name__} does not define {hook}"
+    assert caught.value.where == f"{__file__}:{inspect.getsourcelines(type(operator))[1]}"
 
 
 def test_reported_output_of_arrays_is_refused() -> None:

@@ -166,3 +166,16 @@ def test_send_what_the_operator_raises_names_the_line():
 def test_send_message_for_no_port_raises(send):
     with pytest.raises(OperatorError, match=r"Collect takes no Number; send one of: Piece"):
         send(Harness(Collect(), states={"total": Total()}), Number(1))
+
+
+class Forgets(Operator):
+    numbers = In(Number)
+    doubled = Out(Number)
+
+    def process(self, number) -> None:
+        Number(2 * number.value)
+
+
+def test_send_to_an_operator_that_forgets_to_yield_raises_as_the_engine_does():
+    with pytest.raises(OperatorError, match=r"'forgets' returned from process what is no effects \(got None\)"):
+        Harness(Forgets()).send(Number(1))

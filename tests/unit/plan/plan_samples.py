@@ -9,9 +9,9 @@ import numpy as np
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.message import Message, Sharded
-from dataflow.operators_api import Gather, Operator
 from dataflow.ports import In, Out
 from dataflow.state import Reads, StateElement, StateKind, Writes
+from tests.idle import Idle, IdleGather
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class Clocks(StateElement):
     nodes: int = 0
 
 
-class Source(Operator):
+class Source(Idle):
     source = True
     batches = Out(Batch)
 
 
-class Blur(Operator):
+class Blur(Idle):
     batches = In(Batch)
     blurred = Out(Batch)
 
 
-class Compute(Gather):
+class Compute(IdleGather):
     model = Reads()
     live = Writes("model")
     clocks = Reads()
@@ -55,31 +55,31 @@ class Compute(Gather):
     gradients = Out(Gradient)
 
 
-class Accumulate(Operator):
+class Accumulate(Idle):
     gradients = In(Gradient)
     windows = Out(Gradient)
 
 
-class Partition(Operator):
+class Partition(Idle):
     gradients = In(Gradient)
     fragments = Out(Gradient)
 
 
-class Send(Operator):
+class Send(Idle):
     pool = "network"
     sends = True
     gradients = In(Gradient, key="part")
     fragments = Out(Gradient)
 
 
-class Receive(Operator):
+class Receive(Idle):
     pool = "network"
     receives = True
     fragments = In(Gradient)
     gradients = Out(Gradient)
 
 
-class Apply(Operator):
+class Apply(Idle):
     model = Writes()
     clocks = Writes()
     gradients = In(Gradient)

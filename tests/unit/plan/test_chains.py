@@ -14,21 +14,22 @@ from dataflow.plan.compile import chains
 from dataflow.plan.physical import ChainPlan
 from dataflow.ports import In, Out
 from dataflow.state import Reads, Writes
+from tests.idle import Idle
 
 
-class Watch(Operator):
+class Watch(Idle):
     model = Reads()
     batches = In(Batch)
     watched = Out(Batch)
 
 
-class Change(Operator):
+class Change(Idle):
     model = Writes()
     batches = In(Batch)
     changed = Out(Batch)
 
 
-class Fork(Operator):
+class Fork(Idle):
     batches = In(Batch)
     left = Out(Batch)
     right = Out(Batch)

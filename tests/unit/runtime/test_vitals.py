@@ -9,13 +9,14 @@ import pytest
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.message import Message, Tick
-from dataflow.operators_api import Emissions, EndOfData, Gather, Operator
+from dataflow.operators_api import Emissions, EndOfData, Operator
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.ports import In, Out
 from dataflow.reports import LinkRates, LinkStatistics, NodeStatistics, ProcessorTimes, Rates
 from dataflow.runtime import vitals
 from dataflow.runtime.vitals import Kind, Vitals, chain_kinds, processor_times
+from tests.idle import Idle, IdleGather
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +32,25 @@ class Source(Operator):
         yield EndOfData()
 
 
-class Compute(Gather):
+class Compute(IdleGather):
     numbers = In(Number)
     sums = Out(Number)
 
 
-class Send(Operator):
+class Send(Idle):
     pool = "network"
     sends = True
     sums = In(Number)
     sent = Out(Number)
 
 
-class Receive(Operator):
+class Receive(Idle):
     pool = "network"
     arriving = In(Number)
     got = Out(Number)
 
 
-class Keep(Operator):
+class Keep(Idle):
     pool = "network"
     got = In(Number, capacity=1)
 
