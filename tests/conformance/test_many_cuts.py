@@ -14,36 +14,47 @@ from dataflow.transport.faulty import CutAfter, Delay, FaultyNetwork
 from dataflow.transport.grpc_connection import GrpcNetwork
 from dataflow.transport.memory import MemoryNetwork
 
+CUTS = 200
+
 INNER: dict[str, Callable[[], Network]] = {"memory": MemoryNetwork, "grpc": GrpcNetwork}
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("inner", INNER)
-def test_stream_cut_hundreds_of_times_is_exact(inner: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    cuts = 200
-    faults = (*(CutAfter(int(frames)) for frames in rng.integers(1, 12, cuts)), Delay(0.0, 0.0002))
+def test_streams_cut_hundreds_of_times_are_exact(inner: str) -> None:
+    """Three networks at once: most of the time each waits before it connects again."""
+    networks = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        cuts = (CutAfter(int(frames)) for frames in rng.integers(1, 12, CUTS))
+        networks.append(FaultyNetwork(INNER[inner](), (*cuts, Delay(0.0, 0.0002)), rng))
+
+    async def close() -> None:
+        await asyncio.gather(*(network.close() for network in networks))
+
+    async def check(_subject: Subject) -> None:
+        await asyncio.gather(*(_is_exact(Subject.of(network), seed) for seed, network in enumerate(networks)))
+
+    run_check(check, lambda: Subject(networks[0].at, close))
+
+
+async def _is_exact(subject: Subject, seed: int) -> None:
     window_nbytes = 3_000
-
-    async def check(subject: Subject) -> None:
-        nodes = [Node(subject, 0), Node(subject, 1)]
-        for node in nodes:
-            node.links.grant(1 - node.number, 0, window_nbytes)
-        await connected(nodes)
-        sent = [numbered(700, seed=10 * seed + number, most=500) for number in (0, 1)]
-        await asyncio.gather(*(nodes[number].stream(1 - number, 0, sent[number]) for number in (0, 1)))
-        for node in nodes:
-            await node.links.drain()
-            await node.until(lambda node=node: node.credits[1 - node.number, 0] == window_nbytes)  # type: ignore[misc]
-        for number in (0, 1):
-            assert_delivered(nodes[1 - number].messages[number, 0], sent[number])
-        statistics = [node.links.statistics()[1 - node.number] for node in nodes]
-        assert sum(one.reconnections for one in statistics) > cuts // 2  # the others were cut while greeting
-        assert sum(one.resent_frames for one in statistics) > 0
-        assert [one.received_messages for one in statistics] == [700, 700]
-        await closed(nodes)
-
-    run_check(check, lambda: Subject.of(FaultyNetwork(INNER[inner](), faults, rng)))
+    nodes = [Node(subject, 0), Node(subject, 1)]
+    for node in nodes:
+        node.links.grant(1 - node.number, 0, window_nbytes)
+    await connected(nodes)
+    sent = [numbered(700, seed=10 * seed + number, most=500) for number in (0, 1)]
+    await asyncio.gather(*(nodes[number].stream(1 - number, 0, sent[number]) for number in (0, 1)))
+    for node in nodes:
+        await node.links.drain()
+        await node.until(lambda node=node: node.credits[1 - node.number, 0] == window_nbytes)  # type: ignore[misc]
+    for number in (0, 1):
+        assert_delivered(nodes[1 - number].messages[number, 0], sent[number])
+    statistics = [node.links.statistics()[1 - node.number] for node in nodes]
+    assert sum(one.reconnections for one in statistics) > CUTS // 2  # the others were cut while greeting
+    assert sum(one.resent_frames for one in statistics) > 0
+    assert [one.received_messages for one in statistics] == [700, 700]
+    await closed(nodes)
 
 
 @pytest.mark.parametrize("inner", INNER)
