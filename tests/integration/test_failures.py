@@ -75,10 +75,15 @@ def job_process(agent: int) -> int:
     return pid
 
 
-def until(true: Callable[[], bool]) -> None:
+def open_files(pid: int) -> list[str]:
+    """What the descriptors of a process are of, for people."""
+    return sorted(os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def until(true: Callable[[], bool], tell: Callable[[], object] = str) -> None:
     end_s = CLOCK.now() + PATIENCE_S
     while not true():
-        assert CLOCK.now() < end_s
+        assert CLOCK.now() < end_s, tell()
         CLOCK.sleep(0.05)
 
 
@@ -146,7 +151,7 @@ def test_master_without_descriptors_does_not_spin_and_answers_again_afterwards(c
     client, master = cluster.client, cluster.processes()["master"]
     host, port = client.address.split(":")
     client.jobs()
-    before = descriptors(master)
+    before, files = descriptors(master), open_files(master)
     with limit(master, before + 8), ExitStack() as held:
         for _ in range(30):
             held.enter_context(socket.create_connection((host, int(port))))
@@ -155,6 +160,6 @@ def test_master_without_descriptors_does_not_spin_and_answers_again_afterwards(c
         CLOCK.sleep(2.0)
         assert processor_s(master) - taken_s < 1.0
         client.nodes()
-    until(lambda: descriptors(master) <= before)
+    until(lambda: descriptors(master) <= before, lambda: (files, open_files(master)))
     with Client(client.address, (cluster.state_dir / "token").read_text().strip()) as another:
         until(lambda: len(another.nodes()) == 2)
