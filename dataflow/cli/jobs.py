@@ -45,16 +45,7 @@ def list_jobs(master: MasterOption = "", state_dir: StateDirOption = None, json:
     print_table(
         ("ID", "NAME", "STATE", "NODES", "SUBMITTED", "RAN", "ACCURACY", "REASON"),
         [
-            (
-                job.id,
-                job.name,
-                job.state,
-                job.nodes,
-                _moment(job.submitted_s),
-                _ran(job),
-                _accuracy(job),
-                _why(job, 300),
-            )
+            (job.id, job.name, job.state, job.nodes, _moment(job.submitted_s), _ran(job), _accuracy(job), _why(job))
             for job in jobs
         ],
     )
@@ -134,7 +125,8 @@ def _measured(job: JobStatus) -> MeasuredJob:
 
 def show_job(job: JobStatus) -> None:
     """Print a job and how its nodes are doing."""
-    print(f"{job.id} {job.name}: {job.state}" + (f" ({_why(job)})" if _why(job) else ""))
+    why = _why(job, 1000)
+    print(f"{job.id} {job.name}: {job.state}" + (f" ({why})" if why else ""))
     print(f"submitted {_moment(job.submitted_s)}, {job.nodes} nodes" + (f", ran {_ran(job)}" if _ran(job) else ""))
     for from_s, to_s in job.master_away:
         print(f"the master was away from {_moment(from_s)} to {_moment(to_s)}")
@@ -222,5 +214,5 @@ def _accuracy(job: JobStatus) -> str:
     return f"{value:.4f}" if isinstance(value, float) else ""
 
 
-def _why(job: JobStatus, limit: int = 1000) -> str:
+def _why(job: JobStatus, limit: int = 300) -> str:
     return one_line(job.reason, limit) or (f"stopped by {job.stopped_by}" if job.stopped_by else "")

@@ -38,6 +38,7 @@ _CLOSE_S = 5.0
 """Seconds a job process that has ended is given to leave on its own."""
 
 _APART_S = 0.9
+
 _WARNINGS = 20
 """The newest warnings, which a job's status has; its events have all."""
 
