@@ -149,17 +149,25 @@ def test_agent_without_descriptors_says_so_leaks_none_and_runs_the_next_job(
 
 def test_master_without_descriptors_does_not_spin_and_answers_again_afterwards(cluster: LocalCluster) -> None:
     client, master = cluster.client, cluster.processes()["master"]
-    host, port = client.address.split(":")
+
+    def flood(after_s: float) -> None:
+        before = descriptors(master)
+        with limit(master, before + 8), ExitStack() as held:
+            host, port = client.address.split(":")
+            for _ in range(30):
+                held.enter_context(socket.create_connection((host, int(port))))
+            until(lambda: descriptors(master) >= before + 8)
+            taken_s = processor_s(master)
+            CLOCK.sleep(after_s)
+            assert processor_s(master) - taken_s < 1.0
+            client.nodes()
+
     client.jobs()
+    before = descriptors(master)
+    flood(0.0)  # the first one may cost a descriptor that stays
+    until(lambda: descriptors(master) <= before + 1)
     before, files = descriptors(master), open_files(master)
-    with limit(master, before + 8), ExitStack() as held:
-        for _ in range(30):
-            held.enter_context(socket.create_connection((host, int(port))))
-        until(lambda: descriptors(master) >= before + 8)
-        taken_s = processor_s(master)
-        CLOCK.sleep(2.0)
-        assert processor_s(master) - taken_s < 1.0
-        client.nodes()
+    flood(2.0)
     until(lambda: descriptors(master) <= before, lambda: (files, open_files(master)))
     with Client(client.address, (cluster.state_dir / "token").read_text().strip()) as another:
         until(lambda: len(another.nodes()) == 2)

@@ -82,16 +82,13 @@ def test_p_is_gamma_m_n_minus_one_over_b_rounded_up(gamma, nbytes, nodes, bandwi
     [
         (0.4, 0.2, (1, 1)),
         (7.2, 0.2, (8, 1)),
-        (7.2, 2.1, (3, 3)),  # 2.4 partitions
-        (7.2, 4.0, (2, 4)),
-        (0.4, 2.0, (2, 2)),  # no round of several gradients goes out whole
-        (7.2, 99, (2, 8)),  # no more than 8 gradients in a round
-        (17.0, 99, (3, 7)),  # with 8 they would be 3 x 8: more than 1.25 x 17
-        (20.0, 99, (3, 8)),
-        (12.5, 99, (2, 8)),
-        (16.1, 99, (3, 6)),  # 3 x 7 is more than 1.25 x 16.1
+        (17.0, 2.1, (6, 3)),  # 5.7 partitions
+        (7.2, 4.0, (4, 4)),
+        (0.4, 2.0, (4, 2)),  # of several gradients, no two nodes send one the same range at once
+        (7.2, 99, (4, 4)),  # 16 gradients until every cell is sent again
+        (17.0, 99, (4, 5)),  # 4 x 6 is more than 1.25 x 17
+        (33.0, 99, (5, 8)),  # no more than 8 gradients in a round
         (100.0, 99, (13, 8)),
-        (33.0, 99, (5, 8)),
         (5000.0, 99, (256, 8)),
     ],
 )
@@ -99,12 +96,33 @@ def test_best_is_the_shortest_round_that_the_processor_bears_within_a_sane_span(
     assert MEASURED.best(load, work, PEERS) == choice
 
 
-@given(load=st.floats(0, 2000), work=st.floats(0, 40))
-def test_best_keeps_below_the_bandwidth_and_fits_itself(load, work):
-    best = MEASURED.best(load, work, PEERS)
+@pytest.mark.parametrize(
+    ("nodes", "load", "choice"),
+    [
+        (2, 0.4, (2, 8)),
+        (3, 0.4, (3, 5)),
+        (5, 0.4, (5, 3)),
+        (7, 0.4, (7, 2)),
+        (8, 0.4, (8, 2)),
+        (9, 0.4, (8, 2)),
+        (60, 0.4, (8, 2)),
+        (8, 17.0, (9, 2)),  # with 3 they would be 8 x 3: more than 1.25 x 17
+        (8, 20.0, (8, 3)),
+        (8, 30.0, (8, 4)),  # 8 x 5 is more than 1.25 x 30
+        (60, 100.0, (13, 8)),
+    ],
+)
+def test_best_of_more_nodes_has_shorter_rounds_of_more_partitions(nodes, load, choice):
+    assert MEASURED.best(load, 99, nodes - 1) == choice
+
+
+@given(load=st.floats(0, 2000), work=st.floats(0, 40), peers=st.integers(1, 100))
+def test_best_keeps_below_the_bandwidth_and_fits_itself(load, work, peers):
+    best = MEASURED.best(load, work, peers)
     assert best.partitions == 256 or best.span >= load - 1e-6
     assert best.span <= max(16, 1.25 * load) or best.every == 1
-    assert MEASURED.fits(best, load, work, PEERS)
+    assert best.every == 1 or best.partitions >= min(8, peers + 1)
+    assert MEASURED.fits(best, load, work, peers)
 
 
 @pytest.mark.parametrize(("fixed", "best"), [({"partitions": 3}, (3, 8)), ({"every": 2}, (10, 2))])
@@ -112,10 +130,10 @@ def test_best_leaves_what_is_fixed(fixed, best):
     assert CostModel(model_nbytes=M, **fixed).best(20.0, 99, PEERS) == best
 
 
-def test_first_assumes_a_gigabit_200_gradients_a_second_and_rounds_of_four():
-    assert CostModel(model_nbytes=9_000_000).first(PEERS) == (12, 4)  # 5.4 GB/s of 112.5 MB/s: 48, over 4
-    assert CostModel(model_nbytes=9_000_000, bandwidth=27e6).first(PEERS) == (50, 4)
-    assert CostModel(model_nbytes=9_000_000, partitions=5).first(PEERS) == (5, 4)
+def test_first_assumes_a_gigabit_200_gradients_a_second_and_rounds_of_two():
+    assert CostModel(model_nbytes=9_000_000).first(PEERS) == (24, 2)  # 5.4 GB/s of 112.5 MB/s: 48, over 2
+    assert CostModel(model_nbytes=9_000_000, bandwidth=27e6).first(PEERS) == (100, 2)
+    assert CostModel(model_nbytes=9_000_000, partitions=5).first(PEERS) == (5, 2)
     assert CostModel(model_nbytes=9_000_000, partitions=5, every=1).first(PEERS) == (5, 1)
 
 
@@ -668,10 +686,10 @@ def test_gamma_of_gradients_longer_than_a_measurement_is_one_over_their_time():
 @pytest.mark.parametrize(
     ("peers", "first", "chosen"),
     [
-        (1, (1, 4), (1, 8)),  # the longest round
-        (3, (3, 4), (3, 5)),  # one receiver a round, and 16 gradients until each has had its turn
-        (7, (7, 4), (7, 2)),
-        (40, (16, 4), (16, 1)),  # more receivers than gradients in a turn: two or three a round
+        (1, (1, 2), (1, 8)),  # the longest round
+        (3, (3, 2), (3, 5)),  # one receiver a round, and 16 gradients until each has had its turn
+        (7, (7, 2), (7, 2)),
+        (40, (16, 2), (16, 1)),  # more receivers than gradients in a turn: two or three a round
     ],
 )
 def test_receivers_in_turn_have_the_longest_round_that_keeps_the_turn_short(peers, first, chosen):
