@@ -6,7 +6,6 @@ never logged.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import secrets
 import ssl
@@ -15,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from dataflow.errors import AuthError, ConfigError
+from dataflow.transport.addresses import is_loopback
 from dataflow.transport.generated import control_pb2
 
 TOKEN_FILE = "token"
@@ -182,14 +182,6 @@ def _read_certificate(path: Path) -> bytes:
     except (ssl.SSLError, ValueError) as error:
         raise AuthError(what="the authority's certificate is no PEM certificate", where=str(path), fix=fix) from error
     return certificate
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_host(host: str, *, insecure: bool, encrypted: bool = False) -> None:

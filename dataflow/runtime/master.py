@@ -21,7 +21,7 @@ from dataflow.clock import Clock, SystemClock
 from dataflow.engine.deadlines import Deadlines
 from dataflow.errors import AkoError, MasterError
 from dataflow.runtime import descriptors
-from dataflow.runtime.auth import AUTHORITY_FILE, Role, check_host, is_loopback, make_tokens, permits
+from dataflow.runtime.auth import AUTHORITY_FILE, Role, check_host, make_tokens, permits
 from dataflow.runtime.bundle import MAX_NBYTES
 from dataflow.runtime.certificates import job_pair, master_pair
 from dataflow.runtime.dispatcher import Dispatcher
@@ -33,6 +33,7 @@ from dataflow.runtime.state_dir import DEFAULT_ADDRESS, StateDirLock, default_st
 from dataflow.runtime.store import Store
 from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import MESSAGE_NBYTES
+from dataflow.transport.addresses import is_loopback
 from dataflow.transport.authorization import TokenInterceptor
 from dataflow.transport.encryption import KeyPair, add_port
 from dataflow.transport.generated.control_pb2_grpc import add_MasterServicer_to_server

@@ -77,7 +77,8 @@ class Vitals:
         while True:
             await asyncio.sleep(INTERVAL_S)
             before, self._before = self._before, await self.statistics()
-            self._on_rates(rates_between(before, self._before))
+            rates = rates_between(before, self._before)
+            self._on_rates(replace(rates, busy_s=0.0) if self._links.stay_here() else rates)
 
     def _newly_taken(self) -> ProcessorTimes:
         """What was taken since the last time."""

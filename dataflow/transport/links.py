@@ -15,6 +15,7 @@ from dataflow.clock import Clock, SystemClock
 from dataflow.errors import WireError
 from dataflow.message import Message
 from dataflow.reports import LinkStatistics
+from dataflow.transport.addresses import stays_here
 from dataflow.transport.base import Network
 from dataflow.transport.incoming_links import IncomingLinks
 from dataflow.transport.link_meter import LinkMeters
@@ -189,6 +190,10 @@ class Links:
     def busy_s(self) -> float:
         """Seconds so far in which anything was on its way to any peer."""
         return self._meters.busy_s()
+
+    def stay_here(self) -> bool:
+        """Whether all links lead to nodes that are reached on this machine alone."""
+        return all(stays_here(link.address) for link in self._outgoing.values())
 
     def _link(self, peer: int) -> OutgoingLink:
         link = self._outgoing.get(peer)

@@ -142,8 +142,11 @@ class Runner:
 class Links:
     """Stands in for links that carry 100 bytes between two readings."""
 
-    def __init__(self) -> None:
-        self.read = 0
+    def __init__(self, here: bool = False) -> None:
+        self.read, self.here = 0, here
+
+    def stay_here(self) -> bool:
+        return self.here
 
     def busy_s(self) -> float:
         return 0.25 * self.read
@@ -153,12 +156,16 @@ class Links:
         return {0: LinkStatistics(100 * self.read, 2 * self.read, 0.125 * self.read, 0.5 * self.read)}
 
 
-def test_vitals_tell_the_rates_of_every_interval_until_they_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("here", [False, True])
+def test_vitals_tell_the_rates_of_every_interval_until_they_are_stopped(
+    monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    """Among nodes of one machine no link is busy."""
     monkeypatch.setattr(vitals, "INTERVAL_S", 0.001)
     told: list[Rates] = []
 
     async def go() -> NodeStatistics:
-        measured = Vitals(plan(2), 1, cast(Any, Runner()), cast(Any, Links()), told.append)
+        measured = Vitals(plan(2), 1, cast(Any, Runner()), cast(Any, Links(here)), told.append)
         measured.start()
         while len(told) < 3:
             await asyncio.sleep(0.001)
@@ -171,7 +178,9 @@ def test_vitals_tell_the_rates_of_every_interval_until_they_are_stopped(monkeypa
     statistics = asyncio.run(go())
     assert told[1].exchange_s >= 0.0
     assert (told[1].seconds, told[1].steps, told[1].compute_s, told[1].blocked_s) == (0.5, 4, 0.25, 0.125)
-    assert (told[1].busy_s, told[1].links) == (0.25, {0: LinkRates(100, 0.125, 0.25)})
+    assert (told[1].busy_s, told[1].links) == (0.0 if here else 0.25, {0: LinkRates(100, 0.125, 0.25)})
+    assert statistics.links_busy_s is not None
+    assert statistics.links_busy_s > 0.0
     assert told[1].sent_nbytes == 100
     assert statistics.links[0].goodput == 800.0
     assert statistics.processor is not None
