@@ -268,7 +268,7 @@ def test_ako_sends_m_n_minus_1_over_p_per_gradient_in_a_long_run_all_told() -> N
 
 
 def test_phantom_is_exchanged_in_as_many_partitions_as_what_it_stands_for() -> None:
-    """ako.txt, equation 3: 200 gradients/s x m x 9 / (1.25 MB/s) / 4, m = 54,824 bytes, and 54,908 of the phantom."""
+    """ako.txt, equation 3: 200 gradients/s x m x 9 / (1.25 MB/s) / 2, m = 54,824 bytes, and 54,908 of the phantom."""
     real, phantom = ({**DIGITS, "bandwidth": "10mbit", "phantom": each} for each in (0, 1))
     costs = [
         CostModel(**json.loads(element.params)["cost"])
@@ -276,8 +276,8 @@ def test_phantom_is_exchanged_in_as_many_partitions_as_what_it_stands_for() -> N
         for element in prepare(load_job("ako"), settings, 10).graph.elements
         if element.name == "rotation"
     ]
-    assert [cost.load(200, 9) / 4 for cost in costs] == pytest.approx([19.737, 19.767], abs=1e-3)
-    assert [cost.first(9) for cost in costs] == [(20, 4), (20, 4)]
+    assert [cost.load(200, 9) / 2 for cost in costs] == pytest.approx([39.474, 39.534], abs=1e-3)
+    assert [cost.first(9) for cost in costs] == [(40, 2), (40, 2)]
 
 
 def test_phantom_sends_what_the_network_that_it_stands_for_sends() -> None:
