@@ -30,10 +30,12 @@ MOST_EVERY = 8
 LEAST_PARTITIONS = 8
 """Partitions at least, with rounds of several gradients; as many as there are nodes, if those are fewer.
 
-Each sender's turns begin with another range, so with as many partitions as nodes no two ranges that a node is sent at
-once are the same. With fewer, what several peers have made in several gradients is applied to the same cells at once,
-which takes training off: of four hosts of a lab at 100 Mbit/s, two epochs of MNIST with a cosine, rounds of eight
-gradients in two parts need a quarter more images than rounds of four in four, the same bytes (docs/performance.md).
+Each sender's turns begin with another range, so with as many partitions as nodes, while all are in step, no two ranges
+that a node is sent at once are the same. With fewer, what several peers have made in several gradients is applied to
+the same cells at once, which takes training off: of four hosts of a lab at 100 Mbit/s, two epochs of MNIST with a
+cosine, rounds of eight gradients in two parts need a third more images than rounds of four in four, the same bytes
+(docs/performance.md). Where rounds are of a given length, partitions are fewer if their span were beyond `LONGEST`, but
+two.
 """
 
 LONGEST = 16
@@ -125,7 +127,7 @@ class CostModel(BaseModel):
         unfit = known.unfit + unfit * (sure if known.fulls == sure else 1)  # it has not been fitting for as long
         if unfit < _PERSISTS:
             return replace(known, unfit=unfit), choice
-        return replace(known, unfit=0), self.best(load, known.every, peers)
+        return replace(known, unfit=0), self._next(choice, load, known.every, peers)
 
     def best(self, load: float, work: float, peers: int) -> Choice:
         """The fewest gradients in a round that the processor bears, and the fewest partitions that the link bears then.
@@ -149,6 +151,17 @@ class CostModel(BaseModel):
             if self.every or every == 1 or choice.span <= span:
                 return choice
         raise AssertionError
+
+    def _next(self, choice: Choice, load: float, work: float, peers: int) -> Choice:
+        """The best choice after this one, of which `work` was measured.
+
+        Rounds of larger parts take more work, if it is bytes that cost: by as much as they are larger, at most. They
+        are to be borne by shorter rounds then, too, or the next measurement would ask for this choice again.
+        """
+        best = self.best(load, work, peers)
+        if best.every < choice.every and best.partitions < choice.partitions:
+            return self.best(load, min(choice.every, work * choice.partitions / best.partitions), peers)
+        return best
 
     def fits(self, choice: Choice, load: float, work: float, peers: int) -> bool:
         """Whether a choice would be the best one if link and processor asked for a little less, or more."""
@@ -222,6 +235,8 @@ class CostModel(BaseModel):
         if self.in_turn:
             return max(1, min(peers, LONGEST))
         least = min(peers + 1, LEAST_PARTITIONS) if every > 1 else 1
+        if self.every:
+            least = min(least, max(2, LONGEST // every))
         return min(self.cells, max(least, math.ceil(load / every - 1e-9)))
 
     def _relief(self, choice: Choice) -> int:

@@ -150,6 +150,8 @@ def _turn(begin: Fraction, partitions: int, cells: int) -> tuple[int, int, Fract
 class Rotation(StateElement):
     """Places of the members of role `receivers`: receiver of rank i begins with partition (i + j) mod p at rank j.
 
+    Of a p that is chosen, and may become less, no more than n, the number of members, count for this.
+
     Where receivers take turns (`CostModel.in_turn`), a place is where in p rounds the receiver is due, not which cells.
 
     Args:
@@ -165,7 +167,7 @@ class Rotation(StateElement):
         """The places before the first round."""
         members = node.members[self.receivers]
         choice, own = self.cost.first(len(members) - 1), node.rank
-        p = choice.partitions
+        p = choice.partitions if self.cost.partitions else min(choice.partitions, len(members))
         others = {rank: member for rank, member in enumerate(members) if member != node.index}
         # In turn: the next node in the ring of all comes last, so each is sent to by one other in a round.
         first = {rank: (rank - own - 1) % len(members) if self.cost.in_turn else rank + own for rank in others}

@@ -116,6 +116,31 @@ def test_best_of_more_nodes_has_shorter_rounds_of_more_partitions(nodes, load, c
     assert MEASURED.best(load, 99, nodes - 1) == choice
 
 
+def test_best_has_no_more_partitions_than_cells():
+    assert CostModel(model_nbytes=M, cells=3).best(0.4, 99, 7) == (3, 5)
+
+
+@pytest.mark.parametrize(("every", "nodes", "p"), [(1, 8, 1), (2, 8, 8), (4, 8, 4), (4, 3, 3), (8, 8, 2), (16, 8, 2)])
+def test_best_with_rounds_of_a_given_length_keeps_the_span_sane(every, nodes, p):
+    assert CostModel(model_nbytes=M, every=every).best(0.4, 99, nodes - 1) == (p, every)
+
+
+@pytest.mark.parametrize("peers", [1, 3, 5, 7, 15])
+@pytest.mark.parametrize("message_s", [0.0, 0.00002, 0.0001, 0.0005])
+@pytest.mark.parametrize("whole_s", [0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.01])
+def test_choice_settles_where_rounds_cost_by_message_and_by_byte(peers, message_s, whole_s):
+    """A message costs either end `message_s`, and `whole_s` for the model's bytes, of which it has a p-th."""
+    cost = CostModel(model_nbytes=M, bandwidth=1e12)
+    known, choice = Known(), cost.first(peers)
+    chosen = []
+    for _ in range(200):
+        round_s = 2 * peers * (message_s + whole_s / choice.partitions)
+        measured = rates(1e6, 0.0, exchange=50 / choice.every * round_s)
+        known, choice = cost.decide(known, choice, measured, peers)
+        chosen.append(choice)
+    assert len(set(chosen[100:])) == 1
+
+
 @given(load=st.floats(0, 2000), work=st.floats(0, 40), peers=st.integers(1, 100))
 def test_best_keeps_below_the_bandwidth_and_fits_itself(load, work, peers):
     best = MEASURED.best(load, work, peers)

@@ -208,6 +208,14 @@ def test_create_without_p_takes_what_a_gigabit_carries_of_rounds_of_two():
     assert state.choice == (8, 2)
 
 
+def test_create_with_a_p_that_may_become_less_places_senders_as_far_apart_as_they_are_many():
+    states = [Rotation(receivers="worker", cost=CostModel(model_nbytes=9_000_000)).create(node(i, 4)) for i in range(4)]
+    assert {state.choice for state in states} == {(24, 2)}
+    for receiver in range(4):
+        places = [state.snapshot()[receiver] for i, state in enumerate(states) if i != receiver]
+        assert places == [Fraction((i + receiver) % 4, 4) for i in range(4) if i != receiver]
+
+
 def test_create_more_partitions_than_memory_could_list_places_the_receivers():
     state = rotation(10**15, index=1, size=3)
     assert state.receivers == (0, 2)
