@@ -33,7 +33,7 @@ from dataflow.runtime.state_dir import DEFAULT_ADDRESS, StateDirLock, default_st
 from dataflow.runtime.store import Store
 from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import MESSAGE_NBYTES
-from dataflow.transport.addresses import is_loopback
+from dataflow.transport.addresses import endpoint, is_loopback
 from dataflow.transport.authorization import TokenInterceptor
 from dataflow.transport.encryption import KeyPair, add_port
 from dataflow.transport.generated.control_pb2_grpc import add_MasterServicer_to_server
@@ -127,15 +127,15 @@ async def _serve(
     add_MasterServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     try:
         _try_port(config.host, config.port)
-        port = add_port(server, f"{config.host}:{config.port}", pair)
+        port = add_port(server, endpoint(config.host, config.port), pair)
     except (OSError, RuntimeError) as error:
         raise MasterError(
             what="cannot listen on this address; another program may have the port",
-            where=f"{config.host}:{config.port}",
+            where=endpoint(config.host, config.port),
             fix="stop it, or choose another --port",
         ) from error
     async with AsyncExitStack() as around:
-        facts = {"address": f"{config.host}:{port}", "state_dir": str(config.state_dir)}
+        facts = {"address": endpoint(config.host, port), "state_dir": str(config.state_dir)}
         if config.metrics_port is not None:
             metrics = served(config.metrics_host, config.metrics_port, dispatcher.measured)
             facts["metrics"] = await around.enter_async_context(metrics)
@@ -156,7 +156,8 @@ def _try_port(host: str, port: int) -> None:
     Raises:
         OSError: it cannot.
     """
-    with socket.socket() as probe, suppress(socket.gaierror):  # forms of addresses that gRPC alone knows
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe, suppress(socket.gaierror):  # forms of addresses that gRPC alone knows
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
         probe.bind((host, port))
 

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from dataflow.errors import MasterError
 from dataflow.observe.condition import MeasuredJob, poisoned
 from dataflow.reports import NodeStatistics, rates_between
+from dataflow.transport.addresses import endpoint
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -179,7 +180,6 @@ async def served(host: str, port: int, jobs: Callable[[], Sequence[MeasuredJob]]
     Raises:
         MasterError: the port is in use, or the address is not this machine's.
     """
-    name = f"[{host}]" if ":" in host else host
     registry = CollectorRegistry()
     registry.register(_Jobs(jobs))
     try:
@@ -188,11 +188,11 @@ async def served(host: str, port: int, jobs: Callable[[], Sequence[MeasuredJob]]
         what = f"cannot tell metrics on this address: {error.strerror or error}"
         taken = error.errno == errno.EADDRINUSE
         fix = "stop the other program, or choose another --metrics-port" if taken else "check --metrics-host and port"
-        raise MasterError(what, where=f"{name}:{port}", fix=fix) from error
+        raise MasterError(what, where=endpoint(host, port), fix=fix) from error
     server.get_request = _patient(server.get_request)  # type: ignore[method-assign]
     server.set_app(_only(_PATH, make_wsgi_app(registry)))
     try:
-        yield f"{name}:{server.server_port}"
+        yield endpoint(host, server.server_port)
     finally:
         await asyncio.to_thread(server.shutdown)
         server.server_close()

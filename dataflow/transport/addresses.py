@@ -1,8 +1,13 @@
-"""Addresses of nodes: which of them are of this machine alone."""
+"""Addresses of nodes: how they are written, and which of them are of this machine alone."""
 
 from __future__ import annotations
 
 import ipaddress
+
+
+def endpoint(host: str, port: int) -> str:
+    """An address as ``host:port``, in which that of IPv6 stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from dataflow.errors import AuthError, WireError
+from dataflow.transport.addresses import endpoint
 from dataflow.transport.authorization import TokenInterceptor, everything, token_metadata
 from dataflow.transport.base import Accept, Connection, ConnectionLostError, serve
 from dataflow.transport.encryption import KeyPair, add_port, open_aio_channel
@@ -80,13 +81,13 @@ class GrpcNetwork:
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),))
         try:
-            port = add_port(server, f"{self._host}:{self._port}", self._pair)
+            port = add_port(server, endpoint(self._host, self._port), self._pair)
         except RuntimeError as error:
-            what = f"cannot listen at {self._host}:{self._port}"
+            what = f"cannot listen at {endpoint(self._host, self._port)}"
             raise WireError(what, fix="choose another port, or 0 for any free one") from error
         await server.start()
         self._servers.append(server)
-        return f"{self._host}:{port}"
+        return endpoint(self._host, port)
 
     async def dial(self, address: str) -> Connection:
         """Connect to a listener; see `Network.dial`."""

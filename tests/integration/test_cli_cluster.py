@@ -213,6 +213,26 @@ def test_master_on_a_public_address_is_refused(tmp_path: Path) -> None:
     assert "--insecure" in output
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_cluster_on_addresses_of_version_6_runs_a_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AKO_STATE_DIR", str(tmp_path))
+    master = start(tmp_path, "master", "--host", "::1", "--port", "0")
+    line = first_line(master)
+    address = line.split(",")[0].removeprefix("master listens on ")
+    assert address.startswith("[::1]:"), line
+    nodes = [start(tmp_path, "node", "--host", "::1", "--name", name, "--tasks", "1") for name in ("left", "right")]
+    for node in nodes:
+        assert "is attached" in first_line(node)
+    assert main(["run", "ako", "--nodes", "2", "--master", address, "epochs=1"]) == 0
+    assert "FINISHED" in capsys.readouterr().out
+    for process in (*nodes, master):
+        process.terminate()
+        process.communicate()
+    assert [process.returncode for process in (*nodes, master)] == [0, 0, 0]
+
+
 def test_second_node_of_the_same_name_is_refused(state_dir: Path) -> None:
     second = start(state_dir, "node", "--name", "left")
     output, _ = second.communicate()

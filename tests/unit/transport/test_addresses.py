@@ -3,11 +3,19 @@ from __future__ import annotations
 import pytest
 
 from dataflow.testing.conformance import Node, Subject, closed, run_check
-from dataflow.transport.addresses import stays_here
+from dataflow.transport.addresses import endpoint, stays_here
 from dataflow.transport.memory import MemoryNetwork
 
 HERE = ["127.0.0.1:80", "127.1.2.3:80", "localhost:80", "[::1]:80"]
 ELSEWHERE = ["10.0.0.2:80", "0.0.0.0:80", "host.example:80", "[2001:db8::1]:80", "127.0.0.1.example:80", ""]
+
+
+def test_endpoint_has_addresses_of_version_6_in_brackets() -> None:
+    assert [endpoint(host, 80) for host in ("10.0.0.2", "host.example", "::1")] == [
+        "10.0.0.2:80",
+        "host.example:80",
+        "[::1]:80",
+    ]
 
 
 @pytest.mark.parametrize("address", HERE)
