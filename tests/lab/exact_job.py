@@ -59,9 +59,9 @@ class PacedGather(IntegerGather):
 
 @dataclass(frozen=True, slots=True)
 class Chosen(Message):
-    """What a node chose by a measurement: p partitions, and when by the clock on the wall that all hosts share."""
+    """What a node chose by a measurement: p r, its span, and when by the clock on the wall that all hosts share."""
 
-    p: int
+    span: int
     wall_s: float
 
 
@@ -72,7 +72,7 @@ class TellingPartition(LivePartition):
 
     def on_rates(self, rates: Rates, rotation: RotationState) -> Emissions:
         yield from super().on_rates(rates, rotation)
-        yield self.choices(Chosen(rotation.choice.partitions, time.time()))
+        yield self.choices(Chosen(rotation.choice.span, time.time()))
 
 
 class Tell(Operator):

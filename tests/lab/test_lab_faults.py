@@ -46,8 +46,9 @@ def running_s(job: dict[str, Any]) -> float:
     return float(min(each["running_s"] for each in job["statistics"]))
 
 
-def partitions(job: dict[str, Any]) -> list[float]:
-    return [each["p"] for each in job["conditions"]]
+def spans(job: dict[str, Any]) -> list[float]:
+    """Gradients of each node until all of a model is sent again: p, times those in a round."""
+    return [each["p"] * each["every"] for each in job["conditions"]]
 
 
 def settled(job: dict[str, Any]) -> bool:
@@ -67,16 +68,16 @@ def resident_nbytes(lab: Lab) -> list[int]:
 
 
 def raised_s(record: dict[str, Any], begin_s: float) -> list[float]:
-    """When, on the wall, each node first chose more partitions than before `begin_s`."""
+    """When, on the wall, each node first chose a longer span than before `begin_s`."""
     found = []
     for node in HOSTS:
         told = [each for each in record["reports"] if each["port"] == "partition.choices" and each["node"] == node]
-        before = [each["p"] for each in told if each["wall_s"] < begin_s][-1]
-        found.append(next(each["wall_s"] for each in told if each["wall_s"] > begin_s and each["p"] > before))
+        before = [each["span"] for each in told if each["wall_s"] < begin_s][-1]
+        found.append(next(each["wall_s"] for each in told if each["wall_s"] > begin_s and each["span"] > before))
     return found
 
 
-def test_cut_bandwidth_raises_p_and_loses_no_gradient_nor_memory(lab: Lab, tmp_path: Path) -> None:
+def test_cut_bandwidth_raises_p_or_r_and_loses_no_gradient_nor_memory(lab: Lab, tmp_path: Path) -> None:
     lab("up", "4", "--rate", "100mbit")
     process = lab.start("run", "tests.lab.exact_job:build", "--json", str(tmp_path / "record.json"))
     read_until(process.stderr, "RUNNING")
@@ -85,7 +86,7 @@ def test_cut_bandwidth_raises_p_and_loses_no_gradient_nor_memory(lab: Lab, tmp_p
     for number in HOSTS:
         lab("fault", "rate", str(number), "10mbit")
     fallen_s = time.time()
-    after = until(lab, lambda job: all(p > was for p, was in zip(partitions(job), partitions(before), strict=True)))
+    after = until(lab, lambda job: all(span > was for span, was in zip(spans(job), spans(before), strict=True)))
     last = until(lab, lambda job: running_s(job) >= running_s(after) + 2.0)
     # 64 MB is what a stream may cost at most; here all streams of a process together do not.
     assert max(now - was for now, was in zip(resident_nbytes(lab), nbytes, strict=True)) <= 64e6

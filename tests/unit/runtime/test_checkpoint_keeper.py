@@ -65,7 +65,8 @@ def test_keeper_keeps_what_comes_and_its_thread_ends(tmp_path: Path) -> None:
                 keeper.take(0, chunk)
             while newest(tmp_path) != number:
                 await asyncio.sleep(0.001)
-            await asyncio.sleep(0.01)  # the loop hears that it is written
+            while keeper._writing:  # the loop has not heard that it is written
+                await asyncio.sleep(0.001)
 
     assert run(tmp_path, Disk(), talk) == []
     assert numbers(LocalFolder(tmp_path)) == [20, 10]
@@ -87,7 +88,8 @@ def test_keeper_with_a_disk_that_hangs_leaves_out_what_follows_and_says_so_once(
         disk.go_on.set()
         while newest(tmp_path) != 10:
             await asyncio.sleep(0.001)
-        await asyncio.sleep(0.05)
+        while keeper._writing:
+            await asyncio.sleep(0.001)
         for chunk in chunks(40):
             keeper.take(0, chunk)
 
