@@ -157,8 +157,8 @@ class Rates:
         compute_s: processor seconds of the compute pool's tasks.
         exchange_s: processor seconds of what exists only because nodes exchange messages: connections, and tasks of
             chains that send to or receive from other nodes.
-        busy_s: seconds in which something waited for the acknowledgement of any peer; as a
-            node tells its engine, none where all peers have loopback addresses: it is for a processor then.
+        busy_s: seconds in which something waited for the acknowledgement of any peer; as a node tells its engine, none
+            where all peers have loopback addresses: it is for a processor then.
         blocked_s: seconds in which a gathering operator was held back by its `ready` predicate.
         links: by peer.
     """

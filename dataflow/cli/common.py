@@ -103,10 +103,10 @@ def master_address(master: str, state_dir: Path) -> str:
     if not master:
         return read_endpoint(state_dir) or DEFAULT_ADDRESS
     host, _, port = master.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(
-            what="not an address of a master", got=master, fix=f"write host:port, as in {DEFAULT_ADDRESS}"
-        )
+    bare = ":" in host and not (host.startswith("[") and host.endswith("]"))
+    if not host or bare or not port.isdecimal() or not 0 < int(port) < 65536:
+        fix = f"write host:port, as in {DEFAULT_ADDRESS} or [::1]:7461"
+        raise ConfigError(what="not an address of a master", got=master, fix=fix)
     return master
 
 

@@ -6,10 +6,11 @@ It never imports user code: bundles pass through it unopened, and graphs are dat
 from __future__ import annotations
 
 import argparse
+import errno
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from dataflow.runtime.state_dir import DEFAULT_ADDRESS, StateDirLock, default_st
 from dataflow.runtime.store import Store
 from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import MESSAGE_NBYTES
-from dataflow.transport.addresses import endpoint, is_loopback
+from dataflow.transport.addresses import endpoint, is_loopback, unbracketed
 from dataflow.transport.authorization import TokenInterceptor
 from dataflow.transport.encryption import KeyPair, add_port
 from dataflow.transport.generated.control_pb2_grpc import add_MasterServicer_to_server
@@ -129,11 +130,13 @@ async def _serve(
         _try_port(config.host, config.port)
         port = add_port(server, endpoint(config.host, config.port), pair)
     except (OSError, RuntimeError) as error:
-        raise MasterError(
-            what="cannot listen on this address; another program may have the port",
-            where=endpoint(config.host, config.port),
-            fix="stop it, or choose another --port",
-        ) from error
+        what, fix = (
+            "cannot listen on this address; another program may have the port",
+            "stop it, or choose another --port",
+        )
+        if isinstance(error, OSError) and error.errno != errno.EADDRINUSE:
+            what, fix = f"cannot listen on this address: {error.strerror}", "check --host and --port"
+        raise MasterError(what=what, where=endpoint(config.host, config.port), fix=fix) from error
     async with AsyncExitStack() as around:
         facts = {"address": endpoint(config.host, port), "state_dir": str(config.state_dir)}
         if config.metrics_port is not None:
@@ -156,10 +159,11 @@ def _try_port(host: str, port: int) -> None:
     Raises:
         OSError: it cannot.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe, suppress(socket.gaierror):  # forms of addresses that gRPC alone knows
+    bare = unbracketed(host) or None
+    family, *_, address = socket.getaddrinfo(bare, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
-        probe.bind((host, port))
+        probe.bind(address)
 
 
 def make_server(tokens: Mapping[str, Role]) -> grpc.aio.Server:

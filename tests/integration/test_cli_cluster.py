@@ -206,6 +206,16 @@ def test_second_master_on_the_same_port_is_refused(tmp_path: Path) -> None:
     assert output.count("\n") == 1
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_master_on_an_address_that_is_not_of_this_machine_says_so(tmp_path: Path, host: str) -> None:
+    master = start(tmp_path, "master", "--host", host, "--insecure", "--port", "0")
+    output, _ = master.communicate()
+    assert master.returncode == 2
+    assert output.startswith("error: cannot listen on this address: ")
+    assert output.endswith(f" at {host}:0; check --host and --port\n")
+    assert output.count("\n") == 1
+
+
 def test_master_on_a_public_address_is_refused(tmp_path: Path) -> None:
     master = start(tmp_path, "master", "--host", "0.0.0.0", "--port", "0")
     output, _ = master.communicate()
@@ -214,15 +224,16 @@ def test_master_on_a_public_address_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_cluster_on_addresses_of_version_6_runs_a_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     monkeypatch.setenv("AKO_STATE_DIR", str(tmp_path))
-    master = start(tmp_path, "master", "--host", "::1", "--port", "0")
+    master = start(tmp_path, "master", "--host", host, "--port", "0")
     line = first_line(master)
     address = line.split(",")[0].removeprefix("master listens on ")
     assert address.startswith("[::1]:"), line
-    nodes = [start(tmp_path, "node", "--host", "::1", "--name", name, "--tasks", "1") for name in ("left", "right")]
+    nodes = [start(tmp_path, "node", "--host", host, "--name", name, "--tasks", "1") for name in ("left", "right")]
     for node in nodes:
         assert "is attached" in first_line(node)
     assert main(["run", "ako", "--nodes", "2", "--master", address, "epochs=1"]) == 0

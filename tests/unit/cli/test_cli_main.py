@@ -95,6 +95,7 @@ def test_main_number_that_is_not_finite_is_refused(
         (["run", "ako", "--json", "/nowhere/out.json"], "the record cannot be written there"),
         (["run", "ako", "--master", "localhost"], "not an address of a master (got localhost)"),
         (["submit", "ako", "--master", "127.0.0.1:99999"], "not an address of a master"),
+        (["submit", "ako", "--master", "::1"], "not an address of a master"),
         (["check", "ako", "data=mnist", "data_dir=/nowhere"], "ako data fetch mnist"),
         (["data", "fetch", "mnits"], "did you mean 'mnist'?"),
         (["predict", "/nowhere"], "there is no trained model here"),

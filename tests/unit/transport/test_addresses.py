@@ -11,9 +11,10 @@ ELSEWHERE = ["10.0.0.2:80", "0.0.0.0:80", "host.example:80", "[2001:db8::1]:80",
 
 
 def test_endpoint_has_addresses_of_version_6_in_brackets() -> None:
-    assert [endpoint(host, 80) for host in ("10.0.0.2", "host.example", "::1")] == [
+    assert [endpoint(host, 80) for host in ("10.0.0.2", "host.example", "::1", "[::1]")] == [
         "10.0.0.2:80",
         "host.example:80",
+        "[::1]:80",
         "[::1]:80",
     ]
 
