@@ -68,6 +68,13 @@ class Prepared:
     bundle: Bundle | None
     graph: LogicalGraph
 
+    @property
+    def own_modules(self) -> list[str]:
+        """Modules of ours that the graph names: those of its operators and state elements."""
+        names = [*(each.kind for each in self.graph.operators), *(each.factory for each in self.graph.elements)]
+        modules = {name.partition(":")[0] for name in names}
+        return sorted(module for module in modules if module.partition(".")[0] in _OURS)
+
     def recorded(self) -> Prepared:
         """The same job, whose run can be replayed: its record is among the artifacts.
 

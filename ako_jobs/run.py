@@ -7,11 +7,11 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import JsonValue
 
@@ -39,8 +39,12 @@ OnEvent = Callable[[JobEvent], None]
 OnSubmitted = Callable[[str], None]
 """Called with the id that the master has given a job."""
 
-MakeCluster = Callable[[int], AbstractContextManager[LocalCluster]]
-"""Makes a cluster of that many nodes, which lives as long as a ``with`` block."""
+
+class MakeCluster(Protocol):
+    """Makes clusters."""
+
+    def __call__(self, nodes: int, *, ahead: Sequence[str] = ()) -> AbstractContextManager[LocalCluster]:
+        """One of that many nodes, which lives as long as a ``with`` block; `ahead`: see `LocalCluster`."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ def execute(
     `cluster` makes the processes that `run` starts, and `on_submitted` is called before the first event.
     """
     folder = None if out is None else empty_folder(out)
-    with _client(master, cluster, prepared.spec.nodes) as client:
+    with _client(master, cluster, prepared) as client:
         result = _run(client, prepared, on_event, on_submitted)
     if folder is not None:
         keep(result, prepared, folder)
@@ -236,14 +240,14 @@ def record_text(result: Result) -> str:
 
 
 @contextmanager
-def _client(master: str, make_cluster: MakeCluster, nodes: int) -> Iterator[Client]:
+def _client(master: str, make_cluster: MakeCluster, prepared: Prepared) -> Iterator[Client]:
     """A client of the master at that address, or of one that lives as long as the ``with`` block."""
     if master:
         folder = default_state_dir()
         with Client(master, find_token(state_dir=folder), find_authority(folder)) as client:
             yield client
     else:
-        with make_cluster(nodes) as cluster:
+        with make_cluster(prepared.spec.nodes, ahead=prepared.own_modules) as cluster:
             yield cluster.client
 
 

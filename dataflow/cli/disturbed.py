@@ -65,9 +65,9 @@ def run_disturbed(
     made: list[Injector] = []
 
     @contextmanager
-    def cluster(nodes: int) -> Iterator[LocalCluster]:
+    def cluster(nodes: int, *, ahead: Sequence[str] = ()) -> Iterator[LocalCluster]:
         with ExitStack() as opened:
-            found = opened.enter_context(lab_cluster(plan, state_dir, nodes))
+            found = opened.enter_context(lab_cluster(plan, state_dir, nodes, ahead=ahead))
             made.append(opened.enter_context(Injector(plan, found, faults, disk)))
             yield found
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -59,7 +59,7 @@ def check_room(plan: LabPlan, nodes: int) -> None:
 
 
 @contextmanager
-def lab_cluster(plan: LabPlan, state_dir: Path, nodes: int) -> Iterator[LocalCluster]:
+def lab_cluster(plan: LabPlan, state_dir: Path, nodes: int, *, ahead: Sequence[str] = ()) -> Iterator[LocalCluster]:
     """A cluster of `nodes` nodes on the hosts of a lab that is up, gone when the ``with`` block ends.
 
     The calling thread, and those that it starts, are at the switch inside the block: only from there can the master
@@ -70,7 +70,11 @@ def lab_cluster(plan: LabPlan, state_dir: Path, nodes: int) -> Iterator[LocalClu
         LabError: the lab is being made or removed.
     """
     where = places(plan, nodes, usable_cores())
-    with in_use(state_dir, alone=False), _inside(plan.switch), LocalCluster(nodes, places=where) as cluster:
+    with (
+        in_use(state_dir, alone=False),
+        _inside(plan.switch),
+        LocalCluster(nodes, places=where, ahead=ahead) as cluster,
+    ):
         yield cluster
 
 

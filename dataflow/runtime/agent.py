@@ -28,7 +28,7 @@ from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.job_supervisor import JobSupervisor
 from dataflow.runtime.outbox import Outbox
 from dataflow.runtime.process import die_with_parent
-from dataflow.runtime.spawning import Spawner
+from dataflow.runtime.spawning import Serving, Spawner
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
 from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import CHANNEL_OPTIONS
@@ -88,7 +88,9 @@ def _print(facts: dict[str, str]) -> None:
     print(f"node {facts['name']} is attached to {facts['master']}", flush=True)
 
 
-async def attach(config: AgentConfig, clock: Clock | None = None, announce: Announce = _print) -> None:
+async def attach(
+    config: AgentConfig, clock: Clock | None = None, announce: Announce = _print, serving: Serving | None = None
+) -> None:
     """Run an agent until this task is cancelled; once it has been attached it reconnects by itself, for ever.
 
     Its jobs go on while the master is away, and end with the agent.
@@ -97,6 +99,7 @@ async def attach(config: AgentConfig, clock: Clock | None = None, announce: Anno
         config: how it runs.
         clock: the machine's if None.
         announce: told each time it is attached.
+        serving: the fork server of its job processes; if None, it starts one with its first job.
 
     Raises:
         ConfigError: others could reach the host, and that was not allowed; or the machine gives it too few descriptors.
@@ -109,7 +112,7 @@ async def attach(config: AgentConfig, clock: Clock | None = None, announce: Anno
     descriptors.raise_limit()
     descriptors.require(descriptors.OF_AN_AGENT, "a node's agent")
     clock = clock or SystemClock()
-    agent = _Agent(config, clock, announce)
+    agent = _Agent(config, clock, announce, serving)
     delay_s, attached_before, away_s = _BACKOFF_S[0], False, clock.now()
     try:
         while True:
@@ -132,10 +135,10 @@ async def attach(config: AgentConfig, clock: Clock | None = None, announce: Anno
 
 
 class _Agent:
-    def __init__(self, config: AgentConfig, clock: Clock, announce: Announce) -> None:
+    def __init__(self, config: AgentConfig, clock: Clock, announce: Announce, serving: Serving | None) -> None:
         self._config, self._clock, self._announce = config, clock, announce
         self._cores = config.cores or usable_cores()
-        self._outbox, self._spawner = Outbox(), Spawner()
+        self._outbox, self._spawner = Outbox(), Spawner(serving)
         self._jobs: dict[str, JobSupervisor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._complaint = ""
@@ -330,8 +333,8 @@ def _checked(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> str
     return f"not attached to {address}: {code.name} {details}"
 
 
-def main() -> int:
-    """Run an agent from the command line; returns its exit status."""
+def main(serving: Serving | None = None) -> int:
+    """Run an agent from the command line; returns its exit status. `serving`: see `attach`."""
     parser = argparse.ArgumentParser(prog="python -m dataflow.runtime.agent", description=__doc__)
     parser.add_argument("--name", required=True)
     parser.add_argument("--master", default="")
@@ -356,7 +359,7 @@ def main() -> int:
         end_jobs_after_s=options.end_jobs_after,
     )
     try:
-        serve_until_signal(attach(config))
+        serve_until_signal(attach(config, serving=serving))
     except AkoError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -14,9 +14,7 @@ it may end at any time.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
-import importlib
 import json
 import os
 import signal
@@ -24,11 +22,11 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from dataflow.clock import SystemClock
 from dataflow.runtime import job_process
+from dataflow.runtime.forking import Imported, become, shared
 from dataflow.runtime.process import die_with_parent
 
 REQUEST_NBYTES: Final = 64 << 10
@@ -49,13 +47,12 @@ class ForkServer:
             each module is said that it ``imports``, and an empty one in the end, so that the agent knows at which it
             has stopped. A fork waits until the agent writes to the pipe, and ends where the agent closes that: one
             that nobody knows of does nothing.
+        imported: what this process has imported already.
     """
 
-    def __init__(self, asked: socket.socket) -> None:
-        self._asked = asked
-        self._times = _file_times()
-        self._is_warm = False
-        self._shared = _shared()
+    def __init__(self, asked: socket.socket, imported: Imported) -> None:
+        self._asked, self._imported = asked, imported
+        self._shared = shared()
 
     def serve(self) -> list[str] | None:
         """Answer until the agent hangs up, or forks would be of no use any more.
@@ -71,15 +68,15 @@ class ForkServer:
             for name in request["modules"]:
                 if name in sys.modules:
                     continue
-                before = _shared()
+                before = shared()
                 self._answer(imports=name)
-                self._import(name)
-                if _shared() > before:
+                self._imported.add(name)
+                if shared() > before:
                     self._answer(unfit=name)
                     return None
             self._answer(imports="")
-            self._warm_up()
-            spoilt = _shared() > self._shared + len(descriptors) or self._changed()
+            self._imported.warm_up()
+            spoilt = shared() > self._shared + len(descriptors) or self._imported.has_changed()
             as_it_is = not spoilt and not any(name in sys.modules for name in request["own"])
             try:
                 arguments = self._fork(request["arguments"], descriptors, as_it_is=as_it_is)
@@ -90,27 +87,6 @@ class ForkServer:
                     return arguments
             for descriptor in descriptors:
                 os.close(descriptor)
-
-    def _import(self, name: str) -> None:
-        """Import a module; what is wrong with it is for the job process to find out and to say."""
-        try:
-            importlib.import_module(name)
-        except BaseException as error:  # SystemExit, too, which would end this process
-            print(f"not imported ahead: {name}: {error!r}", file=sys.stderr, flush=True)
-        self._note()
-
-    def _warm_up(self) -> None:
-        """Have numba compile something: only then it makes its tables, for 0.3 s."""
-        if not self._is_warm and "numba" in sys.modules:
-            self._is_warm = True
-            sys.modules["numba"].njit(lambda number: number + 1)(1)
-            self._note()
-
-    def _note(self) -> None:
-        """Note what has been imported, which forks share."""
-        self._times |= _file_times(set(self._times))
-        gc.collect()
-        gc.freeze()  # so that collections in forks leave these pages shared
 
     def _fork(self, arguments: Sequence[str], descriptors: Sequence[int], *, as_it_is: bool) -> list[str] | None:
         """Fork twice and say what has come of it; returns the arguments in the fork, and None here."""
@@ -136,10 +112,6 @@ class ForkServer:
         os.waitpid(between, 0)  # now its child is the agent's
         self._answer(**json.loads(said or b'{"error": "the process that was to fork a job process has died"}'))
         return None
-
-    def _changed(self) -> bool:
-        """Whether a file is another one than was imported."""
-        return any(_time_ns(file) != time_ns for file, time_ns in self._times.items())
 
     def _answer(self, **answer: object) -> None:
         self._asked.send(json.dumps(answer).encode())
@@ -168,46 +140,14 @@ def _become(arguments: Sequence[str], descriptors: Sequence[int], *, as_it_is: b
     if not os.read(wanted, 1):
         os._exit(0)
     os.close(wanted)
-    gc.enable()
-    os.dup2(printed, 1)
-    os.dup2(printed, 2)
-    os.close(printed)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     words = [*arguments, "--control-fd", str(control), "--board-fd", str(board)]
+    become([sys.executable, *_JOB_PROCESS, *words], printed)
     if not as_it_is:
         for descriptor in (control, board):
             os.set_inheritable(descriptor, True)
         os.execv(sys.executable, [sys.executable, *_JOB_PROCESS, *words])
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # or all forks would draw the same numbers
-    _set_title([sys.executable, *_JOB_PROCESS, *words])
     return words
-
-
-def _set_title(words: Sequence[str]) -> None:
-    """Have the system show this as the command line of this process, as far as there is room."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    begin, end = int(fields[45]), int(fields[46])
-    text = b"\0".join(word.encode() for word in words)[: end - begin - 1]
-    ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
-
-
-def _shared() -> int:
-    """How much a fork would lack or share: threads and open descriptors."""
-    return sum(len(os.listdir(f"/proc/self/{what}")) for what in ("task", "fd"))
-
-
-def _file_times(known: Sequence[str] | set[str] = ()) -> dict[str, int]:
-    """When the files of all imported modules were changed, in ns, but for those that are known."""
-    files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    return {file: _time_ns(file) for file in files.difference(known)}
-
-
-def _time_ns(file: str) -> int:
-    try:
-        return os.stat(file).st_mtime_ns
-    except OSError:
-        return 0
 
 
 def main() -> int:
@@ -218,9 +158,14 @@ def main() -> int:
     parser.add_argument("--room", default="", help="for the command lines of forks")
     options = parser.parse_args()
     die_with_parent(options.agent)
+    return run(socket.socket(fileno=options.asked_fd), Imported())
+
+
+def run(asked: socket.socket, imported: Imported) -> int:
+    """Be a fork server, and in each fork a job process; see `ForkServer`. Returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.disable()  # an eighth of the time that imports take; what they leave is collected when it is noted
-    arguments = ForkServer(socket.socket(fileno=options.asked_fd)).serve()
+    gc.disable()
+    arguments = ForkServer(asked, imported).serve()
     if arguments is None:
         return 0
     sys.argv[1:] = arguments

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -18,6 +18,7 @@ from dataflow.clock import Clock, SystemClock
 from dataflow.errors import MasterError
 from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE, read_authority, read_token
 from dataflow.runtime.client import Client
+from dataflow.runtime.cluster_processes import ClusterProcess, Nursery
 from dataflow.runtime.control_groups import usable_cores
 from dataflow.runtime.scratch import Scratch
 from dataflow.runtime.state_dir import read_endpoint
@@ -63,6 +64,7 @@ class LocalCluster:
             next one that makes a cluster.
         clock: the clock.
         places: of processes that do not run beside this one, by their names: ``master``, ``node-0``, ...
+        ahead: modules that its jobs will import, and no user code: processes that run beside this one have them then.
 
     Attributes:
         client: a client of the master, while inside the ``with`` block.
@@ -80,6 +82,7 @@ class LocalCluster:
         state_dir: Path | None = None,
         clock: Clock | None = None,
         places: Mapping[str, Place] | None = None,
+        ahead: Sequence[str] = (),
     ) -> None:
         self.nodes = nodes
         self._cores, self._tasks = max(1, usable_cores() // max(1, nodes)), tasks
@@ -87,7 +90,8 @@ class LocalCluster:
         self._scratch = Scratch("cluster")
         self._clock = clock or SystemClock()
         self._places = places or {}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._nursery = Nursery(ahead, self._clock)
+        self._processes: dict[str, ClusterProcess] = {}
 
     def __enter__(self) -> Self:
         self.state_dir = self._given or self._scratch.path
@@ -147,22 +151,25 @@ class LocalCluster:
 
     def _spawn(self, name: str, module: str, *arguments: str) -> None:
         place = self._place(name)
-        common = [STATE_DIR, str(self.state_dir), "--die-with", str(os.getpid()), "--host", place.host]
+        common = [STATE_DIR, str(self.state_dir), "--host", place.host]
         if place.insecure:
             common.append("--insecure")
         # The cluster has a token of its own; that of another one, for the user's other commands, is not for it.
         foreign = {TOKEN_VARIABLE, AUTHORITY_VARIABLE}
         environment = {key: value for key, value in os.environ.items() if key not in foreign}
-        with (self.state_dir / "logs" / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                [*place.enter, sys.executable, "-m", module, *common, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                # Ctrl-C in the terminal is for the parent alone, which then takes the cluster down in order.
-                start_new_session=True,
-            )
+        with (self.state_dir / "logs" / f"{name}.log").open("ab", buffering=0) as log:
+            if place.enter:
+                self._processes[name] = subprocess.Popen(
+                    [*place.enter, sys.executable, "-m", module, *common, "--die-with", str(os.getpid()), *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    # Ctrl-C in the terminal is for the parent alone, which then takes the cluster down in order.
+                    start_new_session=True,
+                )
+            else:
+                self._processes[name] = self._nursery.start(module, [*common, *arguments], log)
 
     def _until_listening(self, deadline: float) -> str:
         while not (address := read_endpoint(self.state_dir)):
@@ -201,3 +208,4 @@ class LocalCluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._nursery.close()

@@ -20,9 +20,11 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from dataflow.runtime.auth import TOKEN_VARIABLE
+from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE
+from dataflow.runtime.forking import ROOM
 from dataflow.runtime.process import ONE_THREAD, PREFERRED
 from dataflow.runtime.scratch import Scratch
 from dataflow.transport.generated import control_pb2 as pb
@@ -37,7 +39,6 @@ _TRIES: Final = 2
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _ANSWER_NBYTES: Final = 4096
-_ROOM: Final = 1024
 
 
 class Spawned:
@@ -58,10 +59,28 @@ class Spawned:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
 
+    def poll(self) -> None:
+        """Wait for it if it has ended."""
+        if self.returncode is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            self.wait()
+
     def send_signal(self, number: signal.Signals) -> None:
         """Signal it, unless it has been waited for."""
         if self.returncode is None:
             os.kill(self.pid, number)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A fork server that runs, a child of this process.
+
+    Args:
+        pid: its id.
+        asking: where it is asked for forks.
+    """
+
+    pid: int
+    asking: socket.socket
 
 
 class Spawner:
@@ -70,14 +89,19 @@ class Spawner:
     Make it on the event loop; `close` it in the end. Other children of this process are to be waited for elsewhere,
     or may lose their exit status.
 
+    Args:
+        serving: a fork server that there is already; else one is started when it is needed.
+
     Attributes:
         scratch: the folder for what job processes need.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, serving: Serving | None = None) -> None:
         self.scratch = Scratch("agent")
-        self._server: subprocess.Popen[bytes] | None = None
+        self._server: Spawned | None = None
         self._asking: socket.socket | None = None
+        if serving is not None:
+            self._use(serving)
         self._turn = asyncio.Lock()
         self._spawned: list[Spawned] = []
         self._unfit: set[str] = set()
@@ -134,7 +158,7 @@ class Spawner:
         if self._asking is not None:
             self._asking.close()
         if self._server is not None:
-            self._server.kill()
+            self._server.send_signal(signal.SIGKILL)
             self._server.wait()
         self._asking = self._server = None
 
@@ -166,25 +190,29 @@ class Spawner:
         return answer
 
     def _start(self) -> socket.socket:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._server = subprocess.Popen(
+            program = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "dataflow.runtime.fork_server"),
                     *("--agent", str(os.getpid())),
                     *("--asked-fd", str(theirs.fileno())),
-                    *("--room", "." * _ROOM),
+                    *("--room", ROOM),
                 ],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                env=_environment(),
+                env=environment(),
             )
-        ours.setblocking(False)
-        self._asking = ours
-        return ours
+        program.returncode = 0  # it is the `Spawned` that waits for it
+        return self._use(Serving(program.pid, ours))
+
+    def _use(self, serving: Serving) -> socket.socket:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+        serving.asking.setblocking(False)
+        self._server, self._asking = Spawned(serving.pid), serving.asking
+        return serving.asking
 
 
 async def _hear(server: socket.socket) -> Mapping[str, Any]:
@@ -218,7 +246,7 @@ def _begin(arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:
         stdout=printed,
         stderr=printed,
         pass_fds=(control, board),
-        env=_environment(),
+        env=environment(),
         start_new_session=True,
     )
     program.returncode = 0  # it is the `Spawned` that waits for it
@@ -244,7 +272,7 @@ def _packages_in(bundle: bytes) -> list[str]:
         return []
 
 
-def _environment() -> dict[str, str]:
-    """This process's environment with what job processes need; without the cluster's token, which they do not."""
-    inherited = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
+def environment() -> dict[str, str]:
+    """This process's environment with what job processes need; without what a client needs, which they do not."""
+    inherited = {name: value for name, value in os.environ.items() if name not in (TOKEN_VARIABLE, AUTHORITY_VARIABLE)}
     return {"GRPC_VERBOSITY": "ERROR", **PREFERRED, **inherited, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}

@@ -164,7 +164,9 @@ def test_run_interrupted_keeps_what_it_made_and_leaves_no_process(tmp_path: Path
     process = ako(tmp_path, "run", "ako", "epochs=100000", "--nodes", "2", "--out", str(out))
     read_until(process, "epoch 1.")
     started = descendants(process.pid)
-    assert len(started) == 7  # the master, two agents, what each forks job processes from, two job processes
+    assert (
+        len(started) == 8
+    )  # what forks the others, the master, two agents, what each forks its job process from, these
     process.send_signal(signal.SIGINT)
     process.communicate()
     assert process.returncode == 130

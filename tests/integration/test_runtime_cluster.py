@@ -110,6 +110,16 @@ def test_local_cluster_goes_by_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None
         assert cluster.client.wait(cluster.client.submit(spec, make_bundle(HERE))).state is JobState.FINISHED
 
 
+def test_agent_whose_fork_server_was_killed_starts_another() -> None:
+    with LocalCluster(nodes=1, tasks=1) as cluster:
+        spec = JobSpec(name="numbers", graph=runtime_job.build(count=3), nodes=1)
+        for _ in range(2):
+            ((server, _),) = processes(f"dataflow.runtime.fork_server --agent {cluster.processes()['node-0']}").items()
+            assert cluster.client.wait(cluster.client.submit(spec, make_bundle(HERE))).state is JobState.FINISHED
+            os.kill(server, signal.SIGKILL)
+            assert cluster.client.wait(cluster.client.submit(spec, make_bundle(HERE))).state is JobState.FINISHED
+
+
 def test_killed_agent_takes_its_job_process_along_and_a_job_without_nodes_fails() -> None:
     with LocalCluster(nodes=2, tasks=1) as cluster:
         job = submit_endless(cluster.client, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -150,7 +151,8 @@ def test_compare_in_the_lab_has_its_runs_on_the_hosts(
 ) -> None:
     asked = []
 
-    def cluster(plan: LabPlan, state_dir: Path, nodes: int) -> NoReturn:
+    def cluster(plan: LabPlan, state_dir: Path, nodes: int, *, ahead: Sequence[str]) -> NoReturn:
+        assert "operators.apply" in ahead
         asked.append((plan.name, state_dir.name, nodes))
         raise LabError(what="none today")
 

@@ -1,0 +1,151 @@
+"""The process that the processes of a local cluster are forked from: master and agents, each with its fork server.
+
+Each of them would import for a second by itself, and mostly the same. This one imports that once, with what the
+cluster's jobs will need. It runs no user code. Invariant: it has one thread and one socket; where it has more, since a
+module that it was told to import has seen to that, each fork begins as a new program (`os.execv`).
+
+Forks are its children; it waits for them when it is asked, and they die with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from dataflow.runtime import agent, fork_server
+from dataflow.runtime.forking import Imported, become, shared
+from dataflow.runtime.process import die_with_parent
+from dataflow.runtime.spawning import Serving
+
+REQUEST_NBYTES: Final = 64 << 10
+"""Largest request, in bytes."""
+
+_AGENT: Final = agent.__name__
+
+
+class Program(NamedTuple):
+    """A module that is run as a program.
+
+    Args:
+        module: its name.
+        arguments: of its command line.
+    """
+
+    module: str
+    arguments: Sequence[str]
+
+
+class Zygote:
+    """Answers requests for forks, and what has become of them.
+
+    Args:
+        asked: a request comes as one packet: JSON of ``module`` and ``arguments`` of a program, with the descriptor of
+            what it prints to; the answer is its ``process`` id, or an ``error``. Or it is JSON of ``ended``, the id of
+            such a process: the answer is its ``status``, as `subprocess.Popen.returncode` would have it. Then the id is
+            free for others.
+    """
+
+    def __init__(self, asked: socket.socket) -> None:
+        self._asked = asked
+        self._is_fit = True
+        self._shared = shared()
+
+    def import_all(self, imported: Imported, modules: Sequence[str]) -> None:
+        """Import modules for forks; whether forks can do with that is found out."""
+        for name in modules:
+            imported.add(name)
+        imported.warm_up()
+        self._is_fit = shared() == self._shared
+
+    def serve(self) -> Program | None:
+        """Answer until the cluster hangs up.
+
+        Returns:
+            None; in each fork what that is to be.
+        """
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(self._asked, REQUEST_NBYTES, 1)
+            if not data:
+                return None
+            request = json.loads(data)
+            if "ended" in request:
+                pid, status = os.waitpid(request["ended"], os.WNOHANG)
+                self._answer(status=os.waitstatus_to_exitcode(status) if pid else None)
+                continue
+            ours = os.getpid()
+            try:
+                forked = os.fork()
+            except OSError as error:
+                self._answer(error=str(error))
+            else:
+                if not forked:
+                    return self._become(Program(request["module"], request["arguments"]), descriptors[0], ours)
+                self._answer(process=forked)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _answer(self, **answer: object) -> None:
+        self._asked.send(json.dumps(answer).encode())
+
+    def _become(self, program: Program, printed: int, parent: int) -> Program:
+        """Make another process of this fork, with a session of its own."""
+        try:
+            die_with_parent(parent)
+            self._asked.close()
+            os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            words = [sys.executable, "-m", program.module, *program.arguments]
+            become(words, printed)
+            if not self._is_fit:
+                os.execv(sys.executable, words)
+        except BaseException:  # nothing of a fork goes on as a second zygote
+            traceback.print_exc()
+            os._exit(1)
+        return program
+
+
+def _be(program: Program, imported: Imported) -> int:
+    """Be a master or an agent; returns the exit status."""
+    sys.argv = [sys.argv[0], *program.arguments]
+    if program.module != _AGENT:
+        status: int = importlib.import_module(program.module).main()
+        return status
+    # Forked now, as long as there is one thread.
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    if forked := os.fork():
+        theirs.close()
+        return agent.main(Serving(forked, ours))
+    die_with_parent(parent)
+    ours.close()
+    become([sys.executable, "-m", fork_server.__name__, "--agent", str(parent)])
+    return fork_server.run(theirs, imported)
+
+
+def main() -> int:
+    """Run a zygote, and in each fork a process of the cluster; started by a local cluster only."""
+    parser = argparse.ArgumentParser(prog="python -m dataflow.runtime.zygote", description=__doc__)
+    parser.add_argument("--cluster", type=int, required=True, help="process id of what has made the cluster")
+    parser.add_argument("--asked-fd", type=int, required=True, help="where forks are asked for")
+    parser.add_argument("--room", default="", help="for the command lines of forks")
+    parser.add_argument("modules", nargs="*", help="to be imported ahead")
+    options = parser.parse_args()
+    die_with_parent(options.cluster)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    imported = Imported()
+    zygote = Zygote(socket.socket(fileno=options.asked_fd))
+    zygote.import_all(imported, ["dataflow.runtime.master", *options.modules])
+    program = zygote.serve()
+    return 0 if program is None else _be(program, imported)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
