@@ -9,6 +9,7 @@ import ast
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -84,6 +85,7 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
+@cache
 def imports(root: Path) -> dict[str, list[Import]]:
     """What every module of ours imports; ``from package import module`` names the module."""
     known = modules(root)

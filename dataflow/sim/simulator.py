@@ -168,6 +168,7 @@ class Simulator:
         """
         often = gc.get_threshold()
         gc.set_threshold(COLLECTED, *often[1:])
+        gc.freeze()  # what there was before: to look through it takes longer than many a job
         try:
             return self._run()
         finally:
@@ -188,8 +189,9 @@ class Simulator:
         clock.at(0.0, self._coordinate, co.Placed(tuple(node.name for node in run.plan.nodes)))
         clock.at(min(self._statistics_at_s, self._rates_at_s), self._now_and_then)
         gc.collect()
+        made = len(gc.get_objects())
         gc.freeze()  # or every full collection would look through all nodes
-        gc.set_threshold(max(COLLECTED, gc.get_freeze_count()), *gc.get_threshold()[1:])
+        gc.set_threshold(max(COLLECTED, made), *gc.get_threshold()[1:])
         clock.run()
         while run.state not in ENDED:
             self._coordinate(self._what_stopped_it())

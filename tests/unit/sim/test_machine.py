@@ -223,7 +223,7 @@ def divided(plain: list[Plain], now: float, cores: float) -> Iterator[tuple[Plai
         yield plain[index], gets
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     jobs=st.lists(JOBS, min_size=1, max_size=8),
     faults=FAULTS,

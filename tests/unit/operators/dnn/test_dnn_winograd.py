@@ -90,7 +90,7 @@ def tiled_networks(draw):
     return ModelSpec(input=shape, layers=(*first, *layers, Dense(units=2)))
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     spec=tiled_networks(),
     batch=st.integers(1, 6) | st.sampled_from([15, 16, 17, 28, 31, 32, 33, 40]),
