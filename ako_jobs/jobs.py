@@ -69,7 +69,7 @@ class Prepared:
     graph: LogicalGraph
 
     @property
-    def own_modules(self) -> list[str]:
+    def our_modules(self) -> list[str]:
         """Modules of ours that the graph names: those of its operators and state elements."""
         names = [*(each.kind for each in self.graph.operators), *(each.factory for each in self.graph.elements)]
         modules = {name.partition(":")[0] for name in names}

@@ -247,7 +247,7 @@ def _client(master: str, make_cluster: MakeCluster, prepared: Prepared) -> Itera
         with Client(master, find_token(state_dir=folder), find_authority(folder)) as client:
             yield client
     else:
-        with make_cluster(prepared.spec.nodes, ahead=prepared.own_modules) as cluster:
+        with make_cluster(prepared.spec.nodes, ahead=prepared.our_modules) as cluster:
             yield cluster.client
 
 

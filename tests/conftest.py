@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 
@@ -9,3 +10,9 @@ def pytest_configure() -> None:
     """End by SIGHUP, and have children that do: a suite that `nohup` starts would ignore it, and theirs with it."""
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the suite has imported out of collections, of which each simulation makes a full one."""
+    gc.collect()
+    gc.freeze()

@@ -1,6 +1,6 @@
 """The agent: one light process per machine that attaches to a master and starts job processes for it.
 
-It imports neither NumPy nor user code, so it stays responsive whatever a job does. Invariant: no job process outlives
+It uses neither NumPy nor user code, so it stays responsive whatever a job does. Invariant: no job process outlives
 its agent (parent-death signal). One may outlive the master, which finds it again when it is back; see `Outbox` for what
 is kept for it meanwhile.
 """

@@ -11,12 +11,22 @@ import sys
 import threading
 from collections.abc import Sequence
 from io import FileIO
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dataflow.clock import Clock
+from dataflow.runtime.auth import AUTHORITY_VARIABLE
 from dataflow.runtime.forking import ROOM
+from dataflow.runtime.process import how_it_ended
 from dataflow.runtime.spawning import environment
 
+IMPORT_S: Final = 60.0
+"""For so long a zygote may import what it is told to, in seconds."""
+
+ANSWER_S: Final = 10.0
+"""For so long it may say nothing after that."""
+
+_SAID_LENGTH: Final = 2000
 _ANSWER_NBYTES: Final = 4096
 _POLL_S: Final = 0.005
 
@@ -50,18 +60,21 @@ class ClusterProcess(Protocol):
 
 
 class Nursery:
-    """Processes of one cluster that are forked from one that has imported what they need.
+    """Processes of one cluster that are forked from one that has imported what they need, the zygote.
 
     It is started with the first of them, and they die with it; it dies with the thread that started it.
 
     Args:
-        modules: to be imported ahead, besides those of master and agents; no user code.
+        modules: to be imported ahead, besides those of master and agents; none of a job's bundle.
+        log: file that the zygote prints to.
         clock: the clock.
     """
 
-    def __init__(self, modules: Sequence[str], clock: Clock) -> None:
-        self._modules, self._clock = modules, clock
+    def __init__(self, modules: Sequence[str], log: Path, clock: Clock) -> None:
+        self._modules, self._log, self._clock = modules, log, clock
         self._zygote: subprocess.Popen[bytes] | None = None
+        self._asking: socket.socket | None = None
+        self._asked = 0
         self._lock = threading.Lock()
 
     def start(self, module: str, arguments: Sequence[str], log: FileIO) -> ClusterProcess:
@@ -75,34 +88,48 @@ class Nursery:
         Raises:
             OSError: the system has no process, or no memory, more.
         """
-        if self._zygote is None:
+        if self._asking is None:
             self._begin()
-        answer = self.ask({"module": module, "arguments": list(arguments)}, log.fileno())
+        answer = self._ask({"module": module, "arguments": list(arguments)}, log.fileno())
         if "process" not in answer:
-            raise OSError(answer.get("error", "the process that a cluster's processes are forked from has died"))
+            raise OSError(answer.get("error") or self._why_it_died())
         return _Forked(answer["process"], self, self._clock)
 
-    def ask(self, request: dict[str, Any], *descriptors: int) -> dict[str, Any]:
-        """The zygote's answer; empty if it has died. See `zygote.Zygote`."""
-        with self._lock:
-            try:
-                socket.send_fds(self._asking, [json.dumps(request).encode()], descriptors)
-                said = self._asking.recv(_ANSWER_NBYTES)
-            except OSError:
-                said = b""
-        answer: dict[str, Any] = json.loads(said or b"{}")
-        return answer
+    def status(self, process: int) -> int | None:
+        """How one of them has ended; None while it has not."""
+        status: int | None = self._ask({"ended": process}).get("status", -signal.SIGKILL)  # they die with the zygote
+        return status
 
     def close(self) -> None:
         """End what is left of them."""
-        if self._zygote is not None:
+        if self._asking is not None:
             self._asking.close()
+        if self._zygote is not None:
             self._zygote.kill()
             self._zygote.wait()
 
+    def _ask(self, request: dict[str, Any], *descriptors: int) -> dict[str, Any]:
+        """The zygote's answer; empty if it has died, or says nothing for so long that it is ended. See `Zygote`."""
+        assert self._asking is not None
+        with self._lock:
+            self._asked += 1
+            try:
+                socket.send_fds(self._asking, [json.dumps({**request, "number": self._asked}).encode()], descriptors)
+                while said := self._asking.recv(_ANSWER_NBYTES):
+                    answer: dict[str, Any] = json.loads(said)
+                    if answer["number"] == self._asked:  # others are for whoever was interrupted before they came
+                        self._asking.settimeout(ANSWER_S)
+                        return answer
+            except OSError as error:
+                if isinstance(error, TimeoutError) and self._zygote is not None:
+                    self._zygote.kill()
+            return {}
+
     def _begin(self) -> None:
         self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._asking.settimeout(IMPORT_S)
+        foreign = (AUTHORITY_VARIABLE,)
+        with theirs, self._log.open("ab") as log:
             self._zygote = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "dataflow.runtime.zygote"),
@@ -112,10 +139,17 @@ class Nursery:
                     *self._modules,
                 ],
                 stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),),
-                env=environment(),
+                env={name: value for name, value in environment().items() if name not in foreign},
                 start_new_session=True,
             )
+
+    def _why_it_died(self) -> str:
+        status = "" if self._zygote is None else how_it_ended(self._zygote.wait())
+        said = self._log.read_text(errors="replace")[-_SAID_LENGTH:]
+        return f"the process that it was to be forked from has ended {status}: {said}"
 
 
 class _Forked:
@@ -127,8 +161,7 @@ class _Forked:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            # They die with the zygote.
-            self.returncode = self._nursery.ask({"ended": self.pid}).get("status", -signal.SIGKILL)
+            self.returncode = self._nursery.status(self.pid)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:

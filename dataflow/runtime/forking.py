@@ -69,7 +69,8 @@ def become(words: Sequence[str], printed: int | None = None) -> None:
     if printed is not None:
         os.dup2(printed, 1)
         os.dup2(printed, 2)
-        os.close(printed)
+        if printed > 2:
+            os.close(printed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # or all forks would draw the same numbers
     _set_title(words)
@@ -84,7 +85,7 @@ def _set_title(words: Sequence[str]) -> None:
     """Have the system show this as the command line of this process, as far as there is room."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(fields[45]), int(fields[46])
-    text = b"\0".join(word.encode() for word in words)[: end - begin - 1]
+    text = b"\0".join(os.fsencode(word) for word in words)[: end - begin - 1]
     ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Self
 
@@ -90,7 +91,8 @@ class LocalCluster:
         self._scratch = Scratch("cluster")
         self._clock = clock or SystemClock()
         self._places = places or {}
-        self._nursery = Nursery(ahead, self._clock)
+        self._ahead = ahead
+        self._nursery: Nursery | None = None
         self._processes: dict[str, ClusterProcess] = {}
 
     def __enter__(self) -> Self:
@@ -115,7 +117,7 @@ class LocalCluster:
     def restart_master(self) -> None:
         """Start a master in place of the one that has died, at the same address; returns before it serves.
 
-        Like the others it goes with the thread that starts it.
+        Like the others it goes with the cluster.
         """
         self._processes["master"].wait()
         self._spawn("master", MASTER, "--port", self.client.address.rpartition(":")[2])
@@ -127,6 +129,7 @@ class LocalCluster:
     def _start(self) -> None:
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.state_dir / "logs").mkdir(exist_ok=True)
+        self._nursery = Nursery(self._ahead, self.state_dir / "logs" / "zygote.log", self._clock)
         # What an earlier master left behind would send the agents to the wrong port.
         (self.state_dir / "endpoint").unlink(missing_ok=True)
         self._spawn("master", MASTER, "--port", "0")
@@ -154,22 +157,28 @@ class LocalCluster:
         common = [STATE_DIR, str(self.state_dir), "--host", place.host]
         if place.insecure:
             common.append("--insecure")
-        # The cluster has a token of its own; that of another one, for the user's other commands, is not for it.
-        foreign = {TOKEN_VARIABLE, AUTHORITY_VARIABLE}
-        environment = {key: value for key, value in os.environ.items() if key not in foreign}
         with (self.state_dir / "logs" / f"{name}.log").open("ab", buffering=0) as log:
-            if place.enter:
-                self._processes[name] = subprocess.Popen(
-                    [*place.enter, sys.executable, "-m", module, *common, "--die-with", str(os.getpid()), *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                    # Ctrl-C in the terminal is for the parent alone, which then takes the cluster down in order.
-                    start_new_session=True,
-                )
-            else:
-                self._processes[name] = self._nursery.start(module, [*common, *arguments], log)
+            self._processes[name] = self._start_at(place, name, module, [*common, *arguments], log)
+
+    def _start_at(self, place: Place, name: str, module: str, words: Sequence[str], log: FileIO) -> ClusterProcess:
+        if place.enter:
+            # The cluster has a token of its own; that of another one, for the user's other commands, is not for it.
+            foreign = {TOKEN_VARIABLE, AUTHORITY_VARIABLE}
+            return subprocess.Popen(
+                [*place.enter, sys.executable, "-m", module, *words, "--die-with", str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={key: value for key, value in os.environ.items() if key not in foreign},
+                # Ctrl-C in the terminal is for the parent alone, which then takes the cluster down in order.
+                start_new_session=True,
+            )
+        assert self._nursery is not None
+        try:
+            return self._nursery.start(module, words, log)
+        except OSError as error:
+            what = f"{name} of the local cluster cannot be started: {error}"
+            raise MasterError(what, where=str(self.state_dir)) from error
 
     def _until_listening(self, deadline: float) -> str:
         while not (address := read_endpoint(self.state_dir)):
@@ -199,13 +208,16 @@ class LocalCluster:
 
     def _stop(self) -> None:
         """End agents, then the master; whoever stays is killed."""
-        for process in reversed(self._processes.values()):
-            process.terminate()
-        deadline = self._clock.now() + _LEAVE_S
-        for process in self._processes.values():
-            try:
-                process.wait(timeout=max(0.0, deadline - self._clock.now()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._nursery.close()
+        try:
+            for process in reversed(self._processes.values()):
+                process.terminate()
+            deadline = self._clock.now() + _LEAVE_S
+            for process in self._processes.values():
+                try:
+                    process.wait(timeout=max(0.0, deadline - self._clock.now()))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        finally:
+            if self._nursery is not None:
+                self._nursery.close()

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE
+from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.forking import ROOM
 from dataflow.runtime.process import ONE_THREAD, PREFERRED
 from dataflow.runtime.scratch import Scratch
@@ -141,7 +141,7 @@ class Spawner:
         if self._server is not None:
             self._server.poll()
         self._spawned = [each for each in self._spawned if each.returncode is None]
-        awaited = {each.pid for each in self._spawned}
+        awaited = {each.pid for each in (*self._spawned, self._server) if each is not None}
         with contextlib.suppress(ChildProcessError):  # there is none
             while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 if found.si_pid in awaited:
@@ -273,6 +273,6 @@ def _packages_in(bundle: bytes) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment with what job processes need; without what a client needs, which they do not."""
-    inherited = {name: value for name, value in os.environ.items() if name not in (TOKEN_VARIABLE, AUTHORITY_VARIABLE)}
+    """This process's environment with what job processes need; without the cluster's token, which they do not."""
+    inherited = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
     return {"GRPC_VERBOSITY": "ERROR", **PREFERRED, **inherited, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}

@@ -1,8 +1,8 @@
 """The process that the processes of a local cluster are forked from: master and agents, each with its fork server.
 
 Each of them would import for a second by itself, and mostly the same. This one imports that once, with what the
-cluster's jobs will need. It runs no user code. Invariant: it has one thread and one socket; where it has more, since a
-module that it was told to import has seen to that, each fork begins as a new program (`os.execv`).
+cluster's jobs will need, but nothing of a job's bundle. Invariant: it has one thread and one socket; where it has more,
+since a module that it was told to import has seen to that, each fork begins as a new program (`os.execv`).
 
 Forks are its children; it waits for them when it is asked, and they die with it.
 """
@@ -17,8 +17,8 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from dataflow.runtime import agent, fork_server
 from dataflow.runtime.forking import Imported, become, shared
@@ -50,20 +50,21 @@ class Zygote:
         asked: a request comes as one packet: JSON of ``module`` and ``arguments`` of a program, with the descriptor of
             what it prints to; the answer is its ``process`` id, or an ``error``. Or it is JSON of ``ended``, the id of
             such a process: the answer is its ``status``, as `subprocess.Popen.returncode` would have it. Then the id is
-            free for others.
+            free for others. Requests have a ``number``, and so have their answers.
     """
 
     def __init__(self, asked: socket.socket) -> None:
         self._asked = asked
         self._is_fit = True
         self._shared = shared()
+        self._statuses: dict[int, int] = {}
 
     def import_all(self, imported: Imported, modules: Sequence[str]) -> None:
         """Import modules for forks; whether forks can do with that is found out."""
         for name in modules:
             imported.add(name)
         imported.warm_up()
-        self._is_fit = shared() == self._shared
+        self._is_fit = shared() == self._shared and len(os.listdir("/proc/self/task")) == 1
 
     def serve(self) -> Program | None:
         """Answer until the cluster hangs up.
@@ -77,27 +78,39 @@ class Zygote:
                 return None
             request = json.loads(data)
             if "ended" in request:
-                pid, status = os.waitpid(request["ended"], os.WNOHANG)
-                self._answer(status=os.waitstatus_to_exitcode(status) if pid else None)
+                self._answer(request, status=self._status(request["ended"]))
                 continue
             ours = os.getpid()
             try:
                 forked = os.fork()
             except OSError as error:
-                self._answer(error=str(error))
+                self._answer(request, error=str(error))
             else:
                 if not forked:
-                    return self._become(Program(request["module"], request["arguments"]), descriptors[0], ours)
-                self._answer(process=forked)
+                    return self._become(Program(request["module"], request["arguments"]), descriptors, ours)
+                self._answer(request, process=forked)
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _answer(self, **answer: object) -> None:
-        self._asked.send(json.dumps(answer).encode())
+    def _answer(self, request: Mapping[str, Any], **answer: object) -> None:
+        self._asked.send(json.dumps({"number": request["number"], **answer}).encode())
 
-    def _become(self, program: Program, printed: int, parent: int) -> Program:
+    def _status(self, process: int) -> int | None:
+        """How a fork has ended; None while it has not."""
+        if process not in self._statuses:
+            try:
+                pid, status = os.waitpid(process, os.WNOHANG)
+            except ChildProcessError:  # where ends of children are ignored, nobody knows
+                pid, status = process, 0
+            if not pid:
+                return None
+            self._statuses[process] = os.waitstatus_to_exitcode(status)
+        return self._statuses[process]
+
+    def _become(self, program: Program, descriptors: Sequence[int], parent: int) -> Program:
         """Make another process of this fork, with a session of its own."""
         try:
+            (printed,) = descriptors
             die_with_parent(parent)
             self._asked.close()
             os.setsid()
@@ -121,7 +134,13 @@ def _be(program: Program, imported: Imported) -> int:
     # Forked now, as long as there is one thread.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
-    if forked := os.fork():
+    try:
+        forked = os.fork()
+    except OSError:  # the agent will start one, or say why it cannot
+        ours.close()
+        theirs.close()
+        return agent.main()
+    if forked:
         theirs.close()
         return agent.main(Serving(forked, ours))
     die_with_parent(parent)

@@ -158,7 +158,7 @@ class Simulator:
         self._events = 0
         self._happened_s = 0.0
         self._timer_at_s: float | None = None
-        self._cancelled = False
+        self._cancelled = self._has_frozen = False
 
     def run(self) -> SimRun:
         """Run the job to its end, whatever that is; a job that fails is returned as such.
@@ -168,15 +168,16 @@ class Simulator:
         """
         often = gc.get_threshold()
         gc.set_threshold(COLLECTED, *often[1:])
-        gc.freeze()  # what there was before: to look through it takes longer than many a job
+        gc.collect()  # the nodes of a simulation before this one, whose models hang together with them
         try:
             return self._run()
         finally:
             gc.set_threshold(*often)
-            gc.unfreeze()
+            if self._has_frozen:
+                gc.unfreeze()
 
     def _run(self) -> SimRun:
-        run, clock = self.run_so_far, self._clock
+        run, clock, before = self.run_so_far, self._clock, _collections()
         run.nodes = load_nodes(run.plan)
         for loaded in run.nodes:
             loaded.open()
@@ -188,10 +189,11 @@ class Simulator:
         self._lives.declare(self._model.faults, self._model.detection_s)
         clock.at(0.0, self._coordinate, co.Placed(tuple(node.name for node in run.plan.nodes)))
         clock.at(min(self._statistics_at_s, self._rates_at_s), self._now_and_then)
-        gc.collect()
-        made = len(gc.get_objects())
-        gc.freeze()  # or every full collection would look through all nodes
-        gc.set_threshold(max(COLLECTED, made), *gc.get_threshold()[1:])
+        if _collections() > before:
+            self._has_frozen = True
+            gc.collect()
+            gc.set_threshold(max(COLLECTED, len(gc.get_objects())), *gc.get_threshold()[1:])
+            gc.freeze()  # or every full collection would look through all nodes
         clock.run()
         while run.state not in ENDED:
             self._coordinate(self._what_stopped_it())
@@ -498,3 +500,8 @@ _CARRY_OUT: Final[Mapping[type, Callable[[Simulator, int, Any], None]]] = {
     Ended: Simulator._node_ended,
     Failed: Simulator._node_failed,
 }
+
+
+def _collections() -> int:
+    """How often the youngest objects have been collected in this process."""
+    return int(gc.get_stats()[0]["collections"])

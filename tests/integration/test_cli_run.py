@@ -164,9 +164,8 @@ def test_run_interrupted_keeps_what_it_made_and_leaves_no_process(tmp_path: Path
     process = ako(tmp_path, "run", "ako", "epochs=100000", "--nodes", "2", "--out", str(out))
     read_until(process, "epoch 1.")
     started = descendants(process.pid)
-    assert (
-        len(started) == 8
-    )  # what forks the others, the master, two agents, what each forks its job process from, these
+    # What forks the others, the master, two agents, what each forks its job process from, and these.
+    assert len(started) == 8
     process.send_signal(signal.SIGINT)
     process.communicate()
     assert process.returncode == 130

@@ -96,6 +96,13 @@ def test_second_agent_of_a_name_and_one_with_a_wrong_token_are_refused() -> None
         assert [node.name for node in cluster.client.nodes()] == ["node-0"]
 
 
+def test_local_cluster_can_be_entered_again() -> None:
+    cluster = LocalCluster(nodes=1)
+    for _ in range(2):
+        with cluster:
+            assert [node.name for node in cluster.client.nodes()] == ["node-0"]
+
+
 def test_local_cluster_ignores_the_token_of_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AKO_TOKEN", "of another cluster")
     with LocalCluster(nodes=1) as cluster:
@@ -218,6 +225,7 @@ def test_no_process_outlives_a_client_that_raises_and_the_logs_are_kept(tmp_path
         "master.log",
         "node-0.log",
         "node-1.log",
+        "zygote.log",
     ]
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,7 +68,7 @@ class Play:
 def nursery_in(folder: Path, *modules: str) -> Iterator[Nursery]:
     """A nursery whose processes find the program in a folder, and modules."""
     (folder / "program.py").write_text(PROGRAM)
-    nursery = Nursery(modules, SystemClock())
+    nursery = Nursery(modules, folder / "zygote.log", SystemClock())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder))
         patch.setenv("AKO_TOKEN", "of another cluster")
@@ -134,8 +136,58 @@ def test_forks_end_with_what_they_were_forked_from(tmp_path: Path) -> None:
         assert stays.wait() == -signal.SIGKILL
         while state(stays.pid) not in ("", "Z"):
             SystemClock().sleep(0.01)
-        with pytest.raises(OSError, match="that a cluster's processes are forked from has died"):
+        with pytest.raises(OSError, match="the process that it was to be forked from has ended by SIGKILL"):
             play.start("stay")
+
+
+def test_one_that_cannot_be_forked_from_says_why(tmp_path: Path) -> None:
+    (tmp_path / "ahead.py").write_text("import os\nprint('no more', flush=True)\nos._exit(7)\n")
+    with nursery_in(tmp_path, "ahead") as nursery, pytest.raises(OSError, match="with exit status 7: no more"):
+        Play(tmp_path, nursery).start("return")
+
+
+def test_one_that_stands_still_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataflow.runtime.cluster_processes.ANSWER_S", 0.05)
+    with nursery_in(tmp_path) as nursery:
+        play = Play(tmp_path, nursery)
+        stays = play.start("stay")
+        (facts,) = play.facts(1)
+        os.kill(facts["parent"], signal.SIGSTOP)
+        assert stays.wait() == -signal.SIGKILL
+
+
+def test_answer_that_nobody_waited_for_is_nobody_elses(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    stays = play.start("stay")
+
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dataflow.runtime.cluster_processes.json.loads", interrupt)  # as if it came a moment before
+        with pytest.raises(KeyboardInterrupt):
+            play.start("return")
+    sent = socket.send_fds
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "send_fds", lambda *arguments: (sent(*arguments), interrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            play.start("return")
+    assert stays.poll() is None
+    stays.kill()
+    assert stays.wait() == -signal.SIGKILL
+
+
+def test_any_number_may_wait_for_one(play: Play) -> None:
+    stays = play.start("stay")
+    statuses: list[int] = []
+    threads = [threading.Thread(target=lambda: statuses.append(stays.wait())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    play.facts(1)
+    stays.kill()
+    for thread in threads:
+        thread.join()
+    assert statuses == [-signal.SIGKILL] * 8
+    assert play.start("return").wait() == 3
 
 
 @pytest.mark.parametrize(
@@ -146,9 +198,7 @@ def test_forks_end_with_what_they_were_forked_from(tmp_path: Path) -> None:
         ("raise SystemExit(5)", "not imported ahead: ahead: SystemExit(5)"),
     ],
 )
-def test_forks_do_without_what_forks_cannot_have(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], line: str, said: str
-) -> None:
+def test_forks_do_without_what_forks_cannot_have(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "ahead.py").write_text(f"import threading\n{line}\n")
     with nursery_in(tmp_path, "ahead", "there_is_none") as nursery:
         play = Play(tmp_path, nursery)
@@ -156,4 +206,4 @@ def test_forks_do_without_what_forks_cannot_have(
         (facts,) = play.facts(1)
         assert (facts["process"], facts["threads"], facts["ahead"]) == (process.pid, 1, False)
         assert process.wait() == 3
-    assert said in capfd.readouterr().err
+    assert said in (tmp_path / "zygote.log").read_text()
