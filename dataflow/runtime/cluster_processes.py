@@ -120,15 +120,17 @@ class Nursery:
                     if answer["number"] == self._asked:  # others are for whoever was interrupted before they came
                         self._asking.settimeout(ANSWER_S)
                         return answer
-            except OSError as error:
-                if isinstance(error, TimeoutError) and self._zygote is not None:
-                    self._zygote.kill()
+            except OSError:  # it has died, or has said nothing for too long
+                pass
+            if self._zygote is not None:
+                self._zygote.kill()
             return {}
 
     def _begin(self) -> None:
         self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._asking.settimeout(IMPORT_S)
-        foreign = (AUTHORITY_VARIABLE,)
+        inherited = environment()
+        inherited.pop(AUTHORITY_VARIABLE, None)  # the cluster has one of its own
         with theirs, self._log.open("ab") as log:
             self._zygote = subprocess.Popen(
                 [
@@ -142,7 +144,7 @@ class Nursery:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),),
-                env={name: value for name, value in environment().items() if name not in foreign},
+                env=inherited,
                 start_new_session=True,
             )
 

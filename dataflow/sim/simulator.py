@@ -166,9 +166,9 @@ class Simulator:
         Raises:
             AkoError: an operator cannot be made or opened.
         """
+        gc.collect()  # the nodes of a simulation before this one, whose models hang together with them
         often = gc.get_threshold()
         gc.set_threshold(COLLECTED, *often[1:])
-        gc.collect()  # the nodes of a simulation before this one, whose models hang together with them
         try:
             return self._run()
         finally:

@@ -127,12 +127,16 @@ def test_status_is_as_of_any_other_process(play: Play) -> None:
     stays.kill()  # is none any more, and nobody else is
 
 
-def test_forks_end_with_what_they_were_forked_from(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_forks_end_with_what_they_were_forked_from_and_it_when_it_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr("dataflow.runtime.cluster_processes.ANSWER_S", 0.2)
     with nursery_in(tmp_path) as nursery:
         play = Play(tmp_path, nursery)
         stays = play.start("stay")
         (facts,) = play.facts(1)
-        os.kill(facts["parent"], signal.SIGKILL)
+        os.kill(facts["parent"], number)
         assert stays.wait() == -signal.SIGKILL
         while state(stays.pid) not in ("", "Z"):
             SystemClock().sleep(0.01)
@@ -144,16 +148,6 @@ def test_one_that_cannot_be_forked_from_says_why(tmp_path: Path) -> None:
     (tmp_path / "ahead.py").write_text("import os\nprint('no more', flush=True)\nos._exit(7)\n")
     with nursery_in(tmp_path, "ahead") as nursery, pytest.raises(OSError, match="with exit status 7: no more"):
         Play(tmp_path, nursery).start("return")
-
-
-def test_one_that_stands_still_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dataflow.runtime.cluster_processes.ANSWER_S", 0.05)
-    with nursery_in(tmp_path) as nursery:
-        play = Play(tmp_path, nursery)
-        stays = play.start("stay")
-        (facts,) = play.facts(1)
-        os.kill(facts["parent"], signal.SIGSTOP)
-        assert stays.wait() == -signal.SIGKILL
 
 
 def test_answer_that_nobody_waited_for_is_nobody_elses(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
