@@ -23,6 +23,9 @@ COMPILED = {
 }
 """The compiled modules, by package in `dataflow`."""
 
+LIBRARIES = {"engine": (".", "engine"), "sim": ("sim",)}
+"""What they are compiled to, of which packages: two libraries take two processors half as long as one would."""
+
 MYPY = ("--config-file=", "--no-site-packages", "--ignore-missing-imports")
 """Only sources of the package are looked at: the build needs nothing that these import, and is the same everywhere."""
 
@@ -44,13 +47,16 @@ class CompileEngine(build_ext):
     def run(self) -> None:
         """Build from scratch."""
         compiled = runpy.run_path("dataflow/compiled.py")
-        places = [(folder, name) for folder, names in COMPILED.items() for name in names.split()]
-        sources = [str(Path("dataflow", folder, f"{name}.py")) for folder, name in places]
+        groups = [
+            ([source for package in packages for source in in_package(package)], f"dataflow.compiled_{library}")
+            for library, packages in LIBRARIES.items()
+        ]
+        sources = [source for group, _name in groups for source in group]
         folder = Path("" if self.inplace else self.build_lib, "dataflow", compiled["FOLDER"])
         shutil.rmtree(folder, ignore_errors=True)
         failure = ""
         try:
-            build(sources, folder)
+            build(groups, folder)
         except (Exception, SystemExit) as error:
             shutil.rmtree(folder, ignore_errors=True)
             failure = "mypyc refuses a source" if isinstance(error, SystemExit) else str(error)
@@ -59,17 +65,22 @@ class CompileEngine(build_ext):
         compiled["note"](folder, [path.removeprefix("dataflow/") for path in reached(sources)], failure)
 
 
-def build(sources: list[str], folder: Path) -> None:
-    """Compile sources into a tree like theirs."""
+def in_package(package: str) -> list[str]:
+    """The sources in a package of `dataflow` that are compiled."""
+    return [str(Path("dataflow", package, f"{name}.py")) for name in COMPILED[package].split()]
+
+
+def build(groups: list[tuple[list[str], str]], folder: Path) -> None:
+    """Compile sources into a tree like theirs, each group of them to one library."""
     from mypyc.build import mypycify  # noqa: PLC0415 - the package is to be installed where there is none
 
     with tempfile.TemporaryDirectory() as temporary:
         modules = mypycify(
-            [*MYPY, *sources],
+            [*MYPY, *(source for group, _name in groups for source in group)],
             opt_level=OPTIMIZATION,
             debug_level="0",
             target_dir=temporary,
-            group_name="dataflow.compiled",
+            separate=groups,
         )
         command = build_ext(Distribution({"ext_modules": modules}))
         command.build_lib, command.build_temp, command.parallel = str(folder), temporary, True
