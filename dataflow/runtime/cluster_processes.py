@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from io import FileIO
@@ -17,7 +16,7 @@ from typing import Any, Final, Protocol
 from dataflow.clock import Clock
 from dataflow.runtime.auth import AUTHORITY_VARIABLE
 from dataflow.runtime.forking import ROOM
-from dataflow.runtime.process import how_it_ended
+from dataflow.runtime.process import MODULE, how_it_ended
 from dataflow.runtime.spawning import environment
 
 IMPORT_S: Final = 60.0
@@ -134,7 +133,8 @@ class Nursery:
         with theirs, self._log.open("ab") as log:
             self._zygote = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "dataflow.runtime.zygote"),
+                    *MODULE,
+                    "dataflow.runtime.zygote",
                     *("--cluster", str(os.getpid())),
                     *("--asked-fd", str(theirs.fileno())),
                     *("--room", ROOM),

@@ -15,6 +15,9 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.PyDLL(None)
 
+MODULE = (sys.executable, "-P", "-m")
+"""How a module of ours is started: what lies in the current folder shadows nothing that it imports."""
+
 CANNOT_START = 126
 """Exit status that is told of a job process which could not be started."""
 

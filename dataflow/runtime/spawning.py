@@ -17,7 +17,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from typing import Any, Final
 
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.forking import ROOM
-from dataflow.runtime.process import ONE_THREAD, PREFERRED
+from dataflow.runtime.process import MODULE, ONE_THREAD, PREFERRED
 from dataflow.runtime.scratch import Scratch
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -194,7 +193,8 @@ class Spawner:
         with theirs:
             program = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "dataflow.runtime.fork_server"),
+                    *MODULE,
+                    "dataflow.runtime.fork_server",
                     *("--agent", str(os.getpid())),
                     *("--asked-fd", str(theirs.fileno())),
                     *("--room", ROOM),
@@ -239,7 +239,9 @@ def _begin(arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:
     control, board, printed = descriptors
     program = subprocess.Popen(
         [
-            *(sys.executable, "-m", "dataflow.runtime.job_process", *arguments),
+            *MODULE,
+            "dataflow.runtime.job_process",
+            *arguments,
             *("--control-fd", str(control), "--board-fd", str(board)),
         ],
         stdin=subprocess.DEVNULL,

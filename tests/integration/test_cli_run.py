@@ -122,7 +122,12 @@ def test_run_keeps_model_record_and_curves(tmp_path: Path, capsys: pytest.Captur
     assert sum(np.array(classes) == load("digits").test_labels) == tested["right"]
 
 
-def test_run_own_operator_runs_on_all_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_own_operator_runs_on_all_nodes_whatever_files_the_current_folder_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in ("logging", "numpy", "grpc", "operators"):
+        (tmp_path / f"{module}.py").write_text("raise AssertionError('this is no module of theirs')")
+    monkeypatch.chdir(tmp_path)
     arguments = [str(EXAMPLES / "blur_job.py"), "radius=2", "epochs=1", "--nodes", "2", "--json", "-"]
     assert main(["run", *arguments]) == 0
     record = json.loads(capsys.readouterr().out)

@@ -105,7 +105,7 @@ def test_forks_pass_for_new_programs_and_share_nothing(play: Play) -> None:
     for process, facts in zip(started, sorted(play.facts(3), key=lambda facts: facts["arguments"][1]), strict=True):
         assert facts["process"] == facts["session"] == process.pid
         assert "dataflow.runtime.zygote" in title(facts["parent"])
-        assert title(process.pid) == [sys.executable, "-m", "program", *facts["arguments"]]
+        assert title(process.pid) == [sys.executable, "-P", "-m", "program", *facts["arguments"]]
         assert facts["interrupt"]
         assert facts["descriptors"] == 4  # the three that all have, and the folder that was listed
         assert facts["threads"] == 1
