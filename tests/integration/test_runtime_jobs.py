@@ -164,17 +164,35 @@ def test_killed_job_process_fails_a_job_that_needs_all_nodes_with_its_last_lines
     assert status.last_lines[-1] == "about to die"
 
 
-@pytest.mark.parametrize("harm", ["hang", "spin"])
-def test_operator_that_hangs_fails_the_job_with_its_name_and_stacks(
-    cluster: LocalCluster, bundle: Bundle, harm: str
-) -> None:
-    hanging = spec(count=ENDLESS, pause_s=0.005, harm=harm, at=3).model_copy(update={"watchdog_s": 0.5, "min_nodes": 2})
-    status = cluster.client.wait(cluster.client.submit(hanging, bundle))
+HANGS = r"operator receive \(message\) hangs: its task has run for [0-9.]+ s"
+
+
+def hanging(harm: str) -> JobSpec:
+    asked = spec(count=ENDLESS, pause_s=0.005, harm=harm, at=3)
+    return asked.model_copy(update={"watchdog_s": 0.5, "min_nodes": 2})
+
+
+def test_operator_that_spins_fails_the_job_with_its_name_and_stacks(cluster: LocalCluster, bundle: Bundle) -> None:
+    status = cluster.client.wait(cluster.client.submit(hanging("spin"), bundle))
     assert (status.state, status.failed_node) == (JobState.FAILED, 1)
-    hangs = r"node node-1 .*: operator receive \(message\) hangs: its task has run for [0-9.]+ s"
-    assert re.search(hangs, status.reason)
+    assert re.search(rf"node node-1 .*: {HANGS}", status.reason)
     assert any("runtime_job.py" in line and "do_harm" in line for line in status.last_lines)
     wait_until_free(cluster.client)
+
+
+def test_operator_that_waits_for_ever_costs_its_process_which_tells_its_stacks(
+    cluster: LocalCluster, bundle: Bundle
+) -> None:
+    client = cluster.client
+    job = client.submit(hanging("hang"), bundle)
+    found = next(each.change for each in client.watch(job) if each.change and "hangs" in each.change.reason)
+    assert found.node == 1
+    assert re.search(HANGS, found.reason)
+    client.cancel(job)
+    client.wait(job)
+    told = [line.text for line in client.logs(job)]
+    assert any("runtime_job.py" in line and "do_harm" in line for line in told)
+    wait_until_free(client)
 
 
 def test_operator_that_waits_for_messages_or_takes_long_at_first_does_not_hang(
