@@ -295,9 +295,10 @@ class Client:
     def logs(self, job: str, *, follow: bool = False) -> Iterator[LogLine]:
         """What a job's processes printed: what the master has kept, and with `follow` all until the job has ended."""
         request = pb.LogsRequest(job=self._resolve(job), follow=follow)
-        for line in self._stream_on(self._stub.Logs, request):
-            request.since += 1
-            yield LogLine(line.node, line.wall_s, line.text)
+        for reply in self._stream_on(self._stub.Logs, request):
+            request.since = reply.next
+            for line in reply.lines:
+                yield LogLine(line.node, line.wall_s, line.text)
 
     def artifacts(self, job: str) -> Iterator[tuple[str, bytes]]:
         """Name and content of every file that a job has produced so far, by name."""

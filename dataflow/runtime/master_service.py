@@ -108,18 +108,16 @@ class MasterService(MasterServicer):
             elif not events:
                 return
 
-    async def Logs(self, request: pb.LogsRequest, context: Context) -> AsyncIterator[pb.LogLine]:  # noqa: N802
+    async def Logs(self, request: pb.LogsRequest, context: Context) -> AsyncIterator[pb.LogsReply]:  # noqa: N802
         """See control.proto."""
         job = await self._find(request.job, context)
         since = request.since
         while True:
             run = self._dispatcher.run(job)
             ticket = run.bell.ticket() if run else None
-            lines = self._store.log_lines(job, since)
-            for number, line in lines:
-                since = number + 1
-                yield line
-            if lines:
+            if lines := self._store.log_lines(job, since):
+                since = lines[-1][0] + 1
+                yield pb.LogsReply(lines=[line for _, line in lines], next=since)
                 continue
             if ticket is None or not request.follow:
                 return

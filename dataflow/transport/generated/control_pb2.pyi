@@ -356,6 +356,14 @@ class LogsRequest(_message.Message):
     since: int
     def __init__(self, job: _Optional[str] = ..., follow: _Optional[bool] = ..., since: _Optional[int] = ...) -> None: ...
 
+class LogsReply(_message.Message):
+    __slots__ = ("lines", "next")
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    lines: _containers.RepeatedCompositeFieldContainer[LogLine]
+    next: int
+    def __init__(self, lines: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ..., next: _Optional[int] = ...) -> None: ...
+
 class LogLine(_message.Message):
     __slots__ = ("node", "wall_s", "text")
     NODE_FIELD_NUMBER: _ClassVar[int]

@@ -67,7 +67,7 @@ class MasterStub:
         self.Logs = channel.unary_stream(
                 '/ako.control.Master/Logs',
                 request_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.LogsRequest.SerializeToString,
-                response_deserializer=dataflow_dot_transport_dot_generated_dot_control__pb2.LogLine.FromString,
+                response_deserializer=dataflow_dot_transport_dot_generated_dot_control__pb2.LogsReply.FromString,
                 _registered_method=True)
         self.Artifacts = channel.unary_stream(
                 '/ako.control.Master/Artifacts',
@@ -207,7 +207,7 @@ def add_MasterServicer_to_server(servicer, server):
             'Logs': grpc.unary_stream_rpc_method_handler(
                     servicer.Logs,
                     request_deserializer=dataflow_dot_transport_dot_generated_dot_control__pb2.LogsRequest.FromString,
-                    response_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.LogLine.SerializeToString,
+                    response_serializer=dataflow_dot_transport_dot_generated_dot_control__pb2.LogsReply.SerializeToString,
             ),
             'Artifacts': grpc.unary_stream_rpc_method_handler(
                     servicer.Artifacts,
@@ -418,7 +418,7 @@ class Master:
             target,
             '/ako.control.Master/Logs',
             dataflow_dot_transport_dot_generated_dot_control__pb2.LogsRequest.SerializeToString,
-            dataflow_dot_transport_dot_generated_dot_control__pb2.LogLine.FromString,
+            dataflow_dot_transport_dot_generated_dot_control__pb2.LogsReply.FromString,
             options,
             channel_credentials,
             insecure,
