@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+
+import pytest
 
 
 def pytest_configure() -> None:
     """End by SIGHUP, and have children that do: a suite that `nohup` starts would ignore it, and theirs with it."""
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker more than processors: tests of real processes wait for these."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_collection_finish() -> None:
