@@ -27,7 +27,7 @@ from dataflow.transport.base import Network
 _Result = TypeVar("_Result")
 
 
-@dataclass
+@dataclass(repr=False)  # asyncio.run makes one of what it returns, and states are large
 class InProcessRun:
     """A finished run.
 

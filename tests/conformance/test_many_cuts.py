@@ -24,16 +24,16 @@ from dataflow.transport.faulty import CutAfter, Delay, FaultyNetwork
 from dataflow.transport.grpc_connection import GrpcNetwork
 from dataflow.transport.memory import MemoryNetwork
 
-CUTS = 200
+CUTS = 150
 
 INNER: dict[str, Callable[[], Network]] = {"memory": MemoryNetwork, "grpc": GrpcNetwork}
 
 
 @pytest.mark.parametrize("inner", INNER)
 def test_streams_cut_hundreds_of_times_are_exact(inner: str) -> None:
-    """Three networks at once: most of the time each waits until it connects again, or hears of what has arrived."""
+    """Two networks at once: most of the time each waits until it connects again, or hears of what has arrived."""
     networks = []
-    for seed in range(3):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         cuts = (CutAfter(int(frames)) for frames in rng.integers(1, 12, CUTS))
         networks.append(FaultyNetwork(INNER[inner](), (*cuts, Delay(0.0, 0.0002)), rng))
@@ -54,7 +54,7 @@ async def _is_exact(subject: Subject, seed: int) -> None:
     for node in nodes:
         node.links.grant(1 - node.number, 0, window_nbytes)
     await connected(nodes)
-    sent = [numbered(700, seed=10 * seed + number, most=500) for number in (0, 1)]
+    sent = [numbered(500, seed=10 * seed + number, most=500) for number in (0, 1)]
     await asyncio.gather(*(nodes[number].stream(1 - number, 0, sent[number]) for number in (0, 1)))
     for node in nodes:
         await node.links.drain()
@@ -64,7 +64,7 @@ async def _is_exact(subject: Subject, seed: int) -> None:
     statistics = [node.links.statistics()[1 - node.number] for node in nodes]
     assert sum(one.reconnections for one in statistics) > CUTS // 2  # the others were cut while greeting
     assert sum(one.resent_frames for one in statistics) > 0
-    assert [one.received_messages for one in statistics] == [700, 700]
+    assert [one.received_messages for one in statistics] == [500, 500]
     await closed(nodes)
 
 

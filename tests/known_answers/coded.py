@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -67,6 +68,16 @@ JOBS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sparse async": (sparse, {"consistency": "async"}),
 }
 
+WAYS = (
+    "ako p=3 every=1",
+    "all_to_all bsp",
+    "all_to_all async",
+    "parameter_server bsp",
+    "parameter_server async",
+    "sparse async",
+)
+"""Jobs of which each takes coded gradients a way of its own: as the others of `JOBS` do, but for when they are sent."""
+
 
 class ExactCompute(Compute):
     """Makes gradients that are known, and none beyond number `pause`."""
@@ -79,14 +90,17 @@ class ExactCompute(Compute):
     def process(
         self, batch: Batch, replica: Vector, statistics: Vector, clocks: ClocksState, node: NodeContext
     ) -> Part:
-        gradient = known_gradient(node.index, clocks.made + 1)
+        gradient = known_gradient(node.index, clocks.made + 1).copy()
         share = gradient if not batch.shard else np.zeros_like(gradient)
         return Part(share, statistics, len(batch.images), 0.0, batch.size, batch.epoch, batch.of_all, clocks.lag())
 
 
+@cache
 def known_gradient(node: int, number: int) -> Vector:
-    """Multiples of 1/8 from -1 to 1: of sums of so few, and of half of them, no float32 rounds any."""
-    return (integer_gradient(node, number, WEIGHTS) / 8).astype(np.float32)
+    """Multiples of 1/8 from -1 to 1: of sums of so few, and of half of them, no float32 rounds any. To be read only."""
+    gradient: Vector = (integer_gradient(node, number, WEIGHTS) / 8).astype(np.float32)
+    gradient.flags.writeable = False
+    return gradient
 
 
 def coded_job(job: str, codec: str, *, pause: int | None = None, **settings: Any) -> LogicalGraph:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -69,13 +70,21 @@ class GrowingCompute(Operator):
             return
         clocks.made += 1
         clocks.images += 1
-        update = np.random.default_rng([node.index, node.incarnation, clocks.made]).integers(-9, 9, WEIGHTS)
-        update[: PLACES * LIVES] = 0
-        update[node.index * LIVES + node.incarnation] = 1
-        made = update.astype(np.float32)
-        MADE[node.index, node.incarnation].append(made.copy())
+        update = update_of(node.index, node.incarnation, clocks.made)
+        MADE[node.index, node.incarnation].append(update)
+        made = update.copy()
         replica.descend(made, 1.0, scale=True)
         yield self.gradients(Gradient(clocks.made, made))
+
+
+@lru_cache(maxsize=4096)
+def update_of(node: int, life: int, number: int) -> np.ndarray:
+    """Small integers, after ones that tell whose update it is; to be read only."""
+    update = np.random.default_rng([node, life, number]).integers(-9, 9, WEIGHTS).astype(np.float32)
+    update[: PLACES * LIVES] = 0
+    update[node * LIVES + life] = 1
+    update.flags.writeable = False
+    return update
 
 
 def growing_job(topology: Topology, nodes: int, max_nodes: int, *, rounds: int, every: int = 1) -> JobSpec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,8 +28,12 @@ from operators.window import Window, WindowState
 
 
 def integer_gradient(node: int, number: int, n_weights: int) -> np.ndarray:
-    rng = np.random.default_rng([node, number])
-    return rng.integers(-8, 9, n_weights).astype(np.float32)
+    return _drawn(node, number, n_weights).astype(np.float32)
+
+
+@lru_cache(maxsize=4096)
+def _drawn(node: int, number: int, n_weights: int) -> np.ndarray:
+    return np.random.default_rng([node, number]).integers(-8, 9, n_weights, dtype=np.int8)
 
 
 class Zeros(StateElement):
@@ -165,11 +170,14 @@ def live_graph(n_weights: int, rounds: int, **cost: Any) -> LogicalGraph:
     )
 
 
+@lru_cache(maxsize=64)
 def expected(nodes: int, rounds: int, n_weights: int) -> np.ndarray:
+    """The sum of all updates; to be read only."""
     total = np.zeros(n_weights, np.float32)
     for node in range(nodes):
         for number in range(1, rounds + 1):
             total -= integer_gradient(node, number, n_weights)
+    total.flags.writeable = False
     return total
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ WITH_A_SERVER = [((5, 5), (4, 5)), ((5, None), (4, 7))]
 BARRIERS = ("all_to_all bsp", "parameter_server bsp")
 
 
+@cache
 def plan(job: str, nodes: int, max_nodes: int | None = None, **settings: Any) -> PhysicalPlan:
     graph = coded_job(job, CODEC, checkpoint_every=EVERY, **settings)
     return JobSpec(name=job.split(maxsplit=1)[0], graph=graph, nodes=nodes, max_nodes=max_nodes).plan()
@@ -39,8 +41,11 @@ def what_was_owed(kept: Snapshot) -> np.ndarray:
     return sum((kept.tensors[name] for name in names if name in kept.tensors), np.zeros(WEIGHTS, np.float32))
 
 
-def whole_checkpoint(of: PhysicalPlan, seed: int) -> list[Snapshot]:
-    found = by_number(MemoryDriver(of, order=np.random.default_rng(seed)).execute())
+@cache
+def whole_checkpoint(job: str, nodes: int, max_nodes: int | None = None, **settings: Any) -> list[Snapshot]:
+    """The third checkpoint of a run of `plan`; to be read only."""
+    of = plan(job, nodes, max_nodes, **settings)
+    found = by_number(MemoryDriver(of, order=np.random.default_rng(3)).execute())
     return [found[number] for number in sorted(found) if len(found[number]) == len(of.nodes)][2]
 
 
@@ -72,15 +77,17 @@ def test_nothing_is_lost_where_a_whole_checkpoint_goes_on_with_vacant_places(
     job: str, before: tuple[int, int | None], after: tuple[int, int | None], settings: dict[str, Any]
 ) -> None:
     of, onto = plan(job, *before, **settings), plan(job, *after, **settings)
-    kept = whole_checkpoint(of, 3)
+    kept = whole_checkpoint(job, *before, **settings)
     made = sum(gradients(each.node, 0, each.steps or 0) for each in kept)
     nodes = resumed(kept, of, onto)
     there, since = goes_on(job, onto, nodes)
     assert_adds_up(job, there, np.zeros(WEIGHTS), (made / 2 if applies_whole(job) else made) + since)
 
 
-def after_a_death(of: PhysicalPlan, *, comes_back: bool = False) -> list[Snapshot]:
-    """A checkpoint without node 2, which has died, or with it where it has come back."""
+@cache
+def after_a_death(job: str, nodes: int, *, comes_back: bool = False, **settings: Any) -> list[Snapshot]:
+    """A checkpoint without node 2, which has died, or with it where it has come back; to be read only."""
+    of = plan(job, nodes, **settings)
     driver = Dying(of, [(120, 2), (220, 2)][: 1 + comes_back])
     driver.execute()
     found = by_number(driver.run)
@@ -99,7 +106,7 @@ def after_a_death(of: PhysicalPlan, *, comes_back: bool = False) -> list[Snapsho
 def test_all_go_on_from_one_replica_where_a_worker_had_died(job: str, *, comes_back: bool) -> None:
     """What it gave before its death is in no account: it is what one of the others had of it, for everybody."""
     of = plan(job, 4)
-    kept = after_a_death(of, comes_back=comes_back)
+    kept = after_a_death(job, 4, comes_back=comes_back)
     first = next(each for each in kept if each.node == 0)
     was_owed = {each.node: what_was_owed(each) for each in kept}
     assert was_owed[0].any()
@@ -116,7 +123,7 @@ def test_all_go_on_from_one_replica_where_a_worker_had_died(job: str, *, comes_b
 @pytest.mark.parametrize("job", PEERS[1:])
 def test_accounts_are_whole_again_once_a_job_has_gone_on_after_a_death(job: str) -> None:
     of = plan(job, 4)
-    nodes = resumed(after_a_death(of), of, of)
+    nodes = resumed(after_a_death(job, 4), of, of)
     model = replica_of(nodes[0]) + (owed(nodes[0]) if applies_whole(job) else 0)
     made = sum(owed(node) for node in nodes)
     begun = [clocks_of(node).made for node in nodes]
@@ -129,8 +136,9 @@ def test_accounts_are_whole_again_once_a_job_has_gone_on_after_a_death(job: str)
 
 @pytest.mark.parametrize("job", [*BARRIERS, "parameter_server ssp"])
 def test_whoever_takes_a_dead_workers_place_is_waited_for(job: str) -> None:
-    of = plan(job, 4) if job.startswith("all") else plan(job, 5, servers=1)
-    nodes = resumed(after_a_death(of), of, of)
+    nodes_and_servers: dict[str, int] = {"nodes": 4} if job.startswith("all") else {"nodes": 5, "servers": 1}
+    of = plan(job, **nodes_and_servers)
+    nodes = resumed(after_a_death(job, **nodes_and_servers), of, of)
     run = MemoryDriver(of, nodes=nodes, order=np.random.default_rng(4)).execute()
     ended = workers(run.nodes, of)
     made = [clocks_of(node).made for node in ended.values()]
@@ -143,7 +151,7 @@ def test_whoever_takes_a_dead_workers_place_is_waited_for(job: str) -> None:
 @pytest.mark.parametrize("after", [2, 3, 6])
 def test_what_is_owed_with_a_barrier_is_divided_among_other_nodes(job: str, after: int) -> None:
     of, onto = plan(job, 4), plan(job, after)
-    kept = whole_checkpoint(of, 3)
+    kept = whole_checkpoint(job, 4)
     nodes = resumed(kept, of, onto)
     total = sum(what_was_owed(each) for each in kept)
     assert total.any()
@@ -155,6 +163,6 @@ def test_what_is_owed_with_a_barrier_is_divided_among_other_nodes(job: str, afte
 @pytest.mark.parametrize("job", BARRIERS)
 def test_what_is_owed_with_a_barrier_stays_where_it_was_on_as_many_nodes(job: str) -> None:
     of = plan(job, 4)
-    kept = whole_checkpoint(of, 3)
+    kept = whole_checkpoint(job, 4)
     for each, node in zip(sorted(kept, key=lambda each: each.node), resumed(kept, of, of), strict=True):
         np.testing.assert_array_equal(owed(node), what_was_owed(each))

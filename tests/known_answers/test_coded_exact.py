@@ -12,14 +12,19 @@ from dataflow.testing.in_process import run_in_process
 from dataflow.transport.faulty import CutAfter, FaultyNetwork
 from dataflow.transport.grpc_connection import GrpcNetwork
 from dataflow.transport.memory import MemoryNetwork
-from tests.known_answers.coded import CODECS, JOBS, NODES, ROUNDING, STEPS, assert_sum_is_exact, coded_job, owed
+from tests.known_answers.coded import CODECS, JOBS, NODES, ROUNDING, STEPS, WAYS, assert_sum_is_exact, coded_job, owed
 from tests.known_answers.simulated import simulate
 
 PAUSE = 5
 
 
-@pytest.mark.parametrize("codec", [*CODECS, *ROUNDING])
-@pytest.mark.parametrize("job", JOBS)
+FINEST = ("threshold:tau=0.25:most=fit", "topk:density=0.01", "fp16")
+
+
+@pytest.mark.parametrize(
+    ("job", "codec"),
+    [(job, "threshold:tau=0.5") for job in JOBS] + [(job, codec) for job in WAYS for codec in (*FINEST, *ROUNDING)],
+)
 def test_sent_and_owed_in_memory_in_any_order_are_the_sum_of_all_gradients(job: str, codec: str) -> None:
     plan = compile_graph(coded_job(job, codec), NODES, compute_tasks=2)
     run = MemoryDriver(plan, order=np.random.default_rng([list(JOBS).index(job), len(codec)])).execute()
@@ -28,8 +33,10 @@ def test_sent_and_owed_in_memory_in_any_order_are_the_sum_of_all_gradients(job: 
         assert all(owed(node).any() for node in run.nodes)
 
 
-@pytest.mark.parametrize("codec", ["threshold:tau=0.5", "topk:density=0.01", "fp16"])
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize(
+    ("job", "codec"),
+    [(job, "threshold:tau=0.5") for job in JOBS] + [(job, codec) for job in WAYS for codec in FINEST[1:]],
+)
 def test_sent_and_owed_in_the_simulator_are_the_sum_of_all_gradients(job: str, codec: str) -> None:
     faults = ("cut:0-1@0.03+0.05", "pause:2@0.02+0.04", "slow:3@0+1x5")
     run = simulate(coded_job(job, codec), NODES, seed=1, faults=faults, rate=1e6, latency_s=0.002, rates_s=0.03)
@@ -38,8 +45,8 @@ def test_sent_and_owed_in_the_simulator_are_the_sum_of_all_gradients(job: str, c
 
 @pytest.mark.parametrize(
     ("job", "codec"),
-    [(job, "threshold:tau=0.5") for job in JOBS]
-    + [("ako p=3 every=1", "topk:density=0.01"), ("sparse async", "topk:density=0.01"), ("sparse ssp", "fp16")],
+    [(job, "threshold:tau=0.5") for job in (*WAYS, "ako live")]
+    + [("ako p=3 every=4", "topk:density=0.01"), ("sparse synchronous", "topk:density=0.01"), ("sparse ssp", "fp16")],
 )
 def test_sent_and_owed_over_grpc_are_the_sum_of_all_gradients(job: str, codec: str) -> None:
     plan = compile_graph(coded_job(job, codec), NODES)

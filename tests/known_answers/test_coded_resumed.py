@@ -47,14 +47,15 @@ def whole(snapshots: list[Snapshot]) -> list[list[Snapshot]]:
 @pytest.mark.parametrize(
     ("job", "codec"),
     [(job, "threshold:tau=0.5") for job in JOBS]
-    + [(job, codec) for job in SLOWER for codec in ("topk:density=0.01", *ROUNDING)],
+    + [(job, "topk:density=0.01") for job in SLOWER]
+    + list(zip(SLOWER, ("int8", "onebit", "int8", "onebit"), strict=True)),
 )
 def test_run_that_goes_on_from_any_checkpoint_holds_and_owes_the_sum_of_all_gradients(job: str, codec: str) -> None:
     of = plan(job, codec)
     run = MemoryDriver(of, order=np.random.default_rng(len(job))).execute()
     checkpoints = whole(run.snapshots)
     assert len(checkpoints) >= 3
-    for number, snapshots in enumerate(checkpoints):
+    for number, snapshots in enumerate(checkpoints[::2]):
         again = MemoryDriver(of, nodes=resumed(snapshots, of, of), order=np.random.default_rng(number)).execute()
         assert_sum_is_exact(job, again.nodes, atol=ROUNDING.get(codec, 0.0))
 

@@ -114,7 +114,7 @@ def test_p_rises_within_five_seconds_of_a_cut_and_training_goes_on(monkeypatch: 
 
 
 def test_p_falls_when_a_slow_link_becomes_a_fast_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    live = run_live(monkeypatch, 800, *everywhere("rate", 1.0, "96mbit"), rate=2.4e6, rates_s=0.2)
+    live = run_live(monkeypatch, 650, *everywhere("rate", 1.0, "96mbit"), rate=2.4e6, rates_s=0.2)
     for node in range(NODES):
         assert max(choice.partitions for choice in live.of(node)) == pytest.approx(formula(2.4e6), rel=0.15)
         assert live.of(node)[-1].partitions <= formula(12e6) + 2
@@ -148,9 +148,9 @@ def test_r_lets_the_exchange_take_a_tenth_of_the_processor(monkeypatch: pytest.M
 
 
 def test_fixed_p_and_r_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    live = run_live(monkeypatch, 200, rate=4.2e6, cost={"partitions": 2})
+    live = run_live(monkeypatch, 100, rate=4.2e6, rates_s=0.1, cost={"partitions": 2})
     assert {choice.partitions for node in range(NODES) for choice in live.of(node)} == {2}
-    live = run_live(monkeypatch, 200, rate=4.2e6, cost={"every": 3})
+    live = run_live(monkeypatch, 100, rate=4.2e6, rates_s=0.1, cost={"every": 3})
     assert {choice.every for node in range(NODES) for choice in live.of(node)} == {3}
 
 

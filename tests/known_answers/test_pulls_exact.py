@@ -44,7 +44,7 @@ def test_pulls_in_memory_are_exact(job: str) -> None:
     assert_pulled_exactly(run.nodes, mode)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(job=st.sampled_from(sorted(JOBS)), seed=st.integers(0, 2**32 - 1))
 def test_pulls_in_any_order_are_exact(job: str, seed: int) -> None:
     nodes, mode, how = JOBS[job]

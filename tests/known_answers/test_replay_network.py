@@ -39,7 +39,7 @@ def check_replay(plan: PhysicalPlan, run: InProcessRun) -> None:
     assert replayed.artifacts["model.safetensors"] == run.artifacts["model.safetensors"]
 
 
-@pytest.mark.parametrize("seed", [3, 4, 5])
+@pytest.mark.parametrize("seed", [3, 4])
 @pytest.mark.parametrize(
     ("topology", "settings"),
     [
@@ -57,7 +57,7 @@ def test_replay_of_asynchronous_training_on_threads_gives_the_same_weights(
     topology: str, settings: dict[str, Any], seed: int
 ) -> None:
     network = MemoryNetwork()
-    check_replay(*recorded(topology, 4, lambda _node: network, seed=seed, epochs=1, **settings))
+    check_replay(*recorded(topology, 4, lambda _node: network, seed=seed, epochs=0.5, **settings))
 
 
 @pytest.mark.parametrize(

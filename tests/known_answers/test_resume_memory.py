@@ -148,7 +148,7 @@ def test_resume_with_other_settings_goes_on_with_the_average_but_not_without_one
         ("tree", {"codec": "threshold:per_layer=true"}, 3),
     ],
 )
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_resume_with_messages_under_way_ends_after_the_same_gradients(
     topology: str, settings: dict[str, Any], nodes: int, seed: int
 ) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataflow.engine.memory_driver import MemoryDriver
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.testing.in_process import InProcessRun, run_in_process
@@ -47,21 +46,6 @@ def test_checkpoint_under_threads_holds_the_weights_of_the_steps_it_tells_of() -
     assert len(kept) > 1
     for step, tensors in kept.items():
         np.testing.assert_array_equal(tensors["replica/values"], steps[step - 1])
-
-
-@pytest.mark.parametrize(
-    ("topology", "nodes", "settings"),
-    [("all_to_all", 4, {}), ("parameter_server", 5, {"servers": 1}), ("parameter_server", 4, {"servers": "all"})],
-)
-def test_bsp_over_grpc_is_identical_from_run_to_run_and_to_the_memory_driver(
-    topology: str, nodes: int, settings: dict[str, Any]
-) -> None:
-    physical = plan(topology, nodes, consistency="bsp", **settings)
-    runs = [over_grpc(physical) for _ in range(2)]
-    want = replica(MemoryDriver(physical).execute().nodes[0])
-    for run in runs:
-        for node in run.nodes[:4]:
-            np.testing.assert_array_equal(replica(node), want)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,10 @@ from tests.known_answers.test_exactly_once_simulated import FAULTS, MODELS
 ROUNDS, WEIGHTS = 7, 997
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("faults", ["no fault", "all at once"])
+CIRCUMSTANCES = [("gigabit", "no fault"), *((model, "all at once") for model in MODELS)]
+
+
+@pytest.mark.parametrize(("model", "faults"), CIRCUMSTANCES)
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_sharing_of_integers_in_the_simulator_is_exact(model: str, faults: str, topology: str) -> None:
     graph = tree_job(topology, slack=4, consistency="ssp")
@@ -51,7 +53,7 @@ def watch(graph: Any, nodes: int, **how: Any) -> tuple[SimRun, list[tuple[int, i
     return run, ahead
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     topology=st.sampled_from(TOPOLOGIES),
     nodes=st.integers(2, 6),
@@ -96,8 +98,7 @@ def test_counts_of_updates_arrive_before_the_sums_that_they_are_in() -> None:
     np.testing.assert_array_equal(seen[-1][1], ROUNDS)
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("faults", ["no fault", "all at once"])
+@pytest.mark.parametrize(("model", "faults"), CIRCUMSTANCES)
 def test_sharing_over_a_chain_that_becomes_a_star_is_exact_in_the_simulator(model: str, faults: str) -> None:
     graph = tree_job("chain", then="star", change_after=3)
     run = simulate(graph, 4, faults=FAULTS[faults], **MODELS[model])
