@@ -56,14 +56,9 @@ def gradient(
     """
     outputs = _outputs(spec, weights, images, seed=seed)
     logits = outputs[-1][:, :, 0, 0]
-    picked = np.arange(len(labels))
-    shifted = logits - logits.max(1, keepdims=True)
-    total = np.exp(shifted).sum(1, keepdims=True)
-    loss_sum = float((np.log(total[:, 0]) - shifted[picked, labels]).sum())
+    delta, loss_sum = _softmax(logits, labels)
     correct = int((logits.argmax(1) == labels).sum())
-
-    delta = np.exp(shifted) / total
-    delta[picked, labels] -= 1
+    delta[np.arange(len(labels)), labels] -= 1
     # one for each of the outputs, to which every layer that read it adds its share
     deltas = [np.zeros_like(output) for output in outputs]
     deltas[-1] += scale * delta[:, :, None, None]
@@ -102,6 +97,11 @@ def gradient(
         for source in step.sources:
             deltas[source] += delta
     return out, loss_sum, correct
+
+
+def loss(spec: ModelSpec, weights: Floats, images: Floats, labels: npt.NDArray[np.int64], *, seed: int = 0) -> float:
+    """Return the summed loss of a batch in training, as `gradient` does, without differentiating it."""
+    return _softmax(_outputs(spec, weights, images, seed=seed)[-1][:, :, 0, 0], labels)[1]
 
 
 def advanced(spec: ModelSpec, weights: Floats, images: Floats, statistics: Floats, *, seed: int = 0) -> Floats:
@@ -154,6 +154,14 @@ def _outputs(
     return outputs
 
 
+def _softmax(logits: Floats, labels: npt.NDArray[np.int64]) -> tuple[Floats, float]:
+    """The probabilities that logits (batch, classes) give, and their summed cross-entropy with the labels."""
+    shifted = logits - logits.max(1, keepdims=True)
+    total = np.exp(shifted).sum(1, keepdims=True)
+    loss_sum = float((np.log(total[:, 0]) - shifted[np.arange(len(labels)), labels]).sum())
+    return np.exp(shifted) / total, loss_sum
+
+
 def _arrays(ranges: list[WeightRange], vector: Floats) -> list[Floats]:
     return [vector[start:stop].reshape(shape) for _, start, stop, shape in ranges]
 
@@ -163,6 +171,8 @@ def _by_channel(values: Floats) -> Floats:
 
 
 def _padded(x: Floats, padding: int) -> Floats:
+    if not padding:
+        return x
     return np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
 
 
