@@ -74,7 +74,7 @@ def gradient(
             slots.pop()[:] = delta.sum((0, 2, 3))
         if isinstance(layer, Conv):
             windows = _windows(_padded(x, layer.padding), layer.kernel, layer.stride)
-            slots.pop()[:] = np.einsum("nfyx,ncyxij->fcij", delta, windows)
+            slots.pop()[:] = np.tensordot(delta, windows, ((0, 2, 3), (0, 2, 3)))
             delta = _conv_input_gradient(layer, x, weight, delta)
         elif isinstance(layer, Dense):
             rows = delta[:, :, 0, 0]
@@ -130,7 +130,8 @@ def _outputs(
         layer, x = step.layer, outputs[step.sources[0]]
         if isinstance(layer, Conv):
             windows = _windows(_padded(x, layer.padding), layer.kernel, layer.stride)
-            y = np.einsum("ncyxij,fcij->nfyx", windows, next(arrays)) + _by_channel(next(arrays))
+            y = np.tensordot(windows, next(arrays), ((1, 4, 5), (1, 2, 3))).transpose(0, 3, 1, 2)
+            y = y + _by_channel(next(arrays))
         elif isinstance(layer, Dense):
             y = (x.reshape(len(x), -1) @ next(arrays).T)[:, :, None, None] + _by_channel(next(arrays))
         elif isinstance(layer, BatchNorm):
@@ -187,7 +188,7 @@ def _conv_input_gradient(layer: Conv, x: Floats, weight: Floats, delta: Floats) 
     for i in range(layer.kernel):
         for j in range(layer.kernel):
             reached = padded[:, :, i : i + rows : layer.stride, j : j + columns : layer.stride]
-            reached += np.einsum("nfyx,fc->ncyx", delta, weight[:, :, i, j])
+            reached += np.tensordot(delta, weight[:, :, i, j], (1, 0)).transpose(0, 3, 1, 2)
     height, width = x.shape[2:]
     return padded[:, :, layer.padding : layer.padding + height, layer.padding : layer.padding + width]
 
