@@ -8,11 +8,17 @@ import signal
 
 import pytest
 
+from dataflow.runtime.process import ONE_THREAD
+
 
 def pytest_configure() -> None:
-    """End by SIGHUP, and have children that do: a suite that `nohup` starts would ignore it, and theirs with it."""
+    """End by SIGHUP, and have children that do: a suite that `nohup` starts would ignore it, and theirs with it.
+
+    Tests multiply matrices in one thread, as jobs do: several would mostly wait for each other, and spin meanwhile.
+    """
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.environ.update(ONE_THREAD)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

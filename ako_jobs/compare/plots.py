@@ -28,6 +28,7 @@ _DASHES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vPX*"
 _PANELS_WIDE = 3
 _STYLE = {
+    "figure.dpi": 150,
     "font.size": 9,
     "axes.grid": True,
     "grid.alpha": 0.3,
@@ -93,11 +94,12 @@ def draw(comparison: Comparison, rows: Sequence[Row], outcomes: Outcomes, folder
     written = []
     with mpl.rc_context(_STYLE):
         for name, figure in _pictures(pictured):
+            figure.get_layout_engine().execute(figure)
+            figure.set_layout_engine(None)  # or every file would be drawn once more than written
             for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
                 path = folder / f"{name}.{kind}"
-                figure.savefig(path, dpi=150, metadata=metadata)
+                figure.savefig(path, metadata=metadata)
                 written.append(path)
-                figure.set_layout_engine("none")  # it is laid out by now, which takes as long as drawing
     return written
 
 

@@ -56,14 +56,9 @@ def gradient(
     """
     outputs = _outputs(spec, weights, images, seed=seed)
     logits = outputs[-1][:, :, 0, 0]
-    picked = np.arange(len(labels))
-    shifted = logits - logits.max(1, keepdims=True)
-    total = np.exp(shifted).sum(1, keepdims=True)
-    loss_sum = float((np.log(total[:, 0]) - shifted[picked, labels]).sum())
+    delta, loss_sum = _softmax(logits, labels)
     correct = int((logits.argmax(1) == labels).sum())
-
-    delta = np.exp(shifted) / total
-    delta[picked, labels] -= 1
+    delta[np.arange(len(labels)), labels] -= 1
     # one for each of the outputs, to which every layer that read it adds its share
     deltas = [np.zeros_like(output) for output in outputs]
     deltas[-1] += scale * delta[:, :, None, None]
@@ -79,7 +74,7 @@ def gradient(
             slots.pop()[:] = delta.sum((0, 2, 3))
         if isinstance(layer, Conv):
             windows = _windows(_padded(x, layer.padding), layer.kernel, layer.stride)
-            slots.pop()[:] = np.einsum("nfyx,ncyxij->fcij", delta, windows)
+            slots.pop()[:] = np.tensordot(delta, windows, ((0, 2, 3), (0, 2, 3)))
             delta = _conv_input_gradient(layer, x, weight, delta)
         elif isinstance(layer, Dense):
             rows = delta[:, :, 0, 0]
@@ -102,6 +97,11 @@ def gradient(
         for source in step.sources:
             deltas[source] += delta
     return out, loss_sum, correct
+
+
+def loss(spec: ModelSpec, weights: Floats, images: Floats, labels: npt.NDArray[np.int64], *, seed: int = 0) -> float:
+    """Return the summed loss of a batch in training, as `gradient` does, without differentiating it."""
+    return _softmax(_outputs(spec, weights, images, seed=seed)[-1][:, :, 0, 0], labels)[1]
 
 
 def advanced(spec: ModelSpec, weights: Floats, images: Floats, statistics: Floats, *, seed: int = 0) -> Floats:
@@ -130,7 +130,8 @@ def _outputs(
         layer, x = step.layer, outputs[step.sources[0]]
         if isinstance(layer, Conv):
             windows = _windows(_padded(x, layer.padding), layer.kernel, layer.stride)
-            y = np.einsum("ncyxij,fcij->nfyx", windows, next(arrays)) + _by_channel(next(arrays))
+            y = np.tensordot(windows, next(arrays), ((1, 4, 5), (1, 2, 3))).transpose(0, 3, 1, 2)
+            y = y + _by_channel(next(arrays))
         elif isinstance(layer, Dense):
             y = (x.reshape(len(x), -1) @ next(arrays).T)[:, :, None, None] + _by_channel(next(arrays))
         elif isinstance(layer, BatchNorm):
@@ -154,6 +155,14 @@ def _outputs(
     return outputs
 
 
+def _softmax(logits: Floats, labels: npt.NDArray[np.int64]) -> tuple[Floats, float]:
+    """The probabilities that logits (batch, classes) give, and their summed cross-entropy with the labels."""
+    shifted = logits - logits.max(1, keepdims=True)
+    total = np.exp(shifted).sum(1, keepdims=True)
+    loss_sum = float((np.log(total[:, 0]) - shifted[np.arange(len(labels)), labels]).sum())
+    return np.exp(shifted) / total, loss_sum
+
+
 def _arrays(ranges: list[WeightRange], vector: Floats) -> list[Floats]:
     return [vector[start:stop].reshape(shape) for _, start, stop, shape in ranges]
 
@@ -163,6 +172,8 @@ def _by_channel(values: Floats) -> Floats:
 
 
 def _padded(x: Floats, padding: int) -> Floats:
+    if not padding:
+        return x
     return np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
 
 
@@ -177,7 +188,7 @@ def _conv_input_gradient(layer: Conv, x: Floats, weight: Floats, delta: Floats) 
     for i in range(layer.kernel):
         for j in range(layer.kernel):
             reached = padded[:, :, i : i + rows : layer.stride, j : j + columns : layer.stride]
-            reached += np.einsum("nfyx,fc->ncyx", delta, weight[:, :, i, j])
+            reached += np.tensordot(delta, weight[:, :, i, j], (1, 0)).transpose(0, 3, 1, 2)
     height, width = x.shape[2:]
     return padded[:, :, layer.padding : layer.padding + height, layer.padding : layer.padding + width]
 

@@ -34,21 +34,20 @@ def drawn(compared, folder: Path, *records) -> set[str]:
 
 
 def test_draw_writes_every_picture_that_there_is_something_to_draw_of(tmp_path: Path) -> None:
-    swept = comparison(seeds=1, sweep={"nodes": [2, 4], "lr": [0.1, 0.2]})
-    assert drawn(swept, tmp_path / "a", *[record()] * 7, record(NEVER)) == {
+    swept = comparison(variants={"a": {"job": "ako"}}, seeds=1, sweep={"nodes": [2, 4], "lr": [0.1]})
+    assert drawn(swept, tmp_path, record(), record(NEVER)) == {
         *ALWAYS,
         "time_to_target",
         "sweep_nodes",
         "sweep_lr",
     }
-    plain = comparison(seeds=2, target=None)
-    assert drawn(plain, tmp_path / "b", record(), "it failed", None, None) == ALWAYS
 
 
-def test_draw_gaps_of_gradients_where_there_are_any(tmp_path: Path) -> None:
+def test_draw_gaps_of_gradients_where_there_are_any_and_nothing_of_runs_that_failed(tmp_path: Path) -> None:
     told = record()
     told["series"][-1].update(gapped_gradients=2, gradient_gap=1.0)
-    assert drawn(comparison(seeds=1, target=None), tmp_path, told, record()) == {*ALWAYS, "gradient_gap_over_time"}
+    some = comparison(seeds=2, target=None)
+    assert drawn(some, tmp_path, told, "it failed", None, None) == {*ALWAYS, "gradient_gap_over_time"}
 
 
 def test_draw_lags_and_normalised_gaps_where_there_are_any(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from dataflow.cli.common import finite
 from dataflow.cli.main import VERBS, main
 from dataflow.compiled import Form
 from dataflow.errors import AkoError
+from dataflow.runtime.process import ONE_THREAD
 
 
 def test_main_without_verb_lists_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -346,7 +347,8 @@ def test_main_sets_one_blas_thread_before_numpy_loads() -> None:
         "import os, sys, dataflow.cli.main as m; assert 'numpy' not in sys.modules; "
         "m.main(['check', 'ako', '--settings']); print(os.environ['OPENBLAS_NUM_THREADS'], file=sys.stderr)"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    others = {name: value for name, value in os.environ.items() if name not in ONE_THREAD}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=others)
     assert ended.stderr.strip() == "1"
 
 

@@ -22,6 +22,13 @@ HALF = ("epochs=0.5", "warm_start=0", "holdout=0", "--nodes", "2", "--seeds", "1
 STEPS_OF_1_MS = ("--sim", "--step-time", "1ms")
 
 
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where matplotlib is not installed: drawing takes longer than the runs."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+
+
 def test_compare_simulated_topologies_gives_the_traffic_and_times_of_the_papers_formulas(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,6 +50,7 @@ def test_compare_simulated_topologies_gives_the_traffic_and_times_of_the_papers_
     assert (out / "table.md").read_text().startswith("| VARIANT | RUNS |")
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_compare_again_with_more_seeds_runs_those_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "ako", "phantom=true", *HALF[:-1], "1", *STEPS_OF_1_MS, "--out", str(tmp_path)]
     assert main(command) == 0
@@ -55,6 +63,7 @@ def test_compare_again_with_more_seeds_runs_those_only(tmp_path: Path, capsys: p
     assert "the folder holds another comparison" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_compare_again_after_the_code_has_changed_says_how_many_runs_are_made_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +77,7 @@ def test_compare_again_after_the_code_has_changed_says_how_many_runs_are_made_ag
     assert "run before" not in said
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_compare_file_with_options_beside_it_is_the_file_but_for_these(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,11 +103,10 @@ def test_compare_with_failed_runs_ends_with_1_and_says_which(
     assert "it failed at second 0.01, as declared" in said.err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_compare_without_matplotlib_writes_the_table_and_says_what_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
     assert main(["compare", "ako", "phantom=true", *HALF, *STEPS_OF_1_MS, "--out", str(tmp_path)]) == 0
     assert "no pictures: matplotlib is not installed; pip install 'ako-dataflow[plots]'" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["comparison.json", "runs", "table.json", "table.md"]

@@ -213,7 +213,7 @@ def in_steps(plain: list[Plain], jobs: list[Job], cores: float, slice_s: float, 
 
 def divided(plain: list[Plain], now: float, cores: float) -> Iterator[tuple[Plain, float]]:
     """What each node that wants some has of the cores, by raising what all have at most."""
-    wants = {index: node.wants(now) for index, node in enumerate(plain) if node.wants(now)}
+    wants = {index: wanted for index, node in enumerate(plain) if (wanted := node.wants(now))}
     if sum(wants.values()) > cores:
         level, left, others = 0.0, cores, sorted(wants, key=lambda index: wants[index])
         for place, index in enumerate(others):
@@ -223,7 +223,7 @@ def divided(plain: list[Plain], now: float, cores: float) -> Iterator[tuple[Plai
         yield plain[index], gets
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     jobs=st.lists(JOBS, min_size=1, max_size=8),
     faults=FAULTS,

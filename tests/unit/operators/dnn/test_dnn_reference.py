@@ -31,7 +31,7 @@ def numerical_gradient(spec, weights, images, labels, scale, seed=0):
         for sign in (1, -1):
             moved = weights.copy()
             moved[i] += sign * step
-            losses.append(reference.gradient(spec, moved, images, labels, 1.0, seed=seed)[1])
+            losses.append(reference.loss(spec, moved, images, labels, seed=seed))
         result[i] = scale * (losses[0] - losses[1]) / (2 * step)
     return result
 
