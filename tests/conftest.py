@@ -6,8 +6,6 @@ import gc
 import os
 import signal
 
-import pytest
-
 from dataflow.runtime.process import ONE_THREAD
 
 
@@ -19,11 +17,6 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.environ.update(ONE_THREAD)
-
-
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker more than processors: tests of real processes wait for these."""
-    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_collection_finish() -> None:

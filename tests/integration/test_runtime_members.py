@@ -30,8 +30,10 @@ pytestmark = pytest.mark.xdist_group(__name__)  # these tests share a cluster
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(nodes=3, tasks=1) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # jobs find modules of the tests there
+        with LocalCluster(nodes=3, tasks=1) as running:
+            yield running
 
 
 def submit(client: Client, **parameters: object) -> str:
