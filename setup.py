@@ -76,7 +76,7 @@ def build(groups: list[tuple[list[str], str]], folder: Path) -> None:
 
     with tempfile.TemporaryDirectory() as temporary:
         modules = mypycify(
-            [*MYPY, *(source for group, _name in groups for source in group)],
+            [*MYPY, f"--cache-dir={temporary}/cache", *(source for group, _name in groups for source in group)],
             opt_level=OPTIMIZATION,
             debug_level="0",
             target_dir=temporary,

@@ -141,7 +141,9 @@ def resolve(name: str, base: type[Any]) -> Any:
             found = getattr(found, part)
     except Exception as error:
         what = f"{name} cannot be imported: {type(error).__name__}: {in_words(error)}"
-        raise PlanError(what, fix="put the module into the job file's folder, or install it on every node") from error
+        raise PlanError(
+            what, fix="put the module into the job file's folder, install it on every node, or set PYTHONPATH there"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, base)):
         what = f"{name} is not a kind of {base.__name__}"
         raise PlanError(what)

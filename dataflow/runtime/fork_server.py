@@ -27,12 +27,12 @@ from typing import Final
 from dataflow.clock import SystemClock
 from dataflow.runtime import job_process
 from dataflow.runtime.forking import Imported, become, shared
-from dataflow.runtime.process import MODULE, die_with_parent
+from dataflow.runtime.process import die_with_parent, started
 
 REQUEST_NBYTES: Final = 64 << 10
 """Largest request, in bytes."""
 
-_JOB_PROCESS: Final = (*MODULE, "dataflow.runtime.job_process")
+_JOB_PROCESS: Final = "dataflow.runtime.job_process"
 _BECOMES_OURS_S: Final = 0.0005
 
 
@@ -142,11 +142,12 @@ def _become(arguments: Sequence[str], descriptors: Sequence[int], *, as_it_is: b
     os.close(wanted)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     words = [*arguments, "--control-fd", str(control), "--board-fd", str(board)]
-    become([*_JOB_PROCESS, *words], printed)
+    command = [*started(_JOB_PROCESS), *words]
+    become(command, printed)
     if not as_it_is:
         for descriptor in (control, board):
             os.set_inheritable(descriptor, True)
-        os.execv(sys.executable, [*_JOB_PROCESS, *words])
+        os.execv(sys.executable, command)
     return words
 
 

@@ -14,9 +14,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.PyDLL(None)
-
-MODULE = (sys.executable, "-P", "-m")
-"""How a module of ours is started: what lies in the current folder shadows nothing that it imports."""
+_ROOT = Path(__file__).resolve().parents[2]
 
 CANNOT_START = 126
 """Exit status that is told of a job process which could not be started."""
@@ -46,6 +44,19 @@ are zeroed again: a third of what a stream of large messages costs (docs/decisio
 
 PREFERRED = FEW_WAKES | KEEP_MEMORY
 """Environment of a job process, as far as the user's own says nothing else."""
+
+
+def started(module: str) -> tuple[str, ...]:
+    """The command that starts a module of ours: what lies in the current folder shadows nothing that it imports.
+
+    But where that folder has this very package it stays the first to be searched, so that processes of a checkout run
+    its sources, and not those of another one that is installed.
+    """
+    try:
+        in_checkout = Path().resolve() == _ROOT
+    except OSError:  # the folder is gone
+        in_checkout = False
+    return (sys.executable, *(() if in_checkout else ("-P",)), "-m", module)
 
 
 class Bystander:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.forking import ROOM
-from dataflow.runtime.process import MODULE, ONE_THREAD, PREFERRED
+from dataflow.runtime.process import ONE_THREAD, PREFERRED, started
 from dataflow.runtime.scratch import Scratch
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -193,8 +193,7 @@ class Spawner:
         with theirs:
             program = subprocess.Popen(
                 [
-                    *MODULE,
-                    "dataflow.runtime.fork_server",
+                    *started("dataflow.runtime.fork_server"),
                     *("--agent", str(os.getpid())),
                     *("--asked-fd", str(theirs.fileno())),
                     *("--room", ROOM),
@@ -239,8 +238,7 @@ def _begin(arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:
     control, board, printed = descriptors
     program = subprocess.Popen(
         [
-            *MODULE,
-            "dataflow.runtime.job_process",
+            *started("dataflow.runtime.job_process"),
             *arguments,
             *("--control-fd", str(control), "--board-fd", str(board)),
         ],

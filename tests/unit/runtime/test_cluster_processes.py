@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import pytest
 
 from dataflow.clock import SystemClock
 from dataflow.runtime.cluster_processes import ClusterProcess, Nursery
+from dataflow.runtime.process import started
 
 PROGRAM = """
 import json, os, random, signal, sys, threading, time
@@ -101,11 +101,11 @@ def state(pid: int) -> str:
 
 
 def test_forks_pass_for_new_programs_and_share_nothing(play: Play) -> None:
-    started = [play.start("stay", f"--number={number}") for number in range(3)]
-    for process, facts in zip(started, sorted(play.facts(3), key=lambda facts: facts["arguments"][1]), strict=True):
+    forks = [play.start("stay", f"--number={number}") for number in range(3)]
+    for process, facts in zip(forks, sorted(play.facts(3), key=lambda facts: facts["arguments"][1]), strict=True):
         assert facts["process"] == facts["session"] == process.pid
         assert "dataflow.runtime.zygote" in title(facts["parent"])
-        assert title(process.pid) == [sys.executable, "-P", "-m", "program", *facts["arguments"]]
+        assert title(process.pid) == [*started("program"), *facts["arguments"]]
         assert facts["interrupt"]
         assert facts["descriptors"] == 4  # the three that all have, and the folder that was listed
         assert facts["threads"] == 1

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import pytest
 
+from dataflow.runtime.process import started
 from dataflow.runtime.spawning import Spawned, Spawner
 from dataflow.runtime.watchdog import PAGE_NBYTES
 from dataflow.transport.generated import control_pb2 as pb
@@ -122,7 +123,7 @@ def test_forks_are_children_of_the_agent_with_a_name_and_a_session_of_their_own_
             process, ours = await agent.start(deploy("json"))
             assert parent(process.pid) == os.getpid()
             assert title(process.pid).startswith(
-                f"{sys.executable} -P -m dataflow.runtime.job_process --parent {os.getpid()} --folder {tmp_path} "
+                f"{' '.join(started('dataflow.runtime.job_process'))} --parent {os.getpid()} --folder {tmp_path} "
             )
             assert os.getsid(process.pid) == os.getpgid(process.pid) == process.pid
             assert not signals(process.pid, "SigBlk")

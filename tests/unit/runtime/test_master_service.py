@@ -1,0 +1,33 @@
+"""What a master answers a client."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dataflow.runtime import store
+from dataflow.runtime.master_service import MasterService
+from dataflow.transport.generated import control_pb2 as pb
+from tests.unit.runtime.dispatching import World
+
+
+def test_log_of_which_the_beginning_is_dropped_comes_in_order_and_goes_on_from_the_number_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MAX_LOG_LINES", 1200)
+    world = World(tmp_path)
+    job = world.submit("operation")
+    world.store.add_log_lines(job, [pb.LogLine(text=str(number)) for number in range(3000)])
+    service = MasterService(world.dispatcher, world.store, "1", 1000)
+
+    async def told(since: int) -> list[pb.LogsReply]:
+        request = pb.LogsRequest(job=job, since=since)
+        return [reply async for reply in service.Logs(request, cast("Any", None))]
+
+    first, second = asyncio.run(told(0))
+    assert [line.text for line in (*first.lines, *second.lines)] == [str(number) for number in range(1800, 3000)]
+    assert asyncio.run(told(first.next)) == [second]
+    assert asyncio.run(told(second.next)) == []
