@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.node_context import NodeContext
-from operators.coded_window import CodedWindow, CodedWindowState
+from operators.coded_window import _MOST_ROUNDS, CodedWindow, CodedWindowState
 from operators.compression import Codec, Half, Residual, Threshold, TopK, add
 from operators.layout import Layout
 from operators.schedule import Schedule, Step
@@ -19,11 +19,16 @@ EIGHT = Layout(bounds=(0, 2, 4, 6, 8))
 
 
 def make(
-    codec: Codec, *, receivers: tuple[int, ...] = (1, 2), schedule: Schedule | None = None, cap_nbytes: int = 1 << 20
+    codec: Codec,
+    *,
+    receivers: tuple[int, ...] = (1, 2),
+    schedule: Schedule | None = None,
+    cap_nbytes: int = 1 << 20,
+    layout: Layout = EIGHT,
 ) -> CodedWindowState:
-    wanted = {receiver: np.ones(EIGHT.cells, np.bool_) for receiver in receivers}
-    residual = Residual(codec, EIGHT.n_weights)
-    return CodedWindowState(EIGHT, wanted, residual=residual, schedule=schedule, workers=2, cap_nbytes=cap_nbytes)
+    wanted = {receiver: np.ones(layout.cells, np.bool_) for receiver in receivers}
+    residual = Residual(codec, layout.n_weights)
+    return CodedWindowState(layout, wanted, residual=residual, schedule=schedule, workers=2, cap_nbytes=cap_nbytes)
 
 
 def vector(*values: float) -> np.ndarray:
@@ -100,6 +105,25 @@ def test_rounds_between_which_nobody_stands_become_one_sum_that_takes_less_memor
         assert window.nbytes <= 2 * (8 * 8 + 4) + 2 * 8
     assert receive(late, window.take(2, 0, 4)) == [(0, 4, 0, 29)]
     assert late.tolist() == [29 * value for value in range(8)]
+
+
+def test_late_receiver_gets_more_rounds_than_a_code_may_have_passes_as_one_sum():
+    layout = Layout(bounds=(0, 2048, 4096))
+    window = make(Threshold(tau=1), layout=layout)
+    rounds = _MOST_ROUNDS + 3
+    for number in range(1, rounds + 1):
+        gradient = np.zeros(layout.n_weights, np.float32)
+        gradient[[0, number]] = 2
+        window.append(number, gradient)
+        window.close()
+        window.take(1, 0, 2)
+    (late,) = window.take(2, 0, 2)
+    assert (late.low, late.high) == (0, rounds)
+    target = np.zeros(layout.n_weights, np.float32)
+    add(target, late.values)
+    want = np.zeros(layout.n_weights, np.float32)
+    want[0], want[1 : rounds + 1] = 2 * rounds, 2
+    np.testing.assert_array_equal(target + window.residual.values, want)
 
 
 def test_oldest_rounds_are_dropped_and_counted_beyond_the_cap_once_a_receiver_has_missed_its_turn():
