@@ -24,7 +24,7 @@ COMPILED = {
 """The compiled modules, by package in `dataflow`."""
 
 LIBRARIES = {"engine": (".", "engine"), "sim": ("sim",)}
-"""What they are compiled to, of which packages: two libraries take two processors half as long as one would."""
+"""What they are compiled to, of which packages: two libraries take two processors two thirds as long as one does."""
 
 MYPY = ("--config-file=", "--no-site-packages", "--ignore-missing-imports")
 """Only sources of the package are looked at: the build needs nothing that these import, and is the same everywhere."""

@@ -32,7 +32,7 @@ from dataflow.lab.plan import (
 )
 from dataflow.lab.processes import command_of, kill_all, processes
 from dataflow.lab.state import LabState, forget_state, in_use, read_state, relay_log, write_state
-from dataflow.runtime.process import started
+from dataflow.runtime.process import module_command
 
 _RELAYS_S = 30.0
 _POLL_S = 0.02
@@ -256,7 +256,7 @@ def _share_cores(plan: LabPlan) -> None:
 def _start_relays(plan: LabPlan, state_dir: Path, clock: Clock) -> None:
     """Start the relays, if packets need them, and return when each listens at both of its interfaces."""
     logs = [relay_log(state_dir, number) for number in range(len(plan.hosts))]
-    run_all(relay_commands(plan, started("dataflow.lab.relay"), logs))
+    run_all(relay_commands(plan, module_command("dataflow.lab.relay"), logs))
     listeners, deadline_s = 2 * len(plan.hosts) if plan.relayed else 0, clock.now() + _RELAYS_S
     while len(run(enter_command(plan.switch, ("cat", "/proc/net/packet"))).splitlines()) - 1 < listeners:
         if clock.now() > deadline_s:

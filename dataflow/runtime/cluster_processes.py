@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from dataflow.clock import Clock
 from dataflow.runtime.auth import AUTHORITY_VARIABLE
 from dataflow.runtime.forking import ROOM
-from dataflow.runtime.process import how_it_ended, started
+from dataflow.runtime.process import how_it_ended, module_command
 from dataflow.runtime.spawning import environment
 
 IMPORT_S: Final = 60.0
@@ -133,7 +133,7 @@ class Nursery:
         with theirs, self._log.open("ab") as log:
             self._zygote = subprocess.Popen(
                 [
-                    *started("dataflow.runtime.zygote"),
+                    *module_command("dataflow.runtime.zygote"),
                     *("--cluster", str(os.getpid())),
                     *("--asked-fd", str(theirs.fileno())),
                     *("--room", ROOM),

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from dataflow.clock import SystemClock
 from dataflow.errors import JobFailedError
 from dataflow.message import Message
-from dataflow.runtime.process import ONE_THREAD, PREFERRED, started
+from dataflow.runtime.process import ONE_THREAD, PREFERRED, module_command
 from dataflow.transport.grpc_connection import GrpcNetwork
 from dataflow.transport.links import Links
 
@@ -101,7 +101,7 @@ def fit_costs(seconds: Mapping[int, float]) -> tuple[float, float]:
 
 def _started(end: int, sizes: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*started("dataflow.runtime.connection_costs"), str(end), sizes],
+        [*module_command("dataflow.runtime.connection_costs"), str(end), sizes],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -27,7 +27,7 @@ from typing import Final
 from dataflow.clock import SystemClock
 from dataflow.runtime import job_process
 from dataflow.runtime.forking import Imported, become, shared
-from dataflow.runtime.process import die_with_parent, started
+from dataflow.runtime.process import die_with_parent, module_command
 
 REQUEST_NBYTES: Final = 64 << 10
 """Largest request, in bytes."""
@@ -142,7 +142,7 @@ def _become(arguments: Sequence[str], descriptors: Sequence[int], *, as_it_is: b
     os.close(wanted)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     words = [*arguments, "--control-fd", str(control), "--board-fd", str(board)]
-    command = [*started(_JOB_PROCESS), *words]
+    command = [*module_command(_JOB_PROCESS), *words]
     become(command, printed)
     if not as_it_is:
         for descriptor in (control, board):

@@ -20,7 +20,7 @@ from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE, read_autho
 from dataflow.runtime.client import Client
 from dataflow.runtime.cluster_processes import ClusterProcess, Nursery
 from dataflow.runtime.control_groups import usable_cores
-from dataflow.runtime.process import started
+from dataflow.runtime.process import module_command
 from dataflow.runtime.scratch import Scratch
 from dataflow.runtime.state_dir import read_endpoint
 
@@ -165,7 +165,7 @@ class LocalCluster:
             # The cluster has a token of its own; that of another one, for the user's other commands, is not for it.
             foreign = {TOKEN_VARIABLE, AUTHORITY_VARIABLE}
             return subprocess.Popen(
-                [*place.enter, *started(module), *words, "--die-with", str(os.getpid())],
+                [*place.enter, *module_command(module), *words, "--die-with", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -46,7 +46,7 @@ PREFERRED = FEW_WAKES | KEEP_MEMORY
 """Environment of a job process, as far as the user's own says nothing else."""
 
 
-def started(module: str) -> tuple[str, ...]:
+def module_command(module: str) -> tuple[str, ...]:
     """The command that starts a module of ours: what lies in the current folder shadows nothing that it imports.
 
     But where that folder has this very package it stays the first to be searched, so that processes of a checkout run

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.forking import ROOM
-from dataflow.runtime.process import ONE_THREAD, PREFERRED, started
+from dataflow.runtime.process import ONE_THREAD, PREFERRED, module_command
 from dataflow.runtime.scratch import Scratch
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -193,7 +193,7 @@ class Spawner:
         with theirs:
             program = subprocess.Popen(
                 [
-                    *started("dataflow.runtime.fork_server"),
+                    *module_command("dataflow.runtime.fork_server"),
                     *("--agent", str(os.getpid())),
                     *("--asked-fd", str(theirs.fileno())),
                     *("--room", ROOM),
@@ -238,7 +238,7 @@ def _begin(arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:
     control, board, printed = descriptors
     program = subprocess.Popen(
         [
-            *started("dataflow.runtime.job_process"),
+            *module_command("dataflow.runtime.job_process"),
             *arguments,
             *("--control-fd", str(control), "--board-fd", str(board)),
         ],

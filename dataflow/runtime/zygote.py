@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from dataflow.runtime import agent, fork_server
 from dataflow.runtime.forking import Imported, become, shared
-from dataflow.runtime.process import die_with_parent, started
+from dataflow.runtime.process import die_with_parent, module_command
 from dataflow.runtime.spawning import Serving
 
 REQUEST_NBYTES: Final = 64 << 10
@@ -115,7 +115,7 @@ class Zygote:
             self._asked.close()
             os.setsid()
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            words = [*started(program.module), *program.arguments]
+            words = [*module_command(program.module), *program.arguments]
             become(words, printed)
             if not self._is_fit:
                 os.execv(sys.executable, words)
@@ -145,7 +145,7 @@ def _be(program: Program, imported: Imported) -> int:
         return agent.main(Serving(forked, ours))
     die_with_parent(parent)
     ours.close()
-    become([*started(fork_server.__name__), "--agent", str(parent)])
+    become([*module_command(fork_server.__name__), "--agent", str(parent)])
     return fork_server.run(theirs, imported)
 
 

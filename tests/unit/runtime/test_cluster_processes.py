@@ -17,7 +17,7 @@ import pytest
 
 from dataflow.clock import SystemClock
 from dataflow.runtime.cluster_processes import ClusterProcess, Nursery
-from dataflow.runtime.process import started
+from dataflow.runtime.process import module_command
 
 PROGRAM = """
 import json, os, random, signal, sys, threading, time
@@ -105,7 +105,7 @@ def test_forks_pass_for_new_programs_and_share_nothing(play: Play) -> None:
     for process, facts in zip(forks, sorted(play.facts(3), key=lambda facts: facts["arguments"][1]), strict=True):
         assert facts["process"] == facts["session"] == process.pid
         assert "dataflow.runtime.zygote" in title(facts["parent"])
-        assert title(process.pid) == [*started("program"), *facts["arguments"]]
+        assert title(process.pid) == [*module_command("program"), *facts["arguments"]]
         assert facts["interrupt"]
         assert facts["descriptors"] == 4  # the three that all have, and the folder that was listed
         assert facts["threads"] == 1

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import pytest
 
-from dataflow.runtime.process import started
+from dataflow.runtime.process import module_command
 from dataflow.runtime.spawning import Spawned, Spawner
 from dataflow.runtime.watchdog import PAGE_NBYTES
 from dataflow.transport.generated import control_pb2 as pb
@@ -122,9 +122,8 @@ def test_forks_are_children_of_the_agent_with_a_name_and_a_session_of_their_own_
         for number in range(3):
             process, ours = await agent.start(deploy("json"))
             assert parent(process.pid) == os.getpid()
-            assert title(process.pid).startswith(
-                f"{' '.join(started('dataflow.runtime.job_process'))} --parent {os.getpid()} --folder {tmp_path} "
-            )
+            command = " ".join(module_command("dataflow.runtime.job_process"))
+            assert title(process.pid).startswith(f"{command} --parent {os.getpid()} --folder {tmp_path} ")
             assert os.getsid(process.pid) == os.getpgid(process.pid) == process.pid
             assert not signals(process.pid, "SigBlk")
             if number == 2:
