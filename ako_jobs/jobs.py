@@ -22,6 +22,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ako_jobs.built_in import BUILT_IN
 from ako_jobs.effective_rate import effective_rate
 from dataflow import Bundle, JobSpec, Keep, StopRules, compile_graph, make_bundle, place
 from dataflow.errors import AkoError, ConfigError, OperatorError, in_words, suggest
@@ -32,9 +33,6 @@ from operators.compute import Compute
 from operators.dnn.torch_spec import INSTALL_TORCH
 from operators.shared_replica import SharedReplica
 from operators.source import Source
-
-BUILT_IN = {name: f"ako_jobs.{name}" for name in ("ako", "parameter_server", "all_to_all", "sparse", "tree")}
-"""Modules of the jobs that have a name of their own."""
 
 _OURS = frozenset({"ako_jobs", "dataflow", "operators"})
 _FORMS = "a job is a built-in name, a file such as my_job.py, or module:function"

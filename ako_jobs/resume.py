@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from ako_jobs.built_in import BUILT_IN
 from ako_jobs.datasets import LOADER
-from ako_jobs.jobs import BUILT_IN, Prepared, check_fits, load_job, prepare
+from ako_jobs.jobs import Prepared, check_fits, load_job, prepare
 from dataflow import JobSpec, LogicalGraph, Resume, compile_graph, tensor_types_of
 from dataflow.errors import ConfigError, DataError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -17,6 +16,7 @@ from pydantic import JsonValue
 
 from ako_jobs.jobs import Job, Prepared, load_job, prepare
 from ako_jobs.predict import CONFIG_FILE, ModelInput
+from ako_jobs.result_folder import empty_folder
 from dataflow import (
     Client,
     JobEvent,
@@ -30,7 +30,6 @@ from dataflow import (
     make_record,
 )
 from dataflow.artifact_names import check_artifact_name
-from dataflow.errors import ConfigError
 from dataflow.reports import NodeStatistics
 
 OnEvent = Callable[[JobEvent], None]
@@ -167,41 +166,6 @@ def execute(
     if folder is not None:
         keep(result, prepared, folder)
     return result
-
-
-def check_folder(path: str | Path) -> Path:
-    """The folder, if it is empty or can be made; nothing is made yet.
-
-    Raises:
-        ConfigError: it holds something, or cannot be made or written to.
-    """
-    folder = Path(path).expanduser()
-    try:
-        used = folder.exists() and any(folder.iterdir())
-        place = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-    except OSError as error:
-        raise ConfigError(what=f"cannot write results there: {error}", got=str(path)) from error
-    if used:
-        raise ConfigError(what="the folder for the results is not empty", got=str(path), fix="name a new one")
-    if not place.is_dir():
-        raise ConfigError(what=f"cannot write results there: {place} is no folder", got=str(path))
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise ConfigError(what="cannot write results there: you may not write to the folder", got=str(path))
-    return folder
-
-
-def empty_folder(path: str | Path) -> Path:
-    """The folder, made if it does not exist.
-
-    Raises:
-        ConfigError: it holds something, or cannot be made or written to.
-    """
-    folder = check_folder(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(what=f"cannot write results there: {error}", got=str(path)) from error
-    return folder
 
 
 def keep(result: Result, prepared: Prepared, folder: Path) -> None:

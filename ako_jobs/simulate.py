@@ -15,7 +15,8 @@ from typing import Any
 from pydantic import JsonValue
 
 from ako_jobs.jobs import Job, Prepared, load_job, prepare
-from ako_jobs.run import Heard, OnEvent, Result, check_folder, empty_folder, keep
+from ako_jobs.result_folder import check_folder, empty_folder
+from ako_jobs.run import Heard, OnEvent, Result, keep
 from dataflow import (
     Clock,
     ClusterModel,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ako_jobs.jobs import Job, Prepared, load_job, prepare
-from ako_jobs.run import check_folder
+from ako_jobs.result_folder import check_folder
 from ako_jobs.validations import validations
 from dataflow.cli.common import (
     JobArgument,

@@ -35,6 +35,7 @@ from dataflow.errors import ConfigError
 from dataflow.lab.cluster import check_room
 from dataflow.lab.lab import as_it_is
 from dataflow.lab.plan import LabPlan
+from dataflow.runtime.cluster_processes import Nursery
 from dataflow.runtime.state_dir import default_state_dir
 
 app = verbs()
@@ -130,8 +131,8 @@ def compare(
             note(f"{variant}: {warning}")
     out = out.expanduser()
     with claim(out, comparison):
-        with CompareProgress(len(runs(comparison))) as progress:
-            outcomes = run_comparison(comparison, out, progress, cluster_maker(plan))
+        with CompareProgress(len(runs(comparison))) as progress, Nursery() as nursery:
+            outcomes = run_comparison(comparison, out, progress, cluster_maker(plan, nursery))
         table = rows(comparison, outcomes)
         write_report(comparison, table, outcomes, out)
     if json:

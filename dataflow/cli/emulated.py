@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ako_jobs.run import MakeCluster
 from dataflow.lab.cluster import lab_cluster
 from dataflow.lab.lab import find
 from dataflow.lab.plan import LabPlan
+from dataflow.runtime.cluster_processes import Nursery
 from dataflow.runtime.local_cluster import LocalCluster
 from dataflow.runtime.state_dir import default_state_dir
+
+if TYPE_CHECKING:
+    from ako_jobs.run import MakeCluster
 
 LabFlag = Annotated[
     bool, typer.Option("--lab", help="Run in the lab that `ako lab up` has made: node i on its host i.")
@@ -24,6 +27,8 @@ def lab_plan(lab: bool) -> LabPlan | None:
     return find(default_state_dir()) if lab else None
 
 
-def cluster_maker(plan: LabPlan | None) -> MakeCluster:
-    """What makes the processes of a job: in the lab, or beside this one if there is none."""
-    return LocalCluster if plan is None else partial(lab_cluster, plan, default_state_dir())
+def cluster_maker(plan: LabPlan | None, nursery: Nursery) -> MakeCluster:
+    """What makes the processes of a job: in the lab if there is one, else beside this one, from a nursery."""
+    if plan is None:
+        return partial(LocalCluster, nursery=nursery)
+    return partial(lab_cluster, plan, default_state_dir())

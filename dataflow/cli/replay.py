@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import Progress
 
-from ako_jobs.jobs import BUILT_IN, load_job, prepare
+from ako_jobs.built_in import BUILT_IN
+from ako_jobs.jobs import load_job, prepare
 from dataflow.artifact_names import RECORD_FOLDER
 from dataflow.cli.common import JsonFlag, examples, note, print_json, verbs
 from dataflow.engine.recording import EVENT_NBYTES, MAX_CHUNK_NBYTES, MAX_PLAN_NBYTES, PLAN_FILE

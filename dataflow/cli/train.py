@@ -1,20 +1,20 @@
-"""``ako run`` and ``ako submit``."""
+"""``ako run`` and ``ako submit``: their arguments. What they do is in `training`, imported once these are read."""
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from types import ModuleType
+from typing import Annotated
 
 import typer
 
-from ako_jobs.jobs import Prepared, load_job, prepare
-from ako_jobs.resume import going_on
-from ako_jobs.run import Result, check_folder, execute, record_text
-from ako_jobs.simulate import execute_simulation, prepare_simulation
-from ako_jobs.validations import validations
+from ako_jobs.built_in import BUILT_IN
+from ako_jobs.cluster_options import ClusterOptions
+from ako_jobs.result_folder import check_folder
 from dataflow.cli.common import (
     JobArgument,
     JsonFlag,
@@ -24,16 +24,10 @@ from dataflow.cli.common import (
     StateDirOption,
     connect,
     examples,
-    master_address,
-    megabytes,
-    note,
     parse_settings,
-    print_json,
-    seconds,
     verbs,
 )
-from dataflow.cli.emulated import LabFlag, cluster_maker, lab_plan
-from dataflow.cli.progress import Progress
+from dataflow.cli.emulated import LabFlag, lab_plan
 from dataflow.cli.simulated import (
     BandwidthOption,
     ComputeOption,
@@ -48,11 +42,8 @@ from dataflow.cli.simulated import (
     TasksOption,
     cluster_options,
 )
-from dataflow.engine.job_life import JobState
-from dataflow.errors import ConfigError, JobFailedError
-from dataflow.plan.job import JobSpec, Resume
-from dataflow.runtime.state_dir import default_state_dir
-from dataflow.sim.model import ClusterModel
+from dataflow.errors import ConfigError
+from dataflow.runtime.cluster_processes import Nursery
 
 app = verbs()
 
@@ -129,38 +120,23 @@ def run(
     if out is not None:
         check_folder(out)  # before anything is measured
     _check_target(json)
-    go: Callable[..., Result]
+    given = parse_settings(settings)
     plan = lab_plan(lab)
-    nodes = nodes or (4 if plan is None else len(plan.hosts))
-    if sim:
-        model = ClusterModel() if cluster is None else cluster.model()
-        simulation = prepare_simulation(load_job(job), parse_settings(settings), nodes, model)
-        simulation = simulation.recorded() if record else simulation
-        prepared, go = simulation.prepared, partial(execute_simulation, simulation)
-    else:
-        prepared = prepare(load_job(job), parse_settings(settings), nodes)
-        prepared = prepared.recorded() if record else prepared
-        prepared = going_on(prepared, Resume(folder=_absolute(resume))) if resume else prepared
-        address = master_address(master, default_state_dir()) if master else ""
-        go = partial(execute, prepared, master=address, cluster=cluster_maker(plan))
-    for warning in (*prepared.spec.warnings, *_nobody_joins(prepared.spec, master)):
-        note(warning)
-    with Progress(_epochs(prepared)) as progress:
-        go = partial(go, on_submitted=progress.name) if master else go
-        result = go(out=out, on_event=progress.handle)
-    if json == "-":
-        print(record_text(result), end="")
-    elif result.state is not JobState.FAILED:
-        print(_summary(result))
-    if json and json != "-":
-        try:
-            Path(json).write_text(record_text(result))
-        except OSError as error:
-            what, fix = f"the run has ended, but its record cannot be written: {error}", "name a file on another disk"
-            raise JobFailedError(what, got=json, fix=fix) from error
-    if out is not None:
-        note(f"results are in {out}")
-    _check_end(result, out, master)
+    with Nursery() as nursery:
+        if job in BUILT_IN and not (sim or master or lab):
+            with suppress(OSError):  # the cluster's processes will say so
+                nursery.begin([BUILT_IN[job]])  # it imports while this process does
+        training = _training()
+        training.run(
+            job,
+            given,
+            nodes or (4 if plan is None else len(plan.hosts)),
+            training.Where(master, plan, (cluster or ClusterOptions()) if sim else None, nursery),
+            out=out,
+            json=json,
+            record=record,
+            resume=resume,
+        )
 
 
 @app.command(
@@ -182,35 +158,18 @@ def submit(
 
     The token is taken from $AKO_TOKEN, or from the master's state directory.
     """
-    prepared = prepare(load_job(job), parse_settings(settings), nodes)
-    with connect(master, state_dir) as client:
-        submitted = client.submit(prepared.spec, prepared.bundle)
-    if json:
-        print_json({"job": submitted, "name": prepared.spec.name, "nodes": nodes, "warnings": prepared.spec.warnings})
-        return
-    for warning in prepared.spec.warnings:
-        note(warning)
-    print(submitted)
+    _training().submit(job, parse_settings(settings), nodes, partial(connect, master, state_dir), json=json)
+
+
+def _training() -> ModuleType:
+    """What does it; it imports for a second."""
+    return importlib.import_module("dataflow.cli.training")
 
 
 def _check_resume(place: str, *, sim: bool, record: bool) -> None:
     if place and (sim or record):
         what = "what goes on from a checkpoint is neither simulated nor recorded"
         raise ConfigError(what, got=place, fix="leave out --sim and --record, or --resume")
-
-
-def _absolute(place: str) -> str:
-    """A folder's path from the root; an address as it is."""
-    return place if "://" in place else str(Path(place).expanduser().resolve())
-
-
-def _nobody_joins(spec: JobSpec, master: str) -> list[str]:
-    """What to tell of a job that nodes may join, where none can."""
-    if master or spec.places <= spec.nodes:
-        return []
-    return [
-        f"max_nodes={spec.max_nodes}: nobody joins, as there are {spec.nodes} nodes; they do where --master is given"
-    ]
 
 
 def _check_place(*, sim: bool, master: str, lab: bool) -> None:
@@ -235,44 +194,3 @@ def _check_target(file: str) -> None:
         raise ConfigError(
             what="the record cannot be written there", got=file, fix="name a file in a folder that you may write to"
         )
-
-
-def _epochs(prepared: Prepared) -> float | None:
-    epochs = prepared.spec.config.get("epochs")
-    return float(epochs) if isinstance(epochs, int | float) else None
-
-
-def _summary(result: Result) -> str:
-    """What became of a job, for people."""
-    record: Any = result.record
-    totals, parts = record["totals"], [f"{result.state} after {seconds(record['run_s'])}"]
-    if result.reason:
-        parts.append(result.reason)
-    if result.stopped_by:
-        parts[0] += f", stopped by {result.stopped_by}"
-    if found := validations(result.reports):
-        last = found[-1]
-        parts.append(f"test accuracy {last['accuracy']:.2%} at epoch {last['epoch']:.2f}")
-    parts.append(f"{totals['gradients']:,} gradients")
-    parts.append(f"{megabytes(totals['sent_nbytes'])} sent")
-    if totals["poisoned"]:
-        parts.append(f"{totals['poisoned']:,} poisoned")
-    if totals["staleness_mean"] is not None:
-        parts.append(f"staleness {totals['staleness_mean']:.1f} (at most {totals['staleness_max']:.0f})")
-    elif totals["lag_mean"] is not None:
-        parts.append(f"lag {totals['lag_mean']:.1f}")
-    return "; ".join(parts)
-
-
-def _check_end(result: Result, out: Path | None, master: str) -> None:
-    if result.interrupted:
-        raise typer.Exit(130)
-    if result.state is JobState.FAILED:
-        record: Any = result.record
-        if record["last_lines"]:
-            note("\n".join(("the last that the node printed:", *record["last_lines"])))
-        fix = f"see `ako logs {result.job} --master {master}`" if master else "--out DIR would keep its log"
-        fix = fix if out is None else f"its log is {out / 'job.log'}"
-        raise JobFailedError(what=f"the job failed: {result.reason}", fix=fix)
-    if result.state is JobState.CANCELLED:
-        raise JobFailedError(what="the job was cancelled")

@@ -66,6 +66,7 @@ class LocalCluster:
         clock: the clock.
         places: of processes that do not run beside this one, by their names: ``master``, ``node-0``, ...
         ahead: modules that its jobs will import, and no user code: processes that run beside this one have them then.
+        nursery: what those are forked from; if left out, one of its own. It outlives the cluster.
 
     Attributes:
         client: a client of the master, while inside the ``with`` block.
@@ -84,6 +85,7 @@ class LocalCluster:
         clock: Clock | None = None,
         places: Mapping[str, Place] | None = None,
         ahead: Sequence[str] = (),
+        nursery: Nursery | None = None,
     ) -> None:
         self.nodes = nodes
         self._cores, self._tasks = max(1, usable_cores() // max(1, nodes)), tasks
@@ -92,6 +94,7 @@ class LocalCluster:
         self._clock = clock or SystemClock()
         self._places = places or {}
         self._ahead = ahead
+        self._shared_nursery = nursery
         self._nursery: Nursery | None = None
         self._processes: dict[str, ClusterProcess] = {}
 
@@ -106,9 +109,11 @@ class LocalCluster:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, *_traceback: object) -> None:
-        self.client.close()
-        self._stop()
-        self._tidy(error)
+        try:
+            self.client.close()
+        finally:
+            self._stop()
+            self._tidy(error)
 
     def processes(self) -> dict[str, int]:
         """Process ids by name: ``master``, ``node-0``, ..."""
@@ -129,7 +134,7 @@ class LocalCluster:
     def _start(self) -> None:
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.state_dir / "logs").mkdir(exist_ok=True)
-        self._nursery = Nursery(self._ahead, self.state_dir / "logs" / "zygote.log", self._clock)
+        self._nursery = self._shared_nursery or Nursery(self._clock)
         # What an earlier master left behind would send the agents to the wrong port.
         (self.state_dir / "endpoint").unlink(missing_ok=True)
         self._spawn("master", MASTER, "--port", "0")
@@ -154,7 +159,7 @@ class LocalCluster:
 
     def _spawn(self, name: str, module: str, *arguments: str) -> None:
         place = self._place(name)
-        common = [STATE_DIR, str(self.state_dir), "--host", place.host]
+        common = [STATE_DIR, str(self.state_dir.absolute()), "--host", place.host]
         if place.insecure:
             common.append("--insecure")
         with (self.state_dir / "logs" / f"{name}.log").open("ab", buffering=0) as log:
@@ -175,7 +180,7 @@ class LocalCluster:
             )
         assert self._nursery is not None
         try:
-            return self._nursery.start(module, words, log)
+            return self._nursery.start(module, words, log, self._ahead)
         except OSError as error:
             what = f"{name} of the local cluster cannot be started: {error}"
             raise MasterError(what, where=str(self.state_dir)) from error
@@ -193,7 +198,8 @@ class LocalCluster:
         """
         for name, process in self._processes.items():
             if process.poll() is not None:
-                what = f"{name} of the local cluster ended with status {process.returncode}: {self.log(name)[-2000:]}"
+                said = self.log(name) or ("" if self._nursery is None else self._nursery.said)
+                what = f"{name} of the local cluster ended with status {process.returncode}: {said[-2000:]}"
                 raise MasterError(what, where=str(self.state_dir))
         if self._clock.now() > deadline:
             raise MasterError(what=f"the local cluster did not start in {START_S:g} s", where=str(self.state_dir))
@@ -219,5 +225,7 @@ class LocalCluster:
                     process.kill()
                     process.wait()
         finally:
-            if self._nursery is not None:
+            for process in self._processes.values():
+                process.kill()
+            if self._nursery is not None and self._shared_nursery is None:
                 self._nursery.close()

@@ -1,8 +1,9 @@
-"""The process that the processes of a local cluster are forked from: master and agents, each with its fork server.
+"""The process that the processes of local clusters are forked from: master and agents, each with its fork server.
 
 Each of them would import for a second by itself, and mostly the same. This one imports that once, with what the
-cluster's jobs will need, but nothing of a job's bundle. Invariant: it has one thread and one socket; where it has more,
-since a module that it was told to import has seen to that, each fork begins as a new program (`os.execv`).
+clusters' jobs will need, but nothing of a job's bundle. Invariant: it has one thread and one socket; where it has more,
+since a module that it was told to import has seen to that, or where a file has changed since, each fork begins as a new
+program (`os.execv`).
 
 Forks are its children; it waits for them when it is asked, and they die with it.
 """
@@ -17,7 +18,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dataflow.runtime import agent, fork_server
@@ -47,27 +48,34 @@ class Zygote:
     """Answers requests for forks, and what has become of them.
 
     Args:
-        asked: a request comes as one packet: JSON of ``module`` and ``arguments`` of a program, with the descriptor of
-            what it prints to; the answer is its ``process`` id, or an ``error``. Or it is JSON of ``ended``, the id of
-            such a process: the answer is its ``status``, as `subprocess.Popen.returncode` would have it. Then the id is
-            free for others. Requests have a ``number``, and so have their answers.
+        asked: a request comes as one packet: JSON of ``module`` and ``arguments`` of a program, and of modules that are
+            to be imported ``ahead``, with the descriptor of what it prints to; the answer is its ``process`` id, or an
+            ``error``. Or it is JSON of ``ended``, the id of such a process: the answer is its ``status``, as
+            `subprocess.Popen.returncode` would have it. Then the id is free for others. Requests have a ``number``, and
+            so have their answers.
+        imported: what this process has imported already.
     """
 
-    def __init__(self, asked: socket.socket) -> None:
-        self._asked = asked
+    def __init__(self, asked: socket.socket, imported: Imported) -> None:
+        self._asked, self._imported = asked, imported
+        self._tried: set[str] = set()
         self._is_fit = True
-        self._shared = shared()
         self._statuses: dict[int, int] = {}
 
-    def import_all(self, imported: Imported, modules: Sequence[str]) -> None:
-        """Import modules for forks; whether forks can do with that is found out."""
-        for name in modules:
-            imported.add(name)
-        imported.warm_up()
-        self._is_fit = shared() == self._shared and len(os.listdir("/proc/self/task")) == 1
+    def import_all(self, modules: Iterable[str]) -> None:
+        """Import what has not been tried before; whether forks can do with that is found out."""
+        new = [name for name in modules if name not in self._tried]
+        if not new:
+            return
+        self._tried.update(new)
+        before = shared()
+        for name in new:
+            self._imported.add(name)
+        self._imported.warm_up()
+        self._is_fit = self._is_fit and shared() == before and len(os.listdir("/proc/self/task")) == 1
 
     def serve(self) -> Program | None:
-        """Answer until the cluster hangs up.
+        """Answer until nobody asks any more.
 
         Returns:
             None; in each fork what that is to be.
@@ -80,6 +88,8 @@ class Zygote:
             if "ended" in request:
                 self._answer(request, status=self._status(request["ended"]))
                 continue
+            self.import_all(request["ahead"])
+            self._is_fit = self._is_fit and not self._imported.has_changed()
             ours = os.getpid()
             try:
                 forked = os.fork()
@@ -88,6 +98,7 @@ class Zygote:
             else:
                 if not forked:
                     return self._become(Program(request["module"], request["arguments"]), descriptors, ours)
+                self._statuses.pop(forked, None)  # of an earlier one with this id
                 self._answer(request, process=forked)
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -152,7 +163,7 @@ def _be(program: Program, imported: Imported) -> int:
 def main() -> int:
     """Run a zygote, and in each fork a process of the cluster; started by a local cluster only."""
     parser = argparse.ArgumentParser(prog="python -m dataflow.runtime.zygote", description=__doc__)
-    parser.add_argument("--cluster", type=int, required=True, help="process id of what has made the cluster")
+    parser.add_argument("--cluster", type=int, required=True, help="process id of what makes clusters")
     parser.add_argument("--asked-fd", type=int, required=True, help="where forks are asked for")
     parser.add_argument("--room", default="", help="for the command lines of forks")
     parser.add_argument("modules", nargs="*", help="to be imported ahead")
@@ -160,8 +171,8 @@ def main() -> int:
     die_with_parent(options.cluster)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     imported = Imported()
-    zygote = Zygote(socket.socket(fileno=options.asked_fd))
-    zygote.import_all(imported, ["dataflow.runtime.master", *options.modules])
+    zygote = Zygote(socket.socket(fileno=options.asked_fd), imported)
+    zygote.import_all(["dataflow.runtime.master", *options.modules])
     program = zygote.serve()
     return 0 if program is None else _be(program, imported)
 

@@ -14,6 +14,7 @@ from test_runtime_cluster import processes
 from dataflow import Client, LocalCluster
 from dataflow.engine.job_life import JobState
 from dataflow.runtime.folders import LocalFolder
+from tests.clusters import shared_cluster
 
 AGAIN = ["SUBMITTED", "DEPLOYING", "RUNNING", "PENDING", "PENDING", "DEPLOYING", "RUNNING", "FINISHED"]
 
@@ -40,7 +41,7 @@ def model(client: Client, job: str) -> bytes:
 def test_job_whose_nodes_were_all_killed_gives_the_uninterrupted_model_bit_for_bit(
     job: str, nodes: int, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    with LocalCluster(nodes=nodes, tasks=1, state_dir=tmp_path) as cluster:
+    with shared_cluster(nodes, state_dir=tmp_path) as cluster:
         client = cluster.client
         name = submit(client, job, nodes, **settings)
         folder = LocalFolder(tmp_path / "checkpoints" / name)
@@ -62,7 +63,7 @@ def test_job_whose_nodes_were_all_killed_gives_the_uninterrupted_model_bit_for_b
 
 def test_job_whose_master_was_killed_with_all_its_nodes_goes_on_by_itself(tmp_path: Path) -> None:
     name, _ = killed_job(tmp_path, "ako", 2)
-    with LocalCluster(nodes=2, tasks=1, state_dir=tmp_path) as cluster:
+    with shared_cluster(2, state_dir=tmp_path) as cluster:
         status = cluster.client.wait(name)
         assert status.state is JobState.FINISHED, status.reason
         reports = [event.report.fields for event in cluster.client.watch(name) if event.report]
@@ -71,7 +72,7 @@ def test_job_whose_master_was_killed_with_all_its_nodes_goes_on_by_itself(tmp_pa
 
 
 def test_job_goes_on_where_the_master_is_killed_while_it_begins_again(tmp_path: Path) -> None:
-    with LocalCluster(nodes=2, tasks=1, state_dir=tmp_path) as cluster:
+    with shared_cluster(2, state_dir=tmp_path) as cluster:
         client = cluster.client
         name = submit(client, "ako", 2)
         folder = LocalFolder(tmp_path / "checkpoints" / name)
@@ -85,7 +86,7 @@ def test_job_goes_on_where_the_master_is_killed_while_it_begins_again(tmp_path: 
 
 
 def test_job_without_checkpoints_fails_with_its_nodes_and_says_what_would_have_helped(tmp_path: Path) -> None:
-    with LocalCluster(nodes=1, tasks=1, state_dir=tmp_path) as cluster:
+    with shared_cluster(1, state_dir=tmp_path) as cluster:
         name = submit(cluster.client, "ako", 1, checkpoint_every=None, epochs=10000)
         wait_until(lambda: cluster.client.job(name).last_report is not None)
         kill_nodes(cluster)

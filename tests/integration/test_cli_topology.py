@@ -14,6 +14,7 @@ from dataflow.engine.job_life import JobState
 from dataflow.observe.record import make_record
 from dataflow.plan.job import JobSpec
 from dataflow.runtime.local_cluster import LocalCluster
+from tests.clusters import shared_cluster
 
 ENDLESS = {"epochs": "100000", "model": "mlp", "warm_start": "0", "validate_every": "600"}
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.xdist_group(__name__)  # these tests share a cluster
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(nodes=3, tasks=1) as running:
+    with shared_cluster(3) as running:
         yield running
 
 

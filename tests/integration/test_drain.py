@@ -16,7 +16,7 @@ from dataflow.engine.draining import DRAINED
 from dataflow.engine.job_life import JobState
 from dataflow.plan.job import JobSpec, StopRules
 from dataflow.runtime.client import Client
-from dataflow.runtime.local_cluster import LocalCluster
+from tests.clusters import shared_cluster
 
 
 def held(told: dict[int, dict[str, Any]], node: int, origin: str) -> list[list[int]]:
@@ -27,7 +27,7 @@ def held(told: dict[int, dict[str, Any]], node: int, origin: str) -> list[list[i
 def test_drained_node_leaves_nothing_behind_and_gets_no_more_jobs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with LocalCluster(nodes=3, tasks=1) as cluster:
+    with shared_cluster(3) as cluster:
         client, where = cluster.client, ("--state-dir", str(cluster.state_dir))
         graph = build(Config(gradients=1_000_000, pace_ms=4.0, p=2))
         # Until two have told what they hold in the end, which are the two that leave.

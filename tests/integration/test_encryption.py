@@ -23,8 +23,8 @@ from dataflow.runtime.auth import Role, read_authority, read_token
 from dataflow.runtime.bundle import make_bundle
 from dataflow.runtime.certificates import make_authority
 from dataflow.runtime.client import Client
-from dataflow.runtime.local_cluster import LocalCluster
 from dataflow.runtime.state_dir import read_endpoint
+from tests.clusters import shared_cluster
 
 HERE = Path(__file__).parent
 
@@ -60,7 +60,7 @@ def listening(pid: int) -> set[str]:
 
 def test_cluster_with_certificates_runs_jobs_and_roles_hold(tmp_path: Path) -> None:
     make_authority(tmp_path, SystemClock().wall())
-    with LocalCluster(nodes=2, tasks=1, state_dir=tmp_path) as cluster:
+    with shared_cluster(2, state_dir=tmp_path) as cluster:
         assert not plain_text_reaches(cluster.client.address)
         run_numbers(cluster.client)
         (job,) = cluster.client.jobs()

@@ -13,7 +13,7 @@ from dataflow.engine.job_life import JobState
 from dataflow.observe.events import JobEvent
 from dataflow.plan.job import JobSpec, StopRules
 from dataflow.runtime.client import Client
-from dataflow.runtime.local_cluster import LocalCluster
+from tests.clusters import shared_cluster
 
 
 def until(client: Client, job: str, holds: Callable[[JobEvent], bool]) -> JobEvent:
@@ -31,7 +31,7 @@ def made(node: int, incarnation: int) -> Callable[[JobEvent], bool]:
 
 
 def test_nodes_join_a_running_job_and_replace_each_other_and_every_gradient_is_everywhere_once() -> None:
-    with LocalCluster(nodes=2, tasks=1) as cluster:
+    with shared_cluster(2) as cluster:
         client = cluster.client
         graph = build(Config(gradients=1_000_000, pace_ms=4.0, p=2))
         # Until two in a row have begun that have joined.

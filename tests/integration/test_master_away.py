@@ -26,6 +26,7 @@ from dataflow.runtime.auth import read_token
 from dataflow.runtime.bundle import make_bundle
 from dataflow.runtime.client import Client
 from dataflow.runtime.local_cluster import LocalCluster
+from tests.clusters import shared_cluster
 
 HERE = Path(__file__).parent
 
@@ -43,7 +44,7 @@ def wait_until_attached(cluster: LocalCluster) -> None:
 def test_job_goes_on_without_its_master_and_nothing_that_it_says_is_lost_or_doubled(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    with LocalCluster(nodes=2, tasks=1, state_dir=tmp_path) as cluster:
+    with shared_cluster(2, state_dir=tmp_path) as cluster:
         graph = runtime_job.build(count=300, pause_s=0.02)
         spec = JobSpec(name="numbers", graph=graph, nodes=2)
         job = cluster.client.submit(spec, make_bundle(HERE))
@@ -79,7 +80,7 @@ def test_job_goes_on_without_its_master_and_nothing_that_it_says_is_lost_or_doub
 
 
 def test_job_goes_on_through_a_master_that_stands_still_for_longer_than_agents_wait() -> None:
-    with LocalCluster(nodes=2, tasks=1) as cluster:
+    with shared_cluster(2) as cluster:
         job = submit_endless(cluster.client, 2)
         wait_until_running(cluster.client, job)
         running = job_processes(cluster)
@@ -95,7 +96,7 @@ def test_job_goes_on_through_a_master_that_stands_still_for_longer_than_agents_w
 
 
 def test_job_that_ends_while_the_master_is_away_has_finished_when_it_is_back() -> None:
-    with LocalCluster(nodes=1, tasks=1) as cluster:
+    with shared_cluster(1) as cluster:
         graph = runtime_job.build(count=50, pause_s=0.02)
         job = cluster.client.submit(JobSpec(name="numbers", graph=graph, nodes=1), make_bundle(HERE))
         wait_until_running(cluster.client, job)
@@ -110,7 +111,7 @@ def test_job_that_ends_while_the_master_is_away_has_finished_when_it_is_back() -
 
 
 def test_job_is_cancelled_by_the_master_that_took_it_over_and_its_processes_go() -> None:
-    with LocalCluster(nodes=2, tasks=1) as cluster:
+    with shared_cluster(2) as cluster:
         job = submit_endless(cluster.client, 2)
         wait_until_running(cluster.client, job)
         running = job_processes(cluster)
@@ -123,7 +124,7 @@ def test_job_is_cancelled_by_the_master_that_took_it_over_and_its_processes_go()
 
 def test_submits_through_kills_of_the_master_are_all_acknowledged_and_none_starts_twice() -> None:
     rng = random.Random(7)
-    with LocalCluster(nodes=1, tasks=1) as cluster, ThreadPoolExecutor() as threads:
+    with shared_cluster(1) as cluster, ThreadPoolExecutor() as threads:
         spec = JobSpec(name="short", graph=runtime_job.build(count=2), nodes=1)
         bundle, jobs = make_bundle(HERE), list[str]()
         for _ in range(3):
@@ -143,7 +144,7 @@ def test_submits_through_kills_of_the_master_are_all_acknowledged_and_none_start
 
 
 def test_agent_ends_its_jobs_when_the_master_stays_away_for_longer_than_allowed(tmp_path: Path) -> None:
-    with LocalCluster(nodes=0, tasks=1, state_dir=tmp_path) as cluster:
+    with shared_cluster(0, state_dir=tmp_path) as cluster:
         command = [sys.executable, "-m", "dataflow.runtime.agent", "--name", "a", "--state-dir", str(tmp_path)]
         with subprocess.Popen([*command, "--end-jobs-after", "0.5", "--die-with", str(os.getpid())]) as agent:
             job = submit_endless(cluster.client, 1)
@@ -162,7 +163,7 @@ def test_agent_ends_its_jobs_when_the_master_stays_away_for_longer_than_allowed(
 def test_client_that_was_never_answered_does_not_wait_and_one_that_was_does_so_as_long_as_it_may(
     tmp_path: Path,
 ) -> None:
-    with LocalCluster(nodes=0, tasks=1, state_dir=tmp_path) as cluster:
+    with shared_cluster(0, state_dir=tmp_path) as cluster:
         clock, address, token = SystemClock(), cluster.client.address, read_token(tmp_path)
         with Client(address, token, patience_s=1.0) as known, Client(address, token) as unknown:
             known.jobs()

@@ -22,6 +22,7 @@ from dataflow.engine.job_life import JobState
 from dataflow.errors import ConfigError
 from dataflow.runtime.checkpoint_store import MANIFEST, newest_whole, numbers
 from dataflow.runtime.folders import LocalFolder
+from tests.clusters import shared_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, Any] = {"model": "mlp", "batch": 8, "warm_start": 0, "checkpoint_every": 512, "epochs": 4}
@@ -56,7 +57,7 @@ def go_on(client: Client, job: str, **options: Any) -> str:
 
 def killed_job(state_dir: Path, job: str, nodes: int, checkpoints: int = 2, **settings: Any) -> tuple[str, LocalFolder]:
     """A job that was killed with its cluster once it had so many checkpoints, and these."""
-    cluster = LocalCluster(nodes=nodes, tasks=1, state_dir=state_dir)
+    cluster = shared_cluster(nodes, state_dir=state_dir)
     with cluster:
         name = submit(cluster.client, job, nodes, **settings)
         folder = LocalFolder(state_dir / "checkpoints" / name)
@@ -78,7 +79,7 @@ def test_resume_after_everything_was_killed_gives_the_uninterrupted_model_bit_fo
     job: str, nodes: int, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     name, _ = killed_job(tmp_path, job, nodes, **settings)
-    with LocalCluster(nodes=nodes, tasks=1, state_dir=tmp_path) as cluster:
+    with shared_cluster(nodes, state_dir=tmp_path) as cluster:
         again = go_on(cluster.client, name)
         assert cluster.client.wait(again).state is JobState.FINISHED, cluster.client.job(again).reason
         whole_run = submit(cluster.client, job, nodes, **settings)
@@ -92,7 +93,7 @@ def test_resume_after_everything_was_killed_gives_the_uninterrupted_model_bit_fo
 
 
 def test_resume_leaves_out_what_is_broken_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
-    with LocalCluster(nodes=2, tasks=1, state_dir=tmp_path) as cluster:
+    with shared_cluster(2, state_dir=tmp_path) as cluster:
         client = cluster.client
         name = submit(client, "ako", 2, epochs=10000)
         folder = LocalFolder(tmp_path / "checkpoints" / name)
@@ -127,7 +128,7 @@ def test_resume_on_fewer_nodes_goes_on_where_the_data_was(tmp_path: Path) -> Non
     name, folder = killed_job(tmp_path, "parameter_server", 3, epochs=10000)
     manifest, _ = newest_whole(folder)
     steps = max(file.member.steps or 0 for file in manifest.files)
-    with LocalCluster(nodes=2, tasks=1, state_dir=tmp_path) as cluster:
+    with shared_cluster(2, state_dir=tmp_path) as cluster:
         client = cluster.client
         epochs = (
             steps * 8 * 2 / 1302 + 1

@@ -18,6 +18,7 @@ from dataflow.plan.job import JobSpec
 from dataflow.runtime.auth import read_token
 from dataflow.runtime.bundle import make_bundle
 from dataflow.runtime.client import Client
+from dataflow.runtime.cluster_processes import Nursery
 from dataflow.runtime.local_cluster import LocalCluster
 
 HERE = Path(__file__).parent
@@ -35,6 +36,14 @@ def processes(mark: str) -> dict[int, str]:
         if mark in line and path.parent.name != str(os.getpid()):
             found[int(path.parent.name)] = line
     return found
+
+
+def command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def job_processes(cluster: LocalCluster) -> dict[int, str]:
@@ -101,6 +110,47 @@ def test_local_cluster_can_be_entered_again() -> None:
     for _ in range(2):
         with cluster:
             assert [node.name for node in cluster.client.nodes()] == ["node-0"]
+
+
+def test_local_clusters_in_turn_share_what_they_are_forked_from_and_leave_nothing_of_themselves() -> None:
+    zygotes = set()
+    with Nursery() as nursery:
+        for nodes in (2, 1):
+            with LocalCluster(nodes, nursery=nursery) as cluster:
+                ours = {pid: command(pid) for pid in cluster.processes().values()}
+                zygotes |= {parent(pid) for pid in ours}
+                wait_until_running(cluster.client, submit_endless(cluster.client, nodes))
+                ours |= job_processes(cluster)
+                assert len(ours) == 1 + 2 * nodes
+            until_gone(ours)
+        (zygote,) = zygotes
+        assert Path(f"/proc/{zygote}/task/{zygote}/children").read_text() == ""
+    assert not Path(f"/proc/{zygote}").exists()
+
+
+def test_local_cluster_that_is_interrupted_as_it_ends_leaves_nothing_in_what_it_shares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a folder that is relative to one that what it is forked from was not started in."""
+
+    ours: dict[int, str] = {}
+
+    def interrupt(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    def run(nursery: Nursery) -> None:
+        with LocalCluster(nodes=1, nursery=nursery, state_dir=Path("here")) as cluster:
+            assert (tmp_path / "here" / "endpoint").exists()
+            ours.update({pid: command(pid) for pid in cluster.processes().values()})
+            monkeypatch.setattr("dataflow.runtime.cluster_processes._Forked.terminate", interrupt)
+
+    with Nursery() as nursery:
+        nursery.begin()
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            run(nursery)
+        assert len(ours) == 2
+        until_gone(ours)
 
 
 def test_local_cluster_ignores_the_token_of_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +275,6 @@ def test_no_process_outlives_a_client_that_raises_and_the_logs_are_kept(tmp_path
         "master.log",
         "node-0.log",
         "node-1.log",
-        "zygote.log",
     ]
 
 

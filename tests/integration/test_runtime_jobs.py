@@ -18,6 +18,7 @@ from dataflow.plan.job import JobSpec, StopRules
 from dataflow.runtime.bundle import Bundle, make_bundle
 from dataflow.runtime.client import Client
 from dataflow.runtime.local_cluster import LocalCluster
+from tests.clusters import shared_cluster
 
 HERE = Path(__file__).parent
 ENDLESS = 1_000_000
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.xdist_group(__name__)  # these tests share a cluster
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(nodes=2, tasks=1) as running:
+    with shared_cluster(2) as running:
         yield running
 
 

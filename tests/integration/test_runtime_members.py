@@ -21,6 +21,7 @@ from dataflow.plan.job import JobSpec
 from dataflow.runtime.bundle import make_bundle
 from dataflow.runtime.client import Client
 from dataflow.runtime.local_cluster import LocalCluster
+from tests.clusters import shared_cluster
 from tests.known_answers.integers import integer_job
 
 ENDLESS = 1_000_000
@@ -156,7 +157,7 @@ def test_node_that_crashes_again_and_again_is_given_up_and_the_job_goes_on(clust
 
 
 def test_lost_agent_that_comes_back_gets_its_node_again(tmp_path: Path) -> None:
-    with LocalCluster(nodes=2, tasks=1) as cluster:
+    with shared_cluster(2) as cluster:
         client, ends = cluster.client, tmp_path / "ends"
         graph = runtime_job.build(count=ENDLESS, pause_s=0.02, ends=str(ends))
         job = client.submit(JobSpec(name="numbers", graph=graph, nodes=2), make_bundle(HERE))

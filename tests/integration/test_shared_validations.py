@@ -10,10 +10,10 @@ import pytest
 from test_runtime_cluster import job_processes
 
 from ako_jobs.jobs import load_job, prepare
-from dataflow import LocalCluster
 from dataflow.engine.job_life import JobState
 from dataflow.observe.events import JobEvent
 from dataflow.runtime.control_groups import usable_cores
+from tests.clusters import shared_cluster
 
 SETTINGS = {"model": "mlp", "warm_start": "0", "validate_every": "600"}
 
@@ -29,7 +29,7 @@ def _validation(event: JobEvent) -> bool:
 
 @pytest.mark.parametrize("job", ["ako", "sparse"])
 def test_others_validate_and_do_the_final_when_the_first_worker_is_gone_for_good(job: str) -> None:
-    with LocalCluster(nodes=3, tasks=1) as cluster:
+    with shared_cluster(3) as cluster:
         client = cluster.client
         name = client.submit(prepare(load_job(job), SETTINGS | {"epochs": "100000"}, 3).spec)
         told(client.watch(name), {0})
@@ -48,7 +48,7 @@ def test_others_validate_and_do_the_final_when_the_first_worker_is_gone_for_good
 
 
 def test_job_processes_are_told_how_many_cores_their_node_has() -> None:
-    with LocalCluster(nodes=2, tasks=1) as cluster:
+    with shared_cluster(2) as cluster:
         client = cluster.client
         name = client.submit(prepare(load_job("ako"), SETTINGS | {"epochs": "100000"}, 2).spec)
         told(client.watch(name), {0})

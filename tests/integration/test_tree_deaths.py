@@ -15,7 +15,7 @@ from test_runtime_cluster import processes
 from ako_jobs.jobs import load_job, prepare
 from dataflow.engine.job_life import JobState
 from dataflow.observe.events import JobEvent
-from dataflow.runtime.local_cluster import LocalCluster
+from tests.clusters import shared_cluster
 
 SETTINGS = {"epochs": "30", "model": "mlp", "warm_start": "0", "validate_every": "600", "target": "0.9"}
 
@@ -35,7 +35,7 @@ def found_good(nodes: set[int]) -> Callable[[JobEvent], bool]:
 
 
 def test_inner_node_of_a_bounded_chain_is_killed_and_the_others_reach_the_target() -> None:
-    with LocalCluster(nodes=3, tasks=1) as cluster:
+    with shared_cluster(3) as cluster:
         client = cluster.client
         job = client.submit(prepare(load_job("tree"), {**SETTINGS, "consistency": "ssp"}, 3).spec)
         next(event for event in client.watch(job) if event.report is not None)
@@ -50,7 +50,7 @@ def test_inner_node_of_a_bounded_chain_is_killed_and_the_others_reach_the_target
 
 def test_inner_node_of_a_chain_comes_back_and_another_joins_and_both_have_what_was_learnt() -> None:
     settings = {"epochs": "100000", "model": "mlp", "warm_start": "0", "validate_every": "600", "max_nodes": "4"}
-    with LocalCluster(nodes=3, tasks=1) as cluster:
+    with shared_cluster(3) as cluster:
         client = cluster.client
         prepared = prepare(load_job(str(Path(__file__).with_name("looking_job.py"))), settings, 3)
         job = client.submit(prepared.spec, prepared.bundle)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ako_jobs import ako
-from ako_jobs.jobs import BUILT_IN, load_job, prepare
+from ako_jobs.built_in import BUILT_IN
+from ako_jobs.jobs import load_job, prepare
 from ako_jobs.resume import resumed
 from ako_jobs.run import Heard
 from dataflow import JobEvent, JobSpec, Resume

@@ -342,6 +342,45 @@ def test_help_of_the_command_loads_no_framework() -> None:
     assert {"typer", "rich", "grpc", "numpy"} & set(loaded) == set()
 
 
+@pytest.mark.parametrize("words", [["--help"], ["ako", "lr"], ["ako", "--sim", "--lab"]])
+def test_arguments_of_run_are_read_before_anything_is_loaded_that_computes(words: list[str]) -> None:
+    code = f"import sys, dataflow.cli.main as m; m.main({['run', *words]}); print(*sys.modules, file=sys.stderr)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
+    assert "dataflow.cli.train" in loaded
+    assert {"numpy", "numba", "networkx", "operators", "dataflow.cli.training"} & set(loaded) == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "begun"),
+    [
+        (["ako"], [["ako_jobs.ako"]]),
+        (["tree", "--nodes", "2"], [["ako_jobs.tree"]]),
+        (["my_job.py"], []),
+        (["ako", "--sim"], []),
+        (["ako", "--master", "127.0.0.1:9"], []),
+    ],
+)
+def test_run_has_its_processes_imported_for_while_it_imports_itself(
+    words: list[str], begun: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[str]] = []
+    monkeypatch.setattr("dataflow.runtime.cluster_processes.Nursery.begin", lambda _, ahead: calls.append(ahead))
+    monkeypatch.setattr("dataflow.cli.training.run", lambda *_, **__: calls.append(["run"]))
+    assert main(["run", *words]) == 0
+    assert calls == [*begun, ["run"]]
+
+
+def test_run_whose_processes_cannot_be_started_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("dataflow.runtime.cluster_processes.subprocess.Popen", fail)
+    assert main(["run", "ako", "--nodes", "1"]) == 2
+    assert "error: master of the local cluster cannot be started: [Errno 11]" in capsys.readouterr().err
+
+
 def test_main_sets_one_blas_thread_before_numpy_loads() -> None:
     code = (
         "import os, sys, dataflow.cli.main as m; assert 'numpy' not in sys.modules; "

@@ -31,7 +31,7 @@ def main():
     }
     if "numpy" in sys.modules:
         facts["drawn"] = sys.modules["numpy"].random.random()
-    print(json.dumps(facts), flush=True)
+    os.write(1, json.dumps(facts).encode() + b"\\n")  # at once: others print to the same file
     if "stay" in sys.argv:
         time.sleep(60)
     if "raise" in sys.argv:
@@ -46,12 +46,14 @@ if __name__ == "__main__":
 class Play:
     """Programs of a nursery, which print to a file."""
 
-    def __init__(self, folder: Path, nursery: Nursery) -> None:
-        self._log, self._nursery = folder / "log", nursery
+    def __init__(self, folder: Path, nursery: Nursery, *ahead: str) -> None:
+        self._log, self._nursery, self._ahead = folder / "log", nursery, ahead
+        self._started: list[ClusterProcess] = []
 
     def start(self, *arguments: str) -> ClusterProcess:
         with self._log.open("ab", buffering=0) as log:
-            return self._nursery.start("program", arguments, log)
+            self._started.append(self._nursery.start("program", arguments, log, self._ahead))
+        return self._started[-1]
 
     @property
     def told(self) -> str:
@@ -59,28 +61,28 @@ class Play:
 
     def facts(self, count: int) -> list[dict[str, Any]]:
         """What so many processes have printed, which is waited for."""
+        clock = SystemClock()
+        begin = clock.now()
         while len(lines := [line for line in self.told.splitlines() if line.startswith("{")]) < count:
-            SystemClock().sleep(0.01)
+            assert clock.now() < begin + 60, [(each.pid, each.poll(), state(each.pid)) for each in self._started]
+            clock.sleep(0.01)
         return [json.loads(line) for line in lines]
 
 
 @contextmanager
-def nursery_in(folder: Path, *modules: str) -> Iterator[Nursery]:
-    """A nursery whose processes find the program in a folder, and modules."""
+def nursery_in(folder: Path) -> Iterator[Nursery]:
+    """A nursery whose processes find the program in a folder."""
     (folder / "program.py").write_text(PROGRAM)
-    nursery = Nursery(modules, folder / "zygote.log", SystemClock())
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, Nursery() as nursery:
         patch.setenv("PYTHONPATH", str(folder))
         patch.setenv("AKO_TOKEN", "of another cluster")
-        try:
-            yield nursery
-        finally:
-            nursery.close()
+        yield nursery
 
 
 @pytest.fixture(scope="module")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery_in(tmp_path_factory.mktemp("programs"), "numpy") as made:
+    with nursery_in(tmp_path_factory.mktemp("programs")) as made:
+        made.begin(["numpy"])
         yield made
 
 
@@ -140,14 +142,17 @@ def test_forks_end_with_what_they_were_forked_from_and_it_when_it_stands_still(
         assert stays.wait() == -signal.SIGKILL
         while state(stays.pid) not in ("", "Z"):
             SystemClock().sleep(0.01)
-        with pytest.raises(OSError, match="the process that it was to be forked from has ended by SIGKILL"):
-            play.start("stay")
+        assert play.start("return").wait() == 3  # of another one
+        assert stays.poll() == -signal.SIGKILL
 
 
 def test_one_that_cannot_be_forked_from_says_why(tmp_path: Path) -> None:
     (tmp_path / "ahead.py").write_text("import os\nprint('no more', flush=True)\nos._exit(7)\n")
-    with nursery_in(tmp_path, "ahead") as nursery, pytest.raises(OSError, match="with exit status 7: no more"):
-        Play(tmp_path, nursery).start("return")
+    for begins_with in ([], ["ahead"]):
+        with nursery_in(tmp_path) as nursery:
+            nursery.begin(begins_with)
+            with pytest.raises(OSError, match="with exit status 7: no more"):
+                Play(tmp_path, nursery, "ahead").start("return")
 
 
 def test_answer_that_nobody_waited_for_is_nobody_elses(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +173,39 @@ def test_answer_that_nobody_waited_for_is_nobody_elses(play: Play, monkeypatch: 
     assert stays.poll() is None
     stays.kill()
     assert stays.wait() == -signal.SIGKILL
+
+
+def test_fork_whose_answer_nobody_waited_for_is_ended(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = socket.send_fds
+
+    def send(*arguments: Any) -> None:
+        sent(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "send_fds", send)
+        with pytest.raises(KeyboardInterrupt):
+            play.start("stay")
+    (facts,) = play.facts(1)
+    assert play.start("return").wait() == 3
+    assert state(facts["process"]) in ("", "Z")
+
+
+def test_status_of_a_fork_is_not_that_of_an_earlier_one_with_its_id(play: Play) -> None:
+    earlier = play.start("return")
+    assert earlier.wait() == 3
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    if not os.access(last, os.W_OK):
+        pytest.skip("may not say which id the next process gets")
+    for _ in range(100):
+        last.write_text(str(earlier.pid - 1))
+        if (later := play.start("stay")).pid == earlier.pid:
+            break
+        later.kill()
+    assert later.pid == earlier.pid
+    assert later.poll() is None
+    later.kill()
+    assert later.wait() == -signal.SIGKILL
 
 
 def test_any_number_may_wait_for_one(play: Play) -> None:
@@ -194,10 +232,25 @@ def test_any_number_may_wait_for_one(play: Play) -> None:
 )
 def test_forks_do_without_what_forks_cannot_have(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "ahead.py").write_text(f"import threading\n{line}\n")
-    with nursery_in(tmp_path, "ahead", "there_is_none") as nursery:
-        play = Play(tmp_path, nursery)
+    with nursery_in(tmp_path) as nursery:
+        play = Play(tmp_path, nursery, "ahead", "there_is_none")
         process = play.start("return")
         (facts,) = play.facts(1)
         assert (facts["process"], facts["threads"], facts["ahead"]) == (process.pid, 1, False)
         assert process.wait() == 3
-    assert said in (tmp_path / "zygote.log").read_text()
+        assert said in nursery.said
+        assert Play(tmp_path, nursery, "json").start("return").wait() == 3
+        assert [(facts["threads"], facts["ahead"]) for facts in play.facts(2)] == [(1, False)] * 2
+
+
+def test_forks_have_what_is_imported_ahead_once_and_none_that_has_changed_since(tmp_path: Path) -> None:
+    """Programs that share a nursery name what they need ahead, each of them."""
+    (tmp_path / "ahead.py").write_text("print('imported', flush=True)\n")
+    with nursery_in(tmp_path) as nursery:
+        plain, eager = Play(tmp_path, nursery), Play(tmp_path, nursery, "ahead")
+        for play in (plain, eager, eager):
+            assert play.start("return").wait() == 3
+        assert nursery.said.count("imported") == 1
+        (tmp_path / "ahead.py").write_text("print('another', flush=True)\n")
+        assert eager.start("return").wait() == 3
+        assert [facts["ahead"] for facts in plain.facts(4)] == [False, True, True, False]

@@ -1,0 +1,43 @@
+"""Folders that results are written to: new ones, or empty."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dataflow.errors import ConfigError
+
+
+def check_folder(path: str | Path) -> Path:
+    """The folder, if it is empty or can be made; nothing is made yet.
+
+    Raises:
+        ConfigError: it holds something, or cannot be made or written to.
+    """
+    folder = Path(path).expanduser()
+    try:
+        used = folder.exists() and any(folder.iterdir())
+        place = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    except OSError as error:
+        raise ConfigError(what=f"cannot write results there: {error}", got=str(path)) from error
+    if used:
+        raise ConfigError(what="the folder for the results is not empty", got=str(path), fix="name a new one")
+    if not place.is_dir():
+        raise ConfigError(what=f"cannot write results there: {place} is no folder", got=str(path))
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(what="cannot write results there: you may not write to the folder", got=str(path))
+    return folder
+
+
+def empty_folder(path: str | Path) -> Path:
+    """The folder, made if it does not exist.
+
+    Raises:
+        ConfigError: it holds something, or cannot be made or written to.
+    """
+    folder = check_folder(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(what=f"cannot write results there: {error}", got=str(path)) from error
+    return folder
