@@ -25,6 +25,12 @@ ACCURACY = {"accuracy_over_epochs", "accuracy_over_time"}
 NEVER = ((2.0, 1.0, 0.5), (10.0, 5.0, 0.6))
 
 
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of few pixels, which are drawn sooner."""
+    monkeypatch.setitem(plots._STYLE, "figure.dpi", 20)
+
+
 def drawn(compared, folder: Path, *records) -> set[str]:
     ended = outcomes(compared, *records)
     paths = plots.draw(compared, rows(compared, ended), ended, folder)

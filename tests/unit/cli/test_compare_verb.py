@@ -12,10 +12,12 @@ from rich.console import Console
 from ako_jobs.compare import identity
 from ako_jobs.compare.comparison import Comparison
 from ako_jobs.compare.runs import Outcome, runs
+from ako_jobs.run import MakeCluster
 from dataflow.cli.compare_progress import CompareProgress
 from dataflow.cli.main import main
 from dataflow.observe.events import JobEvent
 from dataflow.reports import OperatorReport
+from dataflow.runtime.cluster_processes import Nursery
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "compare_digits.toml"
 HALF = ("epochs=0.5", "warm_start=0", "holdout=0", "--nodes", "2", "--seeds", "1")
@@ -48,6 +50,21 @@ def test_compare_simulated_topologies_gives_the_traffic_and_times_of_the_papers_
     assert whole["computing"] == pytest.approx(1.0, abs=0.05)
     assert re.search(r"3/3  ako p=4 every=1, seed 0: 0\.0[0-9]{3} s, accuracy ", said.err)
     assert (out / "table.md").read_text().startswith("| VARIANT | RUNS |")
+
+
+def test_compare_has_all_clusters_forked_from_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nurseries: list[Nursery] = []
+
+    def run(_comparison: Comparison, _out: Path, _watcher: CompareProgress, make_cluster: MakeCluster) -> None:
+        for nodes in (1, 2):
+            make_cluster(nodes)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dataflow.cli.emulated.LocalCluster", lambda _, nursery: nurseries.append(nursery))
+    monkeypatch.setattr("dataflow.cli.compare.run_comparison", run)
+    assert main(["compare", "ako", *HALF, "--out", str(tmp_path / "out")]) == 130
+    first, second = nurseries
+    assert first is second
 
 
 @pytest.mark.usefixtures("no_pictures")
