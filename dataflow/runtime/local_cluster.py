@@ -183,7 +183,8 @@ class LocalCluster:
             return self._nursery.start(module, words, log, self._ahead)
         except OSError as error:
             what = f"{name} of the local cluster cannot be started: {error}"
-            raise MasterError(what, where=str(self.state_dir)) from error
+            fix = "if memory or processes have run out, use fewer nodes or end other programs"
+            raise MasterError(what, where=str(self.state_dir), fix=fix) from error
 
     def _until_listening(self, deadline: float) -> str:
         while not (address := read_endpoint(self.state_dir)):

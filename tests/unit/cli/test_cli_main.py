@@ -378,7 +378,9 @@ def test_run_whose_processes_cannot_be_started_says_so(
 
     monkeypatch.setattr("dataflow.runtime.cluster_processes.subprocess.Popen", fail)
     assert main(["run", "ako", "--nodes", "1"]) == 2
-    assert "error: master of the local cluster cannot be started: [Errno 11]" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "error: master of the local cluster cannot be started: [Errno 11]" in said
+    assert "use fewer nodes" in said
 
 
 def test_main_sets_one_blas_thread_before_numpy_loads() -> None:
