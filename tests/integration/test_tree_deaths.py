@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,16 @@ from tests.clusters import shared_cluster
 SETTINGS = {"epochs": "30", "model": "mlp", "warm_start": "0", "validate_every": "600", "target": "0.9"}
 
 
-def found_good(nodes: set[int]) -> Callable[[JobEvent], bool]:
-    """Whether each of these nodes has found its model to be a good one."""
-    left = set(nodes)
+PATIENCE_S = 200
+"""Seconds after which something that has not happened is told, with what has: a hung test would say nothing."""
 
-    def holds(event: JobEvent) -> bool:
-        fields: dict[str, Any] = {} if event.report is None else {**event.report.fields}
-        looked = event.report is not None and event.report.port == "look.looked"
-        if looked and event.node is not None and fields["accuracy"] > 0.9:
-            left.discard(event.node)
-        return not left
 
-    return holds
+def good_model(event: JobEvent) -> bool | None:
+    """Whether a node has found its model to be a good one; None if it has not looked."""
+    if event.report is None or event.report.port != "look.looked":
+        return None
+    accuracy: Any = event.report.fields["accuracy"]
+    return bool(accuracy > 0.9)
 
 
 def test_inner_node_of_a_bounded_chain_is_killed_and_the_others_reach_the_target() -> None:
@@ -54,18 +53,25 @@ def test_inner_node_of_a_chain_comes_back_and_another_joins_and_both_have_what_w
         client = cluster.client
         prepared = prepare(load_job(str(Path(__file__).with_name("looking_job.py"))), settings, 3)
         job = client.submit(prepared.spec, prepared.bundle)
-        next(event for event in client.watch(job) if any(found_good({node})(event) for node in range(3)))
+        next(event for event in client.watch(job) if good_model(event))
         (process,) = processes(f"--parent {cluster.processes()['node-1']} ")
         os.kill(process, signal.SIGKILL)
         agent = [sys.executable, "-m", "dataflow.runtime.agent", "--state-dir", str(cluster.state_dir), "--tasks", "1"]
         fourth = subprocess.Popen([*agent, "--name", "fourth"])
         try:
             come: set[int] = set()
-            hold = found_good({1, 3})
+            looks: Counter[tuple[int | None, bool]] = Counter()
+            began_s = time.monotonic()
             for event in client.watch(job):
-                if event.change is not None and event.change.life == "alive" and event.change.incarnation:
-                    come.add(event.change.node)
-                if event.report is not None and event.node in come and hold(event):
+                late_s = time.monotonic() - began_s
+                assert late_s < PATIENCE_S, f"have come: {come}; looks by node, and whether at a good model: {looks}"
+                if event.change is not None:
+                    print(f"{late_s:.1f} s: node {event.change.node} {event.change}", flush=True)
+                    if event.change.life == "alive" and event.change.incarnation:
+                        come.add(event.change.node)
+                if (good := good_model(event)) is not None and event.node in come:
+                    looks[event.node, good] += 1
+                if all(looks[node, True] for node in (1, 3)):
                     break
             client.cancel(job)
             status = client.wait(job)
