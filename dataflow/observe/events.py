@@ -64,8 +64,8 @@ class Adjustment:
 
 
 _WORDS = {
-    "joining": "is being started again",
-    "alive": "has joined again",
+    "joining": "is being started",
+    "alive": "has joined",
     "ended": "has ended",
     "dying": "is dead",
     "waiting": "is dead and will be started again",

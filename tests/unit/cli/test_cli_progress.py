@@ -82,7 +82,7 @@ def test_progress_says_who_has_died_and_joined_in_one_line_each() -> None:
     ]
     assert shown(events, terminal=False) == (
         "  3.00 s  node 2 is dead and will be started again: its job process ended by SIGKILL\n"
-        "  5.00 s  node 2 has joined again, incarnation 1\n"
+        "  5.00 s  node 2 has joined, incarnation 1\n"
     )
 
 
