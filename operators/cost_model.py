@@ -22,28 +22,31 @@ ASSUMED_PACE = 200.0
 """Gradients per second that a node is taken to compute before it has measured."""
 
 FIRST_EVERY = 2
-"""Gradients in a round before the first measurement: a link that does not carry so short ones shows what it carries."""
+"""Gradients in a round before the first measurement, at most: a link that does not carry so short ones shows what it
+carries."""
 
 MOST_EVERY = 8
 """Gradients in a round at most."""
-
-LEAST_PARTITIONS = 8
-"""Partitions at least, with rounds of several gradients; as many as there are nodes, if those are fewer.
-
-Each sender's turns begin with another range, so with as many partitions as nodes, while all are in step, no two ranges
-that a node is sent at once are the same. With fewer, what several peers have made in several gradients is applied to
-the same cells at once, which takes training off: of four hosts of a lab at 100 Mbit/s, two epochs of MNIST with a
-cosine, rounds of eight gradients in two parts need a third more images than rounds of four in four, the same bytes
-(docs/performance.md). Where rounds are of a given length, partitions are fewer if their span were beyond `LONGEST`, but
-two.
-"""
 
 LONGEST = 16
 """Gradients at most until every cell is sent again, where bandwidth does not ask for more.
 
 Of eight nodes that train on MNIST (docs/reproductions.md, figure 12), up to 12 partitions of single gradients make no
 difference to accuracy that two seeds could tell, and 24 do. Of four that train on digits at a constant rate, 4 x 4 end
-at 96.9 to 98.6%, 4 x 8 at 87.9 to 96.9%.
+at 96.9 to 98.6%, 4 x 8 at 87.9 to 96.9%; of sixteen, 16 x 1 at 95.2 to 97.2%, 16 x 2 at 66.5 to 84.2%.
+"""
+
+LEAST_PARTITIONS = LONGEST
+"""Partitions at least, where the processor may ask for rounds of several gradients; as many as there are nodes, if
+those are fewer.
+
+Each sender's turns begin with another range, so with as many partitions as nodes, while all are in step, no two ranges
+that a node is sent at once are the same. With fewer, what several peers have made in several gradients is applied to
+the same cells at once, which takes training off: of four hosts of a lab at 100 Mbit/s, two epochs of MNIST with a
+cosine, rounds of eight gradients in two parts need a third more images than rounds of four in four, the same bytes; of
+sixteen nodes that are simulated, 16 x 1 train where 8 x 2 mostly do not (docs/performance.md). So rounds are of single
+gradients where two would be too many for as many partitions, whatever the processor asks for. Where rounds are of a
+given length, partitions are fewer if their span were beyond `LONGEST`, but two.
 """
 
 HEADROOM = 0.9
@@ -102,9 +105,7 @@ class CostModel(BaseModel):
 
     def first(self, peers: int) -> Choice:
         """What is used before the first measurement."""
-        every = self.every or FIRST_EVERY
-        load = self.load(ASSUMED_PACE, peers, HEADROOM * ASSUMED_BANDWIDTH)
-        return Choice(self._partitions(load, every, peers), every)
+        return self.best(self.load(ASSUMED_PACE, peers, HEADROOM * ASSUMED_BANDWIDTH), FIRST_EVERY, peers)
 
     def decide(self, known: Known, choice: Choice, rates: Rates, peers: int) -> tuple[Known, Choice]:
         """What is known with one more measurement, and what is used from now on.
@@ -234,7 +235,8 @@ class CostModel(BaseModel):
             return self.partitions
         if self.in_turn:
             return max(1, min(peers, LONGEST))
-        least = min(peers + 1, LEAST_PARTITIONS) if every > 1 else 1
+        least = min(peers + 1, LEAST_PARTITIONS)
+        least = least if every > 1 or 2 * least > LONGEST else 1
         if self.every:
             least = min(least, max(2, LONGEST // every))
         return min(self.cells, max(least, math.ceil(load / every - 1e-9)))
