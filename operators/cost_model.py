@@ -46,7 +46,7 @@ the same cells at once, which takes training off: of four hosts of a lab at 100 
 cosine, rounds of eight gradients in two parts need a third more images than rounds of four in four, the same bytes; of
 sixteen nodes that are simulated, 16 x 1 train where 8 x 2 mostly do not (docs/performance.md). So rounds are of single
 gradients where two would be too many for as many partitions, whatever the processor asks for. Where rounds are of a
-given length, partitions are fewer if their span were beyond `LONGEST`, but two.
+given length, partitions are fewer if their span were beyond `LONGEST`, but two; of single ones, what the link asks for.
 """
 
 HEADROOM = 0.9
@@ -236,8 +236,9 @@ class CostModel(BaseModel):
         if self.in_turn:
             return max(1, min(peers, LONGEST))
         least = min(peers + 1, LEAST_PARTITIONS)
-        least = least if every > 1 or 2 * least > LONGEST else 1
-        if self.every:
+        if every == 1 and (self.every or 2 * least <= LONGEST):
+            least = 1
+        elif self.every:
             least = min(least, max(2, LONGEST // every))
         return min(self.cells, max(least, math.ceil(load / every - 1e-9)))
 

@@ -48,6 +48,10 @@ PATIENCE_S = 600.0
 """Seconds for which a master that was there may be away."""
 
 _AGAIN_S = 0.2
+_NOTICED_S = 0.5
+"""Seconds after which a Ctrl-C is noticed at the latest: one that the system gives to another thread, or just before
+this one begins to wait, does not wake it."""
+
 _UPLOAD_NBYTES_PER_S = 1 << 20
 _VERIFY_S = 60.0
 """Seconds more that the master is given to look for a whole checkpoint."""
@@ -385,7 +389,13 @@ class Client:
 
     def _apart(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """What a function gives on another thread; Ctrl-C ends the waiting, not the function."""
-        return self._threads.submit(function, *arguments, **named).result()
+        given = self._threads.submit(function, *arguments, **named)
+        while True:
+            try:
+                return given.result(_NOTICED_S)
+            except TimeoutError:
+                if given.done():
+                    return given.result()
 
 
 @contextmanager

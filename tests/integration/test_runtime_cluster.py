@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -295,6 +296,19 @@ def test_client_interrupted_at_any_moment_of_a_call_can_still_be_used_and_closed
                 with pytest.raises(KeyboardInterrupt):
                     wait_interrupted(client, job, step * 0.0003)
                 assert client.job(job).state is JobState.PENDING
+
+
+def test_client_that_waits_notices_an_interrupt_that_another_thread_is_given(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        time.sleep(0.3)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # which does not wake the main thread
+
+    with LocalCluster(nodes=1, tasks=1, state_dir=tmp_path) as cluster:
+        job = submit_endless(cluster.client, 2)
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            cluster.client.wait(job)
+        assert cluster.client.job(job).state is JobState.PENDING
 
 
 @pytest.mark.parametrize("module", ["agent", "client", "local_cluster"])

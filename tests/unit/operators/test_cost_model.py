@@ -124,7 +124,7 @@ def test_best_has_no_more_partitions_than_cells():
 
 @pytest.mark.parametrize(
     ("every", "nodes", "p"),
-    [(1, 8, 1), (2, 8, 8), (4, 8, 4), (4, 3, 3), (8, 8, 2), (16, 8, 2), (1, 9, 9), (2, 9, 8), (1, 99, 16)],
+    [(1, 8, 1), (2, 8, 8), (4, 8, 4), (4, 3, 3), (8, 8, 2), (16, 8, 2), (1, 99, 1), (2, 9, 8)],
 )
 def test_best_with_rounds_of_a_given_length_keeps_the_span_sane(every, nodes, p):
     assert CostModel(model_nbytes=M, every=every).best(0.4, 99, nodes - 1) == (p, every)
