@@ -36,19 +36,6 @@ difference to accuracy that two seeds could tell, and 24 do. Of four that train 
 at 96.9 to 98.6%, 4 x 8 at 87.9 to 96.9%; of sixteen, 16 x 1 at 95.2 to 97.2%, 16 x 2 at 66.5 to 84.2%.
 """
 
-LEAST_PARTITIONS = LONGEST
-"""Partitions at least, where the processor may ask for rounds of several gradients; as many as there are nodes, if
-those are fewer.
-
-Each sender's turns begin with another range, so with as many partitions as nodes, while all are in step, no two ranges
-that a node is sent at once are the same. With fewer, what several peers have made in several gradients is applied to
-the same cells at once, which takes training off: of four hosts of a lab at 100 Mbit/s, two epochs of MNIST with a
-cosine, rounds of eight gradients in two parts need a third more images than rounds of four in four, the same bytes; of
-sixteen nodes that are simulated, 16 x 1 train where 8 x 2 mostly do not (docs/performance.md). So rounds are of single
-gradients where two would be too many for as many partitions, whatever the processor asks for. Where rounds are of a
-given length, partitions are fewer if their span were beyond `LONGEST`, but two; of single ones, what the link asks for.
-"""
-
 HEADROOM = 0.9
 """Of a measured B, what is used: below saturation nothing queues."""
 
@@ -230,12 +217,22 @@ class CostModel(BaseModel):
         return pace * self.model_nbytes * peers / (self.bandwidth or bandwidth)
 
     def _partitions(self, load: float, every: int, peers: int) -> int:
-        """P, for rounds of so many gradients."""
+        """P, for rounds of so many gradients: as many as there are nodes, at least, where those might be several.
+
+        Each sender's turns begin with another range, so with as many partitions as nodes, while all are in step, no two
+        ranges that a node is sent at once are the same. With fewer, what several peers have made in several gradients
+        is applied to the same cells at once, which takes training off: of four hosts of a lab at 100 Mbit/s, two epochs
+        of MNIST with a cosine, rounds of eight gradients in two parts need a third more images than rounds of four in
+        four, the same bytes; of sixteen nodes that are simulated, 16 x 1 train where 8 x 2 mostly do not
+        (docs/performance.md). So rounds are of single gradients where two would be too many for as many partitions,
+        whatever the processor asks for. Where rounds are of a given length, partitions are fewer if their span were
+        beyond `LONGEST`, but two; of single ones, what the link asks for.
+        """
         if self.partitions:
             return self.partitions
         if self.in_turn:
             return max(1, min(peers, LONGEST))
-        least = min(peers + 1, LEAST_PARTITIONS)
+        least = min(peers + 1, LONGEST)
         if every == 1 and (self.every or 2 * least <= LONGEST):
             least = 1
         elif self.every:

@@ -20,7 +20,6 @@ from tests.clusters import shared_cluster
 
 SETTINGS = {"epochs": "30", "model": "mlp", "warm_start": "0", "validate_every": "600", "target": "0.9"}
 
-
 PATIENCE_S = 200
 """Seconds after which something that has not happened is told, with what has: a hung test would say nothing."""
 
