@@ -6,19 +6,17 @@ Juditsky 1992). So validations hold a target sooner, and longer, and the rate ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import ClassVar, cast
+from collections.abc import Mapping
+from typing import ClassVar
 
-import numba
 import numpy as np
 
 from dataflow.node_context import NodeContext
 from dataflow.state import StateElement, StateKind
 from operators.dnn.arrays import read_only
+from operators.jit import compiled
 from operators.messages import Vector
 from operators.vector_state import VectorState
-
-_Approach = Callable[[Vector, Vector, Vector, np.float32], None]
 
 _NOTHING = read_only(np.empty(0, np.float32))
 
@@ -73,16 +71,14 @@ class AverageState(VectorState):
         self._count = self.number = int(tensors["count"][0])
 
 
-def _approached(average: Vector, values: Vector, owed: Vector, share: np.float32) -> None:
+@compiled
+def _approach(average: Vector, values: Vector, owed: Vector, share: np.float32) -> None:
     if owed.size:
         for i in range(average.size):
             average[i] += share * (values[i] + owed[i] - average[i])
     else:
         for i in range(average.size):
             average[i] += share * (values[i] - average[i])
-
-
-_approach = cast("_Approach", numba.njit(nogil=True, error_model="numpy", cache=True)(_approached))
 
 
 class Average(StateElement):

@@ -7,19 +7,17 @@ local SGD does between two synchronisations (Stich 2019, algorithm 1).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from operators.dnn.arrays import read_only
+from operators.jit import compiled
 from operators.messages import Vector
 from operators.optimizer import Sgd
 
 Differentiate = Callable[[slice, Vector, Vector], float]
 """Writes the mean gradient of some images at some weights; gives the sum of their losses."""
-
-_Step = Callable[[Vector, Vector, Vector, np.float32], None]
 
 
 class Walk(NamedTuple):
@@ -77,11 +75,8 @@ def compile_walk() -> None:
     _step(nothing.copy(), nothing.copy(), read_only(nothing), np.float32(1))
 
 
-def _stepped(weights: Vector, total: Vector, direction: Vector, rate: np.float32) -> None:
+@compiled
+def _step(weights: Vector, total: Vector, direction: Vector, rate: np.float32) -> None:
     for i in range(weights.size):
         total[i] += direction[i]
         weights[i] -= rate * direction[i]
-
-
-# Without fast math, as in `operators.vector_state`.
-_step = cast("_Step", numba.njit(nogil=True, error_model="numpy", cache=True)(_stepped))

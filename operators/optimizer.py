@@ -5,14 +5,11 @@ All momentum of the package is worked out here: a worker's own, and that which a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
-
-import numba
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from operators.dnn.arrays import read_only
+from operators.jit import compiled
 from operators.messages import Vector
 
 _LEAST = np.float32(2.0**-100)
@@ -20,8 +17,6 @@ _LEAST = np.float32(2.0**-100)
 digits and, with a momentum above 0.5, stay there: then a pass over them takes up to fifty times as long."""
 
 _NONE = np.float32(0)
-
-_Step = Callable[[Vector, Vector, Vector, np.float32, np.float32, np.float32, np.float32, np.float32], None]
 
 
 class Sgd(BaseModel):
@@ -151,19 +146,23 @@ def _shares(momentum: float, look_ahead: int) -> tuple[np.float32, np.float32]:
     return np.float32((1 - kept) / (1 - momentum)), np.float32(kept)
 
 
-def _moved(velocity: np.float32, step: np.float32, momentum: np.float32) -> np.float32:
+@compiled
+def _move(velocity: np.float32, step: np.float32, momentum: np.float32) -> np.float32:
     return momentum * velocity + step
 
 
-def _sunk(velocity: np.float32) -> np.float32:
+@compiled
+def _sink(velocity: np.float32) -> np.float32:
     return _NONE if abs(velocity) < _LEAST else velocity
 
 
-def _direction(velocity: np.float32, step: np.float32, of_step: np.float32, of_velocity: np.float32) -> np.float32:
+@compiled
+def _direct(velocity: np.float32, step: np.float32, of_step: np.float32, of_velocity: np.float32) -> np.float32:
     return of_step * step + of_velocity * velocity
 
 
-def _accelerated(
+@compiled
+def _accelerate(
     gradient: Vector,
     weights: Vector,
     velocity: Vector,
@@ -179,7 +178,8 @@ def _accelerated(
         gradient[i] = _direct(velocity[i], step, of_step, of_velocity)
 
 
-def _travelled(
+@compiled
+def _travel(
     weights: Vector,
     velocity: Vector,
     gradient: Vector,
@@ -195,7 +195,8 @@ def _travelled(
         weights[i] -= _direct(velocity[i], step, of_step, of_velocity)
 
 
-def _travelled_ahead(
+@compiled
+def _travel_ahead(
     weights: Vector,
     velocity: Vector,
     total: Vector,
@@ -209,11 +210,3 @@ def _travelled_ahead(
         velocity[i] = _move(before, step, momentum)
         total[i] += velocity[i] - before
         weights[i] -= _direct(velocity[i], step, np.float32(1), momentum)
-
-
-# Without fast math: every product and sum is rounded as NumPy rounds it, so runs can be compared bit for bit.
-_compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
-_move, _sink, _direct = _compiled(_moved), _compiled(_sunk), _compiled(_direction)
-_accelerate = cast("_Step", _compiled(_accelerated))
-_travel = cast("_Step", _compiled(_travelled))
-_travel_ahead = cast("Callable[..., None]", _compiled(_travelled_ahead))

@@ -5,16 +5,15 @@ Unlike the kernels of the network these keep the interpreter: they take microsec
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from functools import partial
+from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
+from operators.jit import compiled
 
-F = TypeVar("F", bound=Callable[..., object])
+Floats = npt.NDArray[np.float32]
 
 
 def gathered(images: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], factor: np.float32) -> Floats:
@@ -45,11 +44,7 @@ def standardised(images: Floats, mean: Floats, std: Floats) -> Floats:
     return _standardise(_read(planes), _read(mean), _read(std)).reshape(images.shape)
 
 
-def _compiled(function: F) -> F:
-    return cast("F", numba.njit(error_model="numpy", cache=True)(function))
-
-
-@_compiled
+@partial(compiled, nogil=False)
 def _gather(images: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], factor: np.float32) -> Floats:
     pixels = np.empty((rows.shape[0], images.shape[1]), np.float32)
     for number in range(rows.shape[0]):
@@ -59,7 +54,7 @@ def _gather(images: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], factor: 
     return pixels
 
 
-@_compiled
+@partial(compiled, nogil=False)
 def _standardise(planes: Floats, mean: Floats, std: Floats) -> Floats:
     result = np.empty(planes.shape, np.float32)
     for number in range(planes.shape[0]):

@@ -6,16 +6,15 @@ A poisoned gradient counts as a zero gradient under its own number, so that cloc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
-import numba
 import numpy as np
 
 from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
 from operators.dnn.arrays import read_only
+from operators.jit import compiled
 from operators.messages import Batch, Fragment, Vector, Weights
 
 MAX_POISON = 10
@@ -117,7 +116,4 @@ def _summed(values: Vector) -> float:
 
 
 # Added up in any order, which lets the compiler take eight at a time; what is not finite stays so in any of them.
-_squares = cast(
-    "Callable[[Vector], float]",
-    numba.njit(nogil=True, error_model="numpy", cache=True, fastmath={"reassoc", "contract"})(_summed),
-)
+_squares = compiled(_summed, fastmath={"reassoc", "contract"})

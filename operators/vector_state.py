@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from sys import getrefcount
-from typing import ClassVar, cast
+from typing import ClassVar
 
-import numba
 import numpy as np
 
 from dataflow.node_context import NodeContext
 from dataflow.state import State, StateElement, StateKind
 from operators.dnn import NetworkSpec
 from operators.dnn.arrays import read_only
+from operators.jit import compiled
 from operators.layout import Sharding, runs
 from operators.messages import Vector
 from operators.optimizer import Sgd
 from operators.warm_start import WarmStart, initial_statistics, initial_weights
-
-_Descend = Callable[[Vector, Vector, np.float32, bool], None]
 
 
 class VectorState(State):
@@ -126,7 +124,8 @@ _OWN = VectorState(np.zeros(1, np.float32))._references()
 """References of a vector of which nobody holds a snapshot."""
 
 
-def _descended(weights: Vector, direction: Vector, rate: np.float32, scale: bool) -> None:
+@compiled
+def _descend(weights: Vector, direction: Vector, rate: np.float32, scale: bool) -> None:
     if scale:
         for i in range(weights.size):
             direction[i] *= rate
@@ -134,10 +133,6 @@ def _descended(weights: Vector, direction: Vector, rate: np.float32, scale: bool
     else:
         for i in range(weights.size):
             weights[i] -= rate * direction[i]
-
-
-# Without fast math: the product is rounded before it is subtracted, as NumPy does it, bit for bit.
-_descend = cast("_Descend", numba.njit(nogil=True, error_model="numpy", cache=True)(_descended))
 
 
 class Replica(StateElement):

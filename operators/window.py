@@ -7,12 +7,11 @@ accumulation over the last p gradients of ako.txt 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +19,7 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import Sample
 from dataflow.state import State, StateElement, StateKind
 from operators.clocks import FAR, bounds, everything
+from operators.jit import compiled
 from operators.layout import Layout, Sharding
 from operators.messages import Code, Vector
 
@@ -332,22 +332,22 @@ def wanted(
     return everything(members, layout.cells, without=node.index)
 
 
-def _advanced(
+@compiled
+def _advance(
     sent: npt.NDArray[np.int64], first: int, behind: int, start: int, stop: int, closed: int
 ) -> tuple[int, int]:
+    """Note that cells `start` to `stop` are sent up to `closed`, unless they were further.
+
+    Returns up to which gradient they were before, and all cells are now, of which `first` to `behind` are wanted; or
+    -1, and notes nothing, if they were not sent alike.
+    """
     low = sent[start]
     for cell in range(start, stop):
         if sent[cell] != low:
             return -1, -1
     if low < closed:
         sent[start:stop] = closed
-    return low, sent[first:behind].min()
-
-
-# Notes that cells `start` to `stop` are sent up to `closed`, unless they were further, and says up to which gradient
-# they were before, and all cells are now, of which `first` to `behind` are wanted. Says -1, and notes nothing, if they
-# were not sent alike.
-_advance = cast(
-    "Callable[[npt.NDArray[np.int64], int, int, int, int, int], tuple[int, int]]",
-    numba.njit(nogil=True, error_model="numpy", cache=True)(_advanced),
-)
+    least = sent[first]
+    for cell in range(first + 1, behind):
+        least = min(least, sent[cell])
+    return low, least

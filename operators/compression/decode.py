@@ -25,7 +25,8 @@ from operators.compression.forms import (
     VALUED,
     WORDS,
 )
-from operators.compression.jit import compiled, trailing_zeros
+from operators.compression.trailing_zeros import trailing_zeros
+from operators.jit import compiled
 from operators.messages import Vector
 
 Code = npt.NDArray[np.uint8]

@@ -23,7 +23,7 @@ from operators.compression.forms import (
     VALUED,
     WORDS,
 )
-from operators.compression.jit import compiled
+from operators.jit import compiled
 
 Code = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]

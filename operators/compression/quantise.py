@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from operators.compression.jit import compiled
 from operators.dnn.arrays import read_only
+from operators.jit import compiled
 from operators.messages import Vector
 
 Words = npt.NDArray[np.uint32]

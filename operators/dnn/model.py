@@ -16,7 +16,6 @@ from operators.dnn.arrays import joined, read_only, require, views
 from operators.dnn.evaluation import cross_entropy, softmax
 from operators.dnn.init import initial_statistics, initial_weights
 from operators.dnn.kernels import network
-from operators.dnn.kernels.jit import compiled_once
 from operators.dnn.layers import Dropout
 from operators.dnn.program import Program, compile_program
 from operators.dnn.spec import ModelSpec, WeightRange, statistic_ranges, steps, weight_ranges
@@ -177,17 +176,14 @@ class Model:
     def compile(self) -> None:
         """Compile the kernels, or load them from disk, so that no training step waits for it (seconds when cold).
 
-        Of several processes on a machine, one compiles and the others wait for what it keeps on disk.
+        Of several processes on a machine, each compiles a part, and loads the others' from disk.
         """
         weights = np.zeros(self.n_weights, np.float32)
         images = np.zeros((1, *self.spec.input), np.float32)
         labels = np.zeros(1, np.int64)
         statistics = self.initial_statistics()
         workspace = self.workspace(1)
-        with compiled_once("run"):
-            self.gradient(
-                weights, images, labels, np.empty_like(weights), workspace, 1.0, statistics=statistics, seed=0
-            )
+        self.gradient(weights, images, labels, np.empty_like(weights), workspace, 1.0, statistics=statistics, seed=0)
 
     def _logits(
         self,

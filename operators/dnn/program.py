@@ -12,7 +12,7 @@ import numpy.typing as npt
 from operators.dnn.kernels import batch_norm, conv, dense, elementwise, pool, table, winograd
 from operators.dnn.kernels.dot import dot
 from operators.dnn.kernels.outer import MAX_ROWS, outer
-from operators.dnn.kernels.unit import Unit
+from operators.dnn.kernels.unit import Unit, compile_units
 from operators.dnn.kernels.winograd_lines import SIDES, TILE
 from operators.dnn.kernels.winograd_plan import tile_elements
 from operators.dnn.layers import (
@@ -103,10 +103,10 @@ def compile_program(spec: ModelSpec, batch: int, dtype: npt.DTypeLike = np.float
     chunk = batch if any(isinstance(step.layer, BatchNorm) for step in flattened) else CHUNK
     builder = _Builder(spec, flattened)
     rows, elements = _lay_out(builder.operations, builder.arrays, min(batch, chunk))
+    compile_units([*(unit for operation in builder.operations for unit in operation.units), outer, dot], dtype)
     for row, operation in zip(rows, builder.operations, strict=True):
         row[table.FORWARD], row[table.BACKWARD] = (unit.address(dtype) for unit in operation.units)
-        if operation.weights:
-            row[table.OUTER], row[table.DOT] = outer.address(dtype), dot.address(dtype)
+        row[table.OUTER], row[table.DOT] = outer.address(dtype), dot.address(dtype)
     return Program(rows, elements, chunk)
 
 

@@ -6,14 +6,13 @@ place of the Hessian (dana.txt, equation 17).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar, Literal, cast, final
 
-import numba
 import numpy as np
 from pydantic import Field
 
 from operators.dnn.arrays import read_only
+from operators.jit import compiled
 from operators.messages import Vector
 from operators.optimizer import travel, travel_ahead
 from operators.update_rules.momentum import behind, of_worker, total_of, with_momentum
@@ -97,12 +96,14 @@ def _corrected(weights: Vector, sent: Vector, gradient: Vector, strength: float)
     return corrected
 
 
-def _compensated(out: Vector, weights: Vector, sent: Vector, gradient: Vector, strength: np.float32) -> None:
+@compiled
+def _correct(out: Vector, weights: Vector, sent: Vector, gradient: Vector, strength: np.float32) -> None:
     for i in range(out.size):
         out[i] = gradient[i] + _second(gradient[i], strength, weights[i] - sent[i])
 
 
-def _adapted(
+@compiled
+def _adapt(
     out: Vector,
     squares: Vector,
     weights: Vector,
@@ -118,13 +119,8 @@ def _adapted(
         out[i] = gradient[i] + _second(gradient[i], own, weights[i] - sent[i])
 
 
-def _second_order(gradient: np.float32, strength: np.float32, moved: np.float32) -> np.float32:
+@compiled
+def _second(gradient: np.float32, strength: np.float32, moved: np.float32) -> np.float32:
     """The correction; none where it is beyond float32. The square of a gradient that is finite may well not be."""
     found = gradient * ((strength * gradient) * moved)
     return found if np.isfinite(found) else np.float32(0)
-
-
-_compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
-_second = _compiled(_second_order)
-_correct = cast("Callable[[Vector, Vector, Vector, Vector, np.float32], None]", _compiled(_compensated))
-_adapt = cast("Callable[..., None]", _compiled(_adapted))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar, Literal, cast, final
 
-import numba
 import numpy as np
 from pydantic import Field
 
 from operators.dnn.arrays import read_only
+from operators.jit import compiled
 from operators.messages import Vector
 from operators.update_rules.rule import Memory, Push, Rule
 
@@ -111,12 +110,14 @@ def _of(worker: int) -> str:
     return f"weights.{worker}"
 
 
-def _subtracted(weights: Vector, gradient: Vector, rate: np.float32, decay: np.float32) -> None:
+@compiled
+def _subtract(weights: Vector, gradient: Vector, rate: np.float32, decay: np.float32) -> None:
     for i in range(weights.size):
         weights[i] -= rate * (gradient[i] + decay * weights[i])
 
 
-def _tamed(
+@compiled
+def _tame(
     weights: Vector,
     squares: Vector,
     gradient: Vector,
@@ -133,16 +134,11 @@ def _tamed(
         weights[i] -= rate * slope / (np.float32(1) + abs(weights[i] - sent[i]) / (step + _TINY))
 
 
-def _pulled(
+@compiled
+def _pull(
     centre: Vector, own: Vector, gradient: Vector, rate: np.float32, alpha: np.float32, decay: np.float32
 ) -> None:
     for i in range(centre.size):
         pull = alpha * (own[i] - centre[i])
         own[i] -= rate * (gradient[i] + decay * own[i]) + pull
         centre[i] += pull
-
-
-_compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
-_subtract = cast("Callable[[Vector, Vector, np.float32, np.float32], None]", _compiled(_subtracted))
-_tame = cast("Callable[..., None]", _compiled(_tamed))
-_pull = cast("Callable[..., None]", _compiled(_pulled))

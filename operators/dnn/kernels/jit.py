@@ -7,28 +7,22 @@ numba's on-disk cache notices a change of the file that holds an entry, not of t
 An entry's cache therefore lies in a folder named after the content of every file of this package.
 """
 
-import fcntl
 import hashlib
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, TypeVar, cast
 
-import llvmlite
 import numba
-from llvmlite import binding
 from numba import config, extending
 from numba.misc.appdirs import AppDirs
 
 from dataflow.errors import ConfigError
+from operators.jit import ONE_THREAD, compiled, machine
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
-
-_ONE_THREAD = threading.RLock()
 
 FAST_MATH = {"contract", "reassoc", "nsz", "arcp"}
 
@@ -36,8 +30,8 @@ FAST_MATH = {"contract", "reassoc", "nsz", "arcp"}
 def kernel(function: F) -> F:
     """Compile a function that only compiled functions call: Python could not."""
     without_wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    compiled = cast("Any", numba.njit)(nogil=True, error_model="numpy", fastmath=FAST_MATH, **without_wrappers)
-    return cast("F", compiled(function))
+    made = cast("Any", numba.njit)(nogil=True, error_model="numpy", fastmath=FAST_MATH, **without_wrappers)
+    return cast("F", made(function))
 
 
 def entry(function: F) -> F:
@@ -45,8 +39,7 @@ def entry(function: F) -> F:
 
     Compilation happens on the first call with arguments of new types. The cache is in `cache_folder`.
     """
-    compiled = numba.njit(nogil=True, error_model="numpy", fastmath=FAST_MATH, cache=True)
-    return cast("F", cached(lambda: compiled(function)))
+    return cached(lambda: compiled(function, fastmath=FAST_MATH))
 
 
 def intrinsic(function: F) -> Callable[..., Any]:
@@ -60,7 +53,7 @@ def cached(make: Callable[[], T]) -> T:
     What is compiled meanwhile is optimised at level 2: numba's own, 3, takes longer, and the inner loops are slower.
     """
     settings = cast("Any", config)
-    with _ONE_THREAD:
+    with ONE_THREAD:
         previous = settings.CACHE_DIR, settings.OPT
         settings.CACHE_DIR, settings.OPT = str(cache_folder()), type(settings.OPT)(2)
         try:
@@ -99,32 +92,10 @@ def _writable(folder: Path) -> bool:
     return True
 
 
-@contextmanager
-def compiled_once(name: str, variant: str = "") -> Iterator[None]:
-    """Let one process compile a variant of what has this name; once it has, all the others load it side by side.
-
-    Variants are compiled one after the other: numba's index of a function must not be written by two at a time. Where
-    the cache cannot be locked, everybody compiles for himself.
-    """
-    with _ONE_THREAD, ExitStack() as stack:
-        complete = cache_folder() / f"{name}{variant}.complete"
-        with suppress(OSError):
-            if not complete.exists():
-                lock = stack.enter_context((complete.parent / f"{name}.lock").open("w"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if complete.exists():
-                    fcntl.flock(lock, fcntl.LOCK_UN)
-        yield
-        with suppress(OSError):
-            complete.touch()
-
-
 @cache
 def _digest() -> str:
-    """What compiled code depends on: the sources, the compiler, and the processor with its registers."""
-    features = sorted(name for name, there in binding.get_host_cpu_features().items() if there)
-    machine = (numba.__version__, llvmlite.__version__, binding.get_host_cpu_name(), *features)
-    digest = hashlib.sha256(repr(machine).encode())
+    """What compiled code depends on: the sources, the compiler and the processor."""
+    digest = hashlib.sha256(repr(machine()).encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

@@ -76,10 +76,3 @@ def test_entry_where_the_named_folder_cannot_be_written_is_kept_below_the_digest
     assert doubled(21) == 42
     (index,) = users.rglob("*.nbi")
     assert index.is_relative_to(users / f"kernels-{jit._digest()}")
-
-
-def test_compiled_once_is_marked_where_it_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    with jit.compiled_once("work", "-float32"):
-        pass
-    assert (jit.cache_folder() / "work-float32.complete").is_file()

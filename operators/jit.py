@@ -1,0 +1,90 @@
+"""The decorator of compiled functions that Python calls, typed; what is compiled is kept on disk, for all processes."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import llvmlite
+import numba
+from llvmlite import binding
+
+F = TypeVar("F", bound=Callable[..., object])
+
+ONE_THREAD = threading.RLock()
+"""Held while something is compiled."""
+
+
+def compiled(function: F, *, nogil: bool = True, fastmath: Collection[str] = ()) -> F:
+    """Compile a function on its first call with arguments of new types.
+
+    Division is that of IEEE: a zero gives an infinity or NaN. Without fast math every product and sum is rounded as
+    NumPy rounds it, so runs can be compared bit for bit. numba's cache notices a change of the file that holds a
+    function, not of what it calls in others, so functions that call each other share a file.
+
+    Args:
+        function: of numbers, arrays, and other compiled functions.
+        nogil: it gives up the interpreter while it runs.
+        fastmath: LLVM's flags, if there are to be any.
+    """
+    made = cast("Any", numba.njit)(nogil=nogil, error_model="numpy", cache=True, fastmath=set(fastmath) or False)
+    dispatcher: Any = made(function)
+    source, compile_it = Path(function.__code__.co_filename), dispatcher.compile
+
+    def compile_once(signature: Any) -> Any:
+        stamp = source.stat()
+        variant = hashlib.sha256(repr((*machine(), signature, stamp.st_mtime_ns, stamp.st_size)).encode()).hexdigest()
+        folder = Path(dispatcher.stats.cache_path)
+        with compiled_once(folder, f"{source.stem}.{function.__qualname__}", f"-{variant[:12]}"):
+            return compile_it(signature)
+
+    dispatcher.compile = compile_once
+    return cast("F", dispatcher)
+
+
+@cache
+def machine() -> tuple[str, ...]:
+    """What compiled code depends on besides its source: the compiler, and the processor with its registers."""
+    features = sorted(name for name, there in binding.get_host_cpu_features().items() if there)
+    return numba.__version__, llvmlite.__version__, binding.get_host_cpu_name(), *features
+
+
+@contextmanager
+def compiled_once(folder: Path, name: str, variant: str = "", *, wait: bool = True) -> Iterator[bool]:
+    """Let one process compile a variant of what has this name; once it has, the others load it.
+
+    Variants are compiled one after the other: numba's index of a function must not be written by two at a time. Where
+    the folder cannot be written, everybody compiles for himself. The value is whether that is to be done now, or was:
+    without `wait` it is False while another process is at it, so that this one can compile something else meanwhile.
+
+    Args:
+        folder: where numba keeps what it compiles.
+        name: a file's.
+        variant: what follows the name once the variant has been compiled.
+        wait: for another process that compiles it, or another variant.
+    """
+    with ONE_THREAD, ExitStack() as stack:
+        complete = folder / f"{name}{variant}.complete"
+        free = complete.exists() or _locked(stack, folder / f"{name}.lock", wait=wait)
+        yield free
+        if free:
+            with suppress(OSError):
+                complete.touch()
+
+
+def _locked(stack: ExitStack, path: Path, *, wait: bool) -> bool:
+    """Lock a file, where that can be done, until the stack is left; False if another process has it still."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = stack.enter_context(path.open("w"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
