@@ -21,6 +21,7 @@ from operators.checkpointing import Checkpoints
 from operators.clocks import ClocksState
 from operators.dnn import Network, NetworkSpec, build_network
 from operators.dnn.network import mean_statistics
+from operators.jit import in_any_order
 from operators.local_steps import compile_walk, walk
 from operators.messages import Batch, Gradient, Progress, Vector
 from operators.optimizer import Sgd
@@ -122,12 +123,8 @@ class Compute(Gather):
     def open(self, node: NodeContext) -> None:
         """Compile the kernels."""
         self._model = build_network(self.model)
-        self._model.compile()
-        self.optimizer.compile()
-        VectorState.compile()
-        AverageState.compile()
-        compile_check()
-        compile_walk()
+        states = VectorState.compile, AverageState.compile
+        in_any_order(self._model.compile, self.optimizer.compile, *states, compile_check, compile_walk)
 
     def ready(self, clocks: ClocksState) -> bool:
         """Whether the staleness bound allows another gradient: c <= min(s + span) + slack (algorithm 1, line 3)."""

@@ -7,6 +7,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -56,35 +57,68 @@ def machine() -> tuple[str, ...]:
 
 
 @contextmanager
-def compiled_once(folder: Path, name: str, variant: str = "", *, wait: bool = True) -> Iterator[bool]:
+def compiled_once(folder: Path, name: str, variant: str = "") -> Iterator[None]:
     """Let one process compile a variant of what has this name; once it has, the others load it.
 
     Variants are compiled one after the other: numba's index of a function must not be written by two at a time. Where
-    the folder cannot be written, everybody compiles for himself. The value is whether that is to be done now, or was:
-    without `wait` it is False while another process is at it, so that this one can compile something else meanwhile.
+    the folder cannot be written, everybody compiles for himself.
 
     Args:
         folder: where numba keeps what it compiles.
         name: a file's.
         variant: what follows the name once the variant has been compiled.
-        wait: for another process that compiles it, or another variant.
     """
     with ONE_THREAD, ExitStack() as stack:
         complete = folder / f"{name}{variant}.complete"
-        free = complete.exists() or _locked(stack, folder / f"{name}.lock", wait=wait)
-        yield free
-        if free:
-            with suppress(OSError):
-                complete.touch()
+        if not complete.exists():
+            _lock(stack, folder / f"{name}.lock")
+        stack.enter_context(_patience(waits=True))  # what belongs to it is compiled with it
+        yield
+        with suppress(OSError):
+            complete.touch()
 
 
-def _locked(stack: ExitStack, path: Path, *, wait: bool) -> bool:
-    """Lock a file, where that can be done, until the stack is left; False if another process has it still."""
+def in_any_order(*calls: Callable[[], object]) -> None:
+    """Call functions that compile something; of several processes each begins with what no other has begun.
+
+    Args:
+        calls: in order, but for those that would wait for another process, which are called again at the end.
+    """
+    with ONE_THREAD:
+        later = []
+        for call in calls:
+            try:
+                with _patience(waits=False):
+                    call()
+            except _BusyError:
+                later.append(call)
+        for call in later:
+            call()
+
+
+class _BusyError(Exception):
+    """Another process is compiling what would be compiled."""
+
+
+_WAITS = ContextVar("waits", default=True)
+"""Whether to wait for other processes."""
+
+
+@contextmanager
+def _patience(*, waits: bool) -> Iterator[None]:
+    before = _WAITS.set(waits)
+    try:
+        yield
+    finally:
+        _WAITS.reset(before)
+
+
+def _lock(stack: ExitStack, path: Path) -> None:
+    """Lock a file, where that can be done, until the stack is left."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = stack.enter_context(path.open("w"))
         try:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX if _WAITS.get() else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
-    return True
+            raise _BusyError from None

@@ -15,12 +15,13 @@ from dataflow.state import State
 from operators.compression import quantise
 from operators.compression.account import Account
 from operators.compression.codec import Codec, Half, Int8, OneBit, Threshold, TopK
-from operators.compression.codes import add
+from operators.compression.codes import add, compile_add
 from operators.compression.cores import cuts, over_ranges
 from operators.compression.forms import MAX_WEIGHTS
 from operators.compression.quantise import Numbers, Words
 from operators.compression.update import Bytes, Halves, Signs, Sparse, Sum, Update
 from operators.dnn.arrays import read_only
+from operators.jit import in_any_order
 from operators.messages import Vector
 
 CHUNK = 2048
@@ -91,9 +92,13 @@ class Residual(State):
     @classmethod
     def compile(cls, codec: Codec) -> None:
         """Compile what a codec needs, or load it from disk, so that no step waits for it."""
-        residual, target = cls(codec, 2), np.zeros(2, np.float32)
-        residual.add(np.ones(2, np.float32))
-        add(target, residual.quantise().encode(0, 2))
+
+        def encode() -> None:
+            residual = cls(codec, 2)
+            residual.add(np.ones(2, np.float32))
+            residual.quantise().encode(0, 2)
+
+        in_any_order(encode, compile_add)
 
     @property
     def taus(self) -> Vector:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from operators.dnn.kernels import batch_norm, conv, dense, elementwise, pool, table, winograd
 from operators.dnn.kernels.dot import dot
 from operators.dnn.kernels.outer import MAX_ROWS, outer
-from operators.dnn.kernels.unit import Unit, compile_units
+from operators.dnn.kernels.unit import Unit
 from operators.dnn.kernels.winograd_lines import SIDES, TILE
 from operators.dnn.kernels.winograd_plan import tile_elements
 from operators.dnn.layers import (
@@ -29,6 +30,7 @@ from operators.dnn.layers import (
 )
 from operators.dnn.memory import Span, pack_spans
 from operators.dnn.spec import ModelSpec, Step, statistic_ranges, steps, weight_ranges
+from operators.jit import in_any_order
 
 CHUNK = 32
 """Images that go through a network together: what its layers hand on then fits a level-2 cache."""
@@ -103,7 +105,8 @@ def compile_program(spec: ModelSpec, batch: int, dtype: npt.DTypeLike = np.float
     chunk = batch if any(isinstance(step.layer, BatchNorm) for step in flattened) else CHUNK
     builder = _Builder(spec, flattened)
     rows, elements = _lay_out(builder.operations, builder.arrays, min(batch, chunk))
-    compile_units([*(unit for operation in builder.operations for unit in operation.units), outer, dot], dtype)
+    units = [*(unit for operation in builder.operations for unit in operation.units), outer, dot]
+    in_any_order(*(partial(unit.address, dtype) for unit in units))
     for row, operation in zip(rows, builder.operations, strict=True):
         row[table.FORWARD], row[table.BACKWARD] = (unit.address(dtype) for unit in operation.units)
         row[table.OUTER], row[table.DOT] = outer.address(dtype), dot.address(dtype)

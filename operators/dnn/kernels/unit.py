@@ -5,7 +5,7 @@ loops are, that takes minutes. A unit is compiled once, when a network first nee
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numba
@@ -55,28 +55,14 @@ class Unit:
 
     def address(self, dtype: npt.DTypeLike) -> int:
         """Where the function for an element type lies; compiles it, or loads it from disk, the first time."""
-        self.compile(dtype)
-        address: int = self._compiled[numba.from_dtype(np.dtype(dtype))].address
-        return address
-
-    def compile(self, dtype: npt.DTypeLike, *, wait: bool = True) -> None:
-        """Compile the function for an element type; without `wait`, not if another process is at it."""
         element = numba.from_dtype(np.dtype(dtype))
-        if element in self._compiled:
-            return
-        signature = types.void(*(_type(kind, element) for kind in self._kinds))
-        compile_it = numba.cfunc(signature, cache=True, error_model="numpy", fastmath=FAST_MATH)
-        with compiled_once(cache_folder(), self._function.__name__, f"-{element}", wait=wait) as free:
-            if free:
+        if element not in self._compiled:
+            signature = types.void(*(_type(kind, element) for kind in self._kinds))
+            compile_it = numba.cfunc(signature, cache=True, error_model="numpy", fastmath=FAST_MATH)
+            with compiled_once(cache_folder(), self._function.__name__, f"-{element}"):
                 self._compiled[element] = cached(lambda: compile_it(self._function))
-
-
-def compile_units(units: Iterable[Unit], dtype: npt.DTypeLike) -> None:
-    """Compile units for an element type; of several processes on a machine, each takes those that none has begun."""
-    units = list(units)
-    for wait in (False, True):
-        for unit in units:
-            unit.compile(dtype, wait=wait)
+        address: int = self._compiled[element].address
+        return address
 
 
 def _type(kind: Any, element: Any) -> Any:

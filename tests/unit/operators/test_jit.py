@@ -2,13 +2,15 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 from numba import config
 
 from operators.dnn.kernels import unit
-from operators.jit import compiled, compiled_once
+from operators.jit import compiled, compiled_once, in_any_order
 
 ROOT = Path(__file__).parents[3]
 
@@ -23,7 +25,8 @@ def doubled(value):
 
 UNITS = """\
 from operators.dnn.kernels.table import Floats
-from operators.dnn.kernels.unit import Unit, compile_units
+from operators.dnn.kernels.unit import Unit
+from operators.jit import in_any_order
 
 
 @Unit
@@ -34,6 +37,28 @@ def first(values: Floats) -> None:
 @Unit
 def second(values: Floats) -> None:
     values[0] = 2
+
+
+def compile_both():
+    in_any_order(lambda: first.address("f4"), lambda: second.address("f4"))
+"""
+
+NESTED = """\
+from pathlib import Path
+
+from operators.jit import compiled_once, in_any_order
+
+folder = Path({folder!r})
+
+
+def outer():
+    with compiled_once(folder, "outer"):
+        print("outer", flush=True)
+        with compiled_once(folder, "inner"):
+            print("inner", flush=True)
+
+
+in_any_order(outer)
 """
 
 
@@ -52,40 +77,90 @@ def start(folder, text):
 
 
 def test_what_is_compiled_is_marked_where_it_is_kept(tmp_path):
-    with compiled_once(tmp_path, "work", "-float32") as free:
-        assert free
+    with compiled_once(tmp_path, "work", "-float32"):
+        pass
     assert (tmp_path / "work-float32.complete").is_file()
 
 
 def test_what_fails_to_compile_is_not_marked_and_is_free_for_others(tmp_path):
     with pytest.raises(ValueError, match="untyped"), compiled_once(tmp_path, "work"):
         raise ValueError("untyped")
-    with compiled_once(tmp_path, "work", wait=False) as free:
-        assert free
-        assert not (tmp_path / "work.complete").exists()
+    assert not (tmp_path / "work.complete").exists()
+    begun = []
+    in_any_order(partial(_load, begun, tmp_path))
+    assert begun == [True]
 
 
-def test_who_does_not_wait_is_told_that_another_is_at_it_and_marks_nothing(tmp_path):
-    with compiled_once(tmp_path, "work", "-a"):
-        for variant in ("-a", "-b"):
-            with compiled_once(tmp_path, "work", variant, wait=False) as free:
-                assert not free
-        with compiled_once(tmp_path, "other", wait=False) as free:
-            assert free
-    assert {path.name for path in tmp_path.glob("*.complete")} == {"work-a.complete", "other.complete"}
+def test_what_another_compiles_is_put_off_and_marked_by_nobody_else(tmp_path):
+    begun = []
+
+    def compile_it(name, variant=""):
+        begun.append(name)
+        with compiled_once(tmp_path, name, variant):
+            begun.append(name + variant)
+
+    def release():
+        held.pop_all().close()
+
+    with ExitStack() as held:
+        held.enter_context(compiled_once(tmp_path, "work", "-a"))
+        in_any_order(partial(compile_it, "work", "-b"), partial(compile_it, "other"), release)
+    assert begun == ["work", "other", "other", "work", "work-b"]
+    assert {path.name for path in tmp_path.glob("*.complete")} == {
+        "work-a.complete",
+        "work-b.complete",
+        "other.complete",
+    }
+
+
+def test_what_is_compiled_within_something_else_is_waited_for(tmp_path):
+    with compiled_once(tmp_path, "inner"):
+        process = start(tmp_path, NESTED.format(folder=str(tmp_path)))
+        assert process.stdout.readline() == "outer\n"
+    assert process.communicate()[0] == "inner\n"
+
+
+def test_calls_within_calls_are_put_off_together(tmp_path):
+    begun = []
+
+    def compile_it(name):
+        begun.append(name)
+        with compiled_once(tmp_path, name):
+            pass
+
+    with ExitStack() as held:
+        held.enter_context(compiled_once(tmp_path, "b"))
+        inner = partial(in_any_order, *(partial(compile_it, name) for name in "bc"))
+        in_any_order(inner, partial(compile_it, "d"), held.pop_all().close)
+    assert begun == list("bcbdbc")
+
+
+def test_call_that_fails_is_not_put_off(tmp_path):
+    begun = []
+    with pytest.raises(ValueError, match="untyped"):
+        in_any_order(partial(int, "untyped"), partial(begun.append, 1))
+    assert begun == []
 
 
 def test_what_is_complete_is_loaded_while_another_variant_is_compiled(tmp_path):
     with compiled_once(tmp_path, "work", "-a"):
         pass
-    with compiled_once(tmp_path, "work", "-b"), compiled_once(tmp_path, "work", "-a", wait=False) as free:
-        assert free
+    begun = []
+    with compiled_once(tmp_path, "work", "-b"):
+        in_any_order(partial(_load, begun, tmp_path))
+    assert begun == [True]
+
+
+def _load(begun, folder):
+    with compiled_once(folder, "work", "-a"):
+        begun.append(True)
 
 
 def test_folder_that_cannot_be_written_holds_nobody_up(tmp_path):
     (tmp_path / "file").write_text("")
-    with compiled_once(tmp_path / "file" / "cache", "work") as free:
-        assert free
+    begun = []
+    in_any_order(partial(_load, begun, tmp_path / "file" / "cache"))
+    assert begun == [True]
 
 
 def test_function_is_compiled_by_one_of_several_processes_and_loaded_by_the_others(tmp_path, cache):
@@ -116,7 +191,7 @@ def test_process_compiles_another_unit_while_the_first_is_compiled_elsewhere(tmp
     (tmp_path / "units.py").write_text(UNITS)
     folder = unit.cache_folder()
     with compiled_once(folder, "first", "-float32"):
-        process = start(tmp_path, "import units; units.compile_units([units.first, units.second], 'f4')")
+        process = start(tmp_path, "import units; units.compile_both()")
         while not (folder / "second-float32.complete").exists():
             assert process.poll() is None
             time.sleep(0.05)
