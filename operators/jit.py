@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import threading
+import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import Any, TypeVar, cast
 import llvmlite
 import numba
 from llvmlite import binding
+from numba.core.compiler_lock import global_compiler_lock
 
 F = TypeVar("F", bound=Callable[..., object])
 
-ONE_THREAD = threading.RLock()
-"""Held while something is compiled."""
+ONE_THREAD: AbstractContextManager[Any] = global_compiler_lock
+"""Held while something is compiled: numba's own lock, so that whoever compiles what calls our functions has it, too."""
 
 
 def compiled(function: F, *, nogil: bool = True, fastmath: Collection[str] = ()) -> F:
@@ -37,12 +38,11 @@ def compiled(function: F, *, nogil: bool = True, fastmath: Collection[str] = ())
     made = cast("Any", numba.njit)(nogil=nogil, error_model="numpy", cache=True, fastmath=set(fastmath) or False)
     dispatcher: Any = made(function)
     source, compile_it = Path(function.__code__.co_filename), dispatcher.compile
+    name, stamp = f"{source.stem}.{function.__qualname__}-{function.__code__.co_firstlineno}", source.stat()
 
     def compile_once(signature: Any) -> Any:
-        stamp = source.stat()
         variant = hashlib.sha256(repr((*machine(), signature, stamp.st_mtime_ns, stamp.st_size)).encode()).hexdigest()
-        folder = Path(dispatcher.stats.cache_path)
-        with compiled_once(folder, f"{source.stem}.{function.__qualname__}", f"-{variant[:12]}"):
+        with compiled_once(Path(dispatcher.stats.cache_path), name, f"-{variant[:12]}"):
             return compile_it(signature)
 
     dispatcher.compile = compile_once
@@ -51,9 +51,10 @@ def compiled(function: F, *, nogil: bool = True, fastmath: Collection[str] = ())
 
 @cache
 def machine() -> tuple[str, ...]:
-    """What compiled code depends on besides its source: the compiler, and the processor with its registers."""
+    """What compiled code depends on besides its source: Python, the compiler, and the processor with its registers."""
     features = sorted(name for name, there in binding.get_host_cpu_features().items() if there)
-    return numba.__version__, llvmlite.__version__, binding.get_host_cpu_name(), *features
+    versions = str(sys.implementation.cache_tag), numba.__version__, llvmlite.__version__
+    return *versions, binding.get_host_cpu_name(), *features
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def compiled_once(folder: Path, name: str, variant: str = "") -> Iterator[None]:
     """Let one process compile a variant of what has this name; once it has, the others load it.
 
     Variants are compiled one after the other: numba's index of a function must not be written by two at a time. Where
-    the folder cannot be written, everybody compiles for himself.
+    the folder cannot be written, or numba's files are gone but not the marks, everybody compiles for himself.
 
     Args:
         folder: where numba keeps what it compiles.
@@ -70,12 +71,16 @@ def compiled_once(folder: Path, name: str, variant: str = "") -> Iterator[None]:
     """
     with ONE_THREAD, ExitStack() as stack:
         complete = folder / f"{name}{variant}.complete"
-        if not complete.exists():
+        if not _is_there(complete):
             _lock(stack, folder / f"{name}.lock")
-        stack.enter_context(_patience(waits=True))  # what belongs to it is compiled with it
-        yield
-        with suppress(OSError):
-            complete.touch()
+        known = _is_there(complete)
+        if known:
+            stack.pop_all().close()  # all who have waited load it side by side
+        with _patience(waits=True):  # what belongs to it is compiled with it
+            yield
+        if not known:
+            with suppress(OSError):
+                complete.touch()
 
 
 def in_any_order(*calls: Callable[[], object]) -> None:
@@ -122,3 +127,10 @@ def _lock(stack: ExitStack, path: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX if _WAITS.get() else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise _BusyError from None
+        stack.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a fork may have the file open, too
+
+
+def _is_there(path: Path) -> bool:
+    with suppress(OSError):
+        return path.exists()
+    return False

@@ -19,6 +19,7 @@ from numba import config, extending
 from numba.misc.appdirs import AppDirs
 
 from dataflow.errors import ConfigError
+from operators import jit
 from operators.jit import ONE_THREAD, compiled, machine
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -94,8 +95,8 @@ def _writable(folder: Path) -> bool:
 
 @cache
 def _digest() -> str:
-    """What compiled code depends on: the sources, the compiler and the processor."""
+    """What compiled code depends on: the sources, how they are compiled, the compiler and the processor."""
     digest = hashlib.sha256(repr(machine()).encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in (Path(jit.__file__), *sorted(Path(__file__).parent.glob("*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from numba import config
+from numba.core.compiler_lock import global_compiler_lock
 
 from operators.dnn.kernels import unit
 from operators.jit import compiled, compiled_once, in_any_order
@@ -43,6 +44,20 @@ def compile_both():
     in_any_order(lambda: first.address("f4"), lambda: second.address("f4"))
 """
 
+LOADING = """\
+from pathlib import Path
+
+from operators.jit import compiled_once
+
+print("begins", flush=True)
+with compiled_once(Path({folder!r}), "work", "-a"):
+    print("loads", flush=True)
+    input()
+"""
+
+MOMENT_S = 0.5
+"""Time for a process to come to where it waits."""
+
 NESTED = """\
 from pathlib import Path
 
@@ -73,7 +88,8 @@ def cache(tmp_path, monkeypatch):
 
 def start(folder, text):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(folder)))}
-    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True, env=environment)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", text], env=environment, **pipes)
 
 
 def test_what_is_compiled_is_marked_where_it_is_kept(tmp_path):
@@ -117,6 +133,7 @@ def test_what_is_compiled_within_something_else_is_waited_for(tmp_path):
     with compiled_once(tmp_path, "inner"):
         process = start(tmp_path, NESTED.format(folder=str(tmp_path)))
         assert process.stdout.readline() == "outer\n"
+        time.sleep(MOMENT_S)  # it comes to the inner one
     assert process.communicate()[0] == "inner\n"
 
 
@@ -151,9 +168,29 @@ def test_what_is_complete_is_loaded_while_another_variant_is_compiled(tmp_path):
     assert begun == [True]
 
 
-def _load(begun, folder):
-    with compiled_once(folder, "work", "-a"):
+def _load(begun, folder, variant="-a"):
+    with compiled_once(folder, "work", variant):
         begun.append(True)
+
+
+def test_who_has_waited_lets_the_others_load_too(tmp_path):
+    with compiled_once(tmp_path, "work", "-a"):
+        process = start(tmp_path, LOADING.format(folder=str(tmp_path)))
+        assert process.stdout.readline() == "begins\n"
+        time.sleep(MOMENT_S)  # it waits
+    assert process.stdout.readline() == "loads\n"
+    begun = []
+    in_any_order(partial(_load, begun, tmp_path, "-b"), partial(begun.append, 1))
+    assert begun == [True, 1]
+    assert process.poll() is None
+    process.communicate("\n")
+    assert process.returncode == 0
+
+
+def test_compilation_that_waits_for_another_process_holds_numbas_lock(tmp_path):
+    with compiled_once(tmp_path, "work"):
+        assert global_compiler_lock.is_locked()
+    assert not global_compiler_lock.is_locked()
 
 
 def test_folder_that_cannot_be_written_holds_nobody_up(tmp_path):
@@ -165,8 +202,15 @@ def test_folder_that_cannot_be_written_holds_nobody_up(tmp_path):
 
 def test_function_is_compiled_by_one_of_several_processes_and_loaded_by_the_others(tmp_path, cache):
     (tmp_path / "once.py").write_text(FUNCTION)
-    text = "import once; print(once.doubled(21), sum(once.doubled.stats.cache_misses.values()))"
-    said = [process.communicate()[0].split() for process in [start(tmp_path, text) for _ in range(3)]]
+    said = "once.doubled(21), sum(once.doubled.stats.cache_misses.values())"
+    text = f"import once; print(flush=True); input(); print({said})"
+    processes = [start(tmp_path, text) for _ in range(3)]
+    for process in processes:
+        process.stdout.readline()
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said = [process.communicate()[0].split() for process in processes]
     assert [result for result, _ in said] == ["42"] * 3
     assert sorted(misses for _, misses in said) == ["0", "0", "1"]
     assert list(cache.rglob("*.complete"))
@@ -195,6 +239,7 @@ def test_process_compiles_another_unit_while_the_first_is_compiled_elsewhere(tmp
         while not (folder / "second-float32.complete").exists():
             assert process.poll() is None
             time.sleep(0.05)
+        time.sleep(MOMENT_S)
         assert process.poll() is None  # it waits for the first
     process.communicate()
     assert process.returncode == 0
