@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -108,12 +109,10 @@ def zeros(fragment: Fragment) -> Fragment:
     return replace(fragment, values=np.zeros_like(fragment.values))
 
 
-def _summed(values: Vector) -> float:
+# Added up in any order, which lets the compiler take eight at a time; what is not finite stays so in any of them.
+@partial(compiled, fastmath={"reassoc", "contract"})
+def _squares(values: Vector) -> float:
     total = np.float32(0)
     for i in range(values.size):
         total += values[i] * values[i]
     return float(total)
-
-
-# Added up in any order, which lets the compiler take eight at a time; what is not finite stays so in any of them.
-_squares = compiled(_summed, fastmath={"reassoc", "contract"})

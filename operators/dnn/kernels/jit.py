@@ -20,9 +20,8 @@ from numba.misc.appdirs import AppDirs
 
 from dataflow.errors import ConfigError
 from operators import jit
-from operators.jit import ONE_THREAD, compiled, machine
+from operators.jit import ONE_THREAD, F, compiled, machine
 
-F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
 FAST_MATH = {"contract", "reassoc", "nsz", "arcp"}
