@@ -132,7 +132,7 @@ class Model:
             ValueError: an array of another shape, dtype or layout, a label out of range, another model's workspace.
         """
         self._check_inputs(weights, images, workspace)
-        self._check_labels(labels, len(images))
+        require("labels", labels, np.int64, (len(images),))
         for name, array, size in (("out", out, self.n_weights), ("statistics", statistics, self.n_statistics)):
             require(name, array, np.float32, (size,))
             if not array.flags.writeable:
@@ -141,7 +141,12 @@ class Model:
         if not len(images):
             out[:] = 0
             return 0.0, 0
-        return _run(weights, statistics, images, labels, out, _NO_LOGITS, workspace, scale, seed, training=True)
+        loss_sum, correct = _run(
+            weights, statistics, images, labels, out, _NO_LOGITS, workspace, scale, seed, training=True
+        )
+        if correct < 0:
+            raise self._no_classes(labels)
+        return loss_sum, correct
 
     def evaluate(
         self,
@@ -158,7 +163,9 @@ class Model:
         and the predictions (batch,) int64; the lowest class wins a tie.
         """
         self._check_inputs(weights, images, workspace)
-        self._check_labels(labels, len(images))
+        require("labels", labels, np.int64, (len(images),))
+        if len(labels) and (labels.min() < 0 or labels.max() >= self.n_classes):
+            raise self._no_classes(labels)
         return cross_entropy(self._logits(weights, images, workspace, statistics), labels)
 
     def predict(
@@ -211,11 +218,8 @@ class Model:
         require("weights", weights, np.float32, (self.n_weights,))
         require("images", images, np.float32, (len(images), *self.spec.input))
 
-    def _check_labels(self, labels: npt.NDArray[np.int64], batch: int) -> None:
-        require("labels", labels, np.int64, (batch,))
-        if batch and (labels.min() < 0 or labels.max() >= self.n_classes):
-            msg = f"labels must be in 0 <= label < {self.n_classes}, got {labels.min()} to {labels.max()}"
-            raise ValueError(msg)
+    def _no_classes(self, labels: npt.NDArray[np.int64]) -> ValueError:
+        return ValueError(f"labels must be in 0 <= label < {self.n_classes}, got {labels.min()} to {labels.max()}")
 
 
 def _run(

@@ -1,9 +1,30 @@
 """Element-wise activations: forward in place, backward from the output."""
 
 import math
+from typing import Any
 
-from operators.dnn.kernels.jit import kernel
+from llvmlite import ir
+from numba.core import cgutils
+
+from operators.dnn.kernels.jit import intrinsic, kernel
 from operators.dnn.kernels.table import IDENTITY, RELU, SIGMOID, Floats
+
+
+@intrinsic
+def maximum(typing, a, b):  # type: ignore[no-untyped-def]
+    """The larger of two floats, NaN if one of them is.
+
+    Of a comparison the compiler makes stores by mask here, which take AMD's processors ten times as long.
+    """
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        kind = context.get_data_type(a)
+        name = f"llvm.maximum.{'f32' if isinstance(kind, ir.FloatType) else 'f64'}"
+        declare: Any = cgutils.get_or_insert_function
+        function = declare(builder.module, ir.FunctionType(kind, [kind, kind]), name)
+        return builder.call(function, arguments, fastmath=("nsz",))
+
+    return a(a, a), emit
 
 
 @kernel
@@ -15,7 +36,7 @@ def activate(function: int, values: Floats) -> None:
     one = values.dtype.type(1)
     if function == RELU:
         for t in range(values.size):
-            values[t] = zero if values[t] <= zero else values[t]
+            values[t] = maximum(values[t], zero)
     elif function == SIGMOID:
         for t in range(values.size):
             values[t] = one / (one + math.exp(-values[t]))

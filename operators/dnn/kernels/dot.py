@@ -16,11 +16,14 @@ from operators.dnn.kernels.simd import I64, REGISTERS, Vectors
 from operators.dnn.kernels.table import Floats, Row
 from operators.dnn.kernels.unit import Unit
 
-MAX_B = 5 if REGISTERS == 32 else 3
+MAX_B = 5
 """Rows of the second factor in a block."""
 
-MAX_A = 6 if REGISTERS == 32 else 3
-"""Rows of the first factor in a block; one less where the second has `MAX_B`, or the registers would not do."""
+MOST_A = tuple(min(6, (REGISTERS - 1 - b_rows) // b_rows) for b_rows in range(1, MAX_B + 1))
+"""Most rows of the first factor in a block with one, two, and so on of the second.
+
+The registers hold a sum for each pair, the rows of the second factor, and one of the first.
+"""
 
 
 @intrinsic
@@ -73,7 +76,7 @@ def _block(  # type: ignore[no-untyped-def]
             widths.add_case(I64(width), case)
             builder.position_at_end(case)
             heights = builder.switch(a_rows, done)
-            for height in range(1, MAX_A + (width < MAX_B)):
+            for height in range(1, MOST_A[width - 1] + 1):
                 case = builder.append_basic_block(f"rows{height}")
                 heights.add_case(I64(height), case)
                 builder.position_at_end(case)
@@ -119,7 +122,7 @@ def dot(
     b_blocks = (b_rows + MAX_B - 1) // MAX_B
     b_least = int(b_rows / b_blocks)
     b_larger = b_rows - b_least * b_blocks
-    a_most = MAX_A if b_least + (b_larger > 0) < MAX_B else MAX_A - 1
+    a_most = MOST_A[b_least + (b_larger > 0) - 1]
     a_blocks = int((a_rows + a_most - 1) / a_most)
     a_least = int(a_rows / a_blocks)
     a_larger = a_rows - a_least * a_blocks

@@ -28,6 +28,7 @@ from operators.dnn.kernels.table import (
     channel_stride,
     real,
 )
+from operators.dnn.kernels.transpose import transpose
 from operators.dnn.kernels.unit import Chunk, Unit
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -167,14 +168,11 @@ def _transpose(row: Row, chunk: Chunk, source: int, target: int, from_flat: bool
     features = row[CHANNELS] * pixels
     stride = channel_stride(pixels * batch)
     for c in range(row[CHANNELS]):
-        for begin in range(0, pixels, 16):
-            for n in range(batch):
-                for pixel in range(begin, min(begin + 16, pixels)):
-                    flat, spatial = n * features + c * pixels + pixel, c * stride + pixel * batch + n
-                    if from_flat:
-                        buffer[target + spatial] = buffer[source + flat]
-                    else:
-                        buffer[target + flat] = buffer[source + spatial]
+        flat, spatial = c * pixels, c * stride
+        if from_flat:
+            transpose(buffer, source + flat, features, buffer, target + spatial, batch, batch, pixels)
+        else:
+            transpose(buffer, source + spatial, batch, buffer, target + flat, features, pixels, batch)
 
 
 @kernel
@@ -187,11 +185,6 @@ def load_images(row: Row, images: Floats, buffer: Floats) -> None:
         return
     pixels = row[HEIGHT] * row[WIDTH]
     stride = channel_stride(pixels * batch)
+    flat = images.reshape(batch * features)
     for c in range(row[CHANNELS]):
-        target = row[INPUT] + c * stride
-        # blocks of one cache line
-        for begin in range(0, pixels, 16):
-            end = min(begin + 16, pixels)
-            for n in range(batch):
-                for pixel in range(begin, end):
-                    buffer[target + pixel * batch + n] = images[n, c * pixels + pixel]
+        transpose(flat, c * pixels, features, buffer, row[INPUT] + c * stride, batch, batch, pixels)

@@ -12,6 +12,15 @@ Labels = npt.NDArray[np.int64]
 
 
 @kernel
+def are_classes(labels: Labels, classes: int) -> bool:
+    """Whether every label is one of so many classes."""
+    strangers = 0
+    for label in labels:
+        strangers += label < 0 or label >= classes
+    return strangers == 0
+
+
+@kernel
 def cross_entropy_gradient(logits: Floats, labels: Labels, scale: float, gradient: Floats) -> tuple[float, int]:
     """Write scale * (softmax - one-hot label) to `gradient` (batch, classes).
 

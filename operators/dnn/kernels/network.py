@@ -1,6 +1,6 @@
 """The compiled entry: it interprets a program table over one flat workspace buffer.
 
-One compilation serves every network, and each operation has one of its own. Nothing is checked here:
+One compilation serves every network, and each operation has one of its own. Nothing but the labels is checked here:
 `operators.dnn.model` does that. Images, weights and labels come as read-only arrays, so that there is one compilation
 per dtype. Images are taken in chunks: what the layers hand on then stays within the level-2 cache.
 """
@@ -8,7 +8,7 @@ per dtype. Images are taken in chunks: what the layers hand on then stays within
 from operators.dnn.kernels.arrays import copy
 from operators.dnn.kernels.elementwise import add_to, load_images
 from operators.dnn.kernels.jit import entry
-from operators.dnn.kernels.loss import Labels, cross_entropy_gradient
+from operators.dnn.kernels.loss import Labels, are_classes, cross_entropy_gradient
 from operators.dnn.kernels.table import (
     BACKWARD,
     FORWARD,
@@ -46,9 +46,13 @@ def run(
     In training, write scale * d loss_sum / d weights to `out`, advance the statistics in place, and return the summed
     loss and the number of correct predictions; drop what `seed` says. Else, write the logits (batch, classes). `size`
     images at most are in hand at once.
+
+    Nothing is computed, and the number is -1, if a label is no class.
     """
     operations = program.shape[0]
     classes = program[-1, OUT_CHANNELS]
+    if not are_classes(labels, classes):
+        return 0.0, -1
     loss_sum = 0.0
     correct = 0
     for image in range(0, images.shape[0], size):

@@ -1,6 +1,7 @@
 """Pooling: maxima, with the positions of the winners kept for the backward pass, and means."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -38,6 +39,9 @@ from operators.dnn.kernels.table import (
 from operators.dnn.kernels.unit import Chunk, Unit
 
 _Pixel = Callable[[ir.Value, ir.Value], None]
+"""Emits something for a pixel of a window: with its offset from the first, and its number in every lane."""
+
+_EachPixel = Callable[[_Pixel], None]
 
 
 @kernel
@@ -76,7 +80,7 @@ def _maxima(typing, buffer, source, line, target, kept, side, batch):  # type: i
             vectors.pointer(signature.args[0], buffer, at) for at in (source, target, kept)
         )  # fmt: skip
 
-        def run(n: ir.Value, mask: ir.Value | None) -> None:
+        def run(each_pixel: _EachPixel, n: ir.Value, mask: ir.Value | None) -> None:
             [[best, winner]] = vectors.variables(1, 2)
             builder.store(vectors.load(builder.gep(source_p, [n]), mask), best)
             builder.store(ir.Constant(vectors.type, None), winner)
@@ -91,11 +95,16 @@ def _maxima(typing, buffer, source, line, target, kept, side, batch):  # type: i
                 builder.store(builder.select(wins, value, champion), best)
                 builder.store(builder.select(wins, position, builder.load(winner)), winner)
 
-            _window(builder, vectors, side, line, batch, compete)
+            each_pixel(compete)
             vectors.store(builder.load(best), builder.gep(target_p, [n]), mask)
             vectors.store(builder.load(winner), builder.gep(kept_p, [n]), mask)
 
-        vectors.each(batch, run)
+        two = builder.icmp_signed("==", side, I64(2))
+        with builder.if_else(two) as (common, general):
+            with common:
+                vectors.each(batch, partial(run, _two_by_two(builder, vectors, line, batch)))
+            with general:
+                vectors.each(batch, partial(run, _any_window(builder, vectors, side, line, batch)))
         return context.get_dummy_value()
 
     return signature, emit
@@ -112,9 +121,8 @@ def _hand_back(typing, buffer, gradient, kept, target, line, side, batch, step):
         gradient_p, kept_p, target_p = (
             vectors.pointer(signature.args[0], buffer, at) for at in (gradient, kept, target)
         )  # fmt: skip
-        overlap = builder.icmp_signed("<", step, side)
 
-        def run(n: ir.Value, mask: ir.Value | None) -> None:
+        def run(each_pixel: _EachPixel, overlap: ir.Value | None, n: ir.Value, mask: ir.Value | None) -> None:
             given = vectors.load(builder.gep(gradient_p, [n]), mask)
             winner = vectors.load(builder.gep(kept_p, [n]), mask)
 
@@ -122,35 +130,49 @@ def _hand_back(typing, buffer, gradient, kept, target, line, side, batch, step):
                 address = builder.gep(target_p, [builder.add(offset, n)])
                 won = builder.fcmp_ordered("==", winner, position)
                 share = builder.select(won, given, ir.Constant(vectors.type, None))
-                with builder.if_else(overlap) as (adds, writes):
-                    with adds:
+                if overlap is not None:
+                    with builder.if_then(overlap):
                         vectors.store(builder.fadd(vectors.load(address, mask), share), address, mask)
-                    with writes:
+                    with builder.if_then(builder.not_(overlap)):
                         vectors.store(share, address, mask)
+                else:
+                    vectors.store(share, address, mask)
 
-            _window(builder, vectors, side, line, batch, reach)
+            each_pixel(reach)
 
-        vectors.each(batch, run)
+        two, overlap = builder.icmp_signed("==", side, I64(2)), builder.icmp_signed("<", step, side)
+        with builder.if_else(builder.and_(two, builder.not_(overlap))) as (common, general):
+            with common:
+                vectors.each(batch, partial(run, _two_by_two(builder, vectors, line, batch), None))
+            with general:
+                vectors.each(batch, partial(run, _any_window(builder, vectors, side, line, batch), overlap))
         return context.get_dummy_value()
 
     return signature, emit
 
 
-def _window(
-    builder: ir.IRBuilder, vectors: Vectors, side: ir.Value, line: ir.Value, batch: ir.Value, run: _Pixel
-) -> None:
-    """Emit `run` for each pixel of a window: with its offset from the first, and its number in every lane."""
-    with builder.if_else(builder.icmp_signed("==", side, I64(2))) as (common, general):
-        with common:
-            for number, offset in enumerate((I64(0), batch, line, builder.add(line, batch))):
-                run(offset, ir.Constant(vectors.type, [float(number)] * vectors.lanes))
-        with general:
-            [[mark]] = vectors.variables(1, 1)
-            builder.store(ir.Constant(vectors.type, None), mark)
-            with cgutils.for_range(builder, side) as i, cgutils.for_range(builder, side) as j:
-                number = builder.load(mark)
-                run(builder.add(builder.mul(i.index, line), builder.mul(j.index, batch)), number)
-                builder.store(builder.fadd(number, ir.Constant(vectors.type, [1.0] * vectors.lanes)), mark)
+def _two_by_two(builder: ir.IRBuilder, vectors: Vectors, line: ir.Value, batch: ir.Value) -> _EachPixel:
+    """What emits something for each pixel of a window of two rows and columns, without a loop."""
+
+    def each(run: _Pixel) -> None:
+        for number, offset in enumerate((I64(0), batch, line, builder.add(line, batch))):
+            run(offset, ir.Constant(vectors.type, [float(number)] * vectors.lanes))
+
+    return each
+
+
+def _any_window(builder: ir.IRBuilder, vectors: Vectors, side: ir.Value, line: ir.Value, batch: ir.Value) -> _EachPixel:
+    """What emits something for each pixel of a window of `side` rows and columns."""
+
+    def each(run: _Pixel) -> None:
+        [[mark]] = vectors.variables(1, 1)
+        builder.store(ir.Constant(vectors.type, None), mark)
+        with cgutils.for_range(builder, side) as i, cgutils.for_range(builder, side) as j:
+            number = builder.load(mark)
+            run(builder.add(builder.mul(i.index, line), builder.mul(j.index, batch)), number)
+            builder.store(builder.fadd(number, ir.Constant(vectors.type, [1.0] * vectors.lanes)), mark)
+
+    return each
 
 
 @kernel

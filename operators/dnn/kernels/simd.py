@@ -53,10 +53,14 @@ class Vectors:
         return self._builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_I32, kind.count), None))
 
     def mask(self, count: ir.Value) -> ir.Value:
-        """The first `count` lanes."""
-        kind = ir.VectorType(I64, self.lanes)
+        """The first `count` lanes, or all if there are no more.
+
+        In integers of 32 bits: as many as float32 has lanes fill a register.
+        """
+        kind, all_lanes = ir.VectorType(_I32, self.lanes), I64(self.lanes)
+        count = self._builder.select(self._builder.icmp_signed("<", count, all_lanes), count, all_lanes)
         numbers = ir.Constant(kind, list(range(self.lanes)))
-        return self._builder.icmp_signed("<", numbers, self.splat(count, kind))
+        return self._builder.icmp_signed("<", numbers, self.splat(self._builder.trunc(count, _I32), kind))
 
     def load(self, address: ir.Value, mask: ir.Value | None = None) -> ir.Value:
         """The vector at an address, with zeros in the lanes that the mask leaves out: these are not read."""
@@ -82,6 +86,22 @@ class Vectors:
         product = self._builder.fmul(a, b, flags=("contract",))
         return self._builder.fadd(product, c, flags=("contract",))
 
+    def transposed(self, vectors: Sequence[ir.Value]) -> list[ir.Value]:
+        """As many vectors as they have lanes: lane l of vector k is lane k of vector l of the given ones.
+
+        Blocks beside the diagonal change places, first those of one element, then of two by two, and so on.
+        """
+        made, size = list(vectors), 1
+        while size < self.lanes:
+            upper = [lane if not lane & size else self.lanes + lane - size for lane in range(self.lanes)]
+            lower = [lane + size if not lane & size else self.lanes + lane for lane in range(self.lanes)]
+            for k in range(self.lanes):
+                if not k & size:
+                    pair = made[k], made[k + size]
+                    made[k], made[k + size] = self._picked(*pair, upper), self._picked(*pair, lower)
+            size *= 2
+        return made
+
     def totals(self, vectors: Sequence[ir.Value]) -> list[ir.Value]:
         """The sums of all lanes of each vector, as addresses of scalars.
 
@@ -106,11 +126,12 @@ class Vectors:
     def _fold(self, left: ir.Value, right: ir.Value, lanes: int) -> ir.Value:
         """Add the upper to the lower half of every run of `lanes` lanes, first those of `left`, then of `right`."""
         lower = [start + lane for start in range(0, 2 * self.lanes, lanes) for lane in range(lanes // 2)]
-        halves = [
-            self._builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, self.lanes), places))
-            for places in (lower, [place + lanes // 2 for place in lower])
-        ]
+        halves = [self._picked(left, right, places) for places in (lower, [place + lanes // 2 for place in lower])]
         return self._builder.fadd(*halves)
+
+    def _picked(self, left: ir.Value, right: ir.Value, lanes: Sequence[int]) -> ir.Value:
+        """The lanes of two vectors that are listed, those of the right one counted on."""
+        return self._builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, self.lanes), list(lanes)))
 
     def variables(self, rows: int, columns: int) -> list[list[ir.Value]]:
         """A block of vector variables, which the compiler keeps in registers."""

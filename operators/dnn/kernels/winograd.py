@@ -40,6 +40,7 @@ from operators.dnn.kernels.table import (
     Row,
     channel_stride,
 )
+from operators.dnn.kernels.transpose import transpose
 from operators.dnn.kernels.unit import Chunk, Unit, call
 from operators.dnn.kernels.winograd_lines import (
     TILE,
@@ -86,22 +87,27 @@ def _pack_blocks(
     spare: int,
     reach: int,
 ) -> None:
-    """Write (point, block, other, column, one of `count`); steps are those in the weight."""
+    """Write (point, block, other, column, one of `count`); steps are those in the weight.
+
+    As many others as a line has room for are mapped at once. What a smaller block leaves of its width is mapped, too,
+    and never read.
+    """
     blocks, least, larger = row_blocks(count)
     width, depth = packed_width(count), others * side
     lines, places = _lines(spare, reach), np.empty(TILE, np.int64)
+    most = reach // (side * width)
     first = 0
     for block in range(blocks):
         size = least + (block < larger)
-        for other in range(others):
-            for j in range(side):
-                at = source + first * step + other * other_step + j
+        for begin in range(0, others, most):
+            stop = min(begin + most, others)
+            for other in range(begin, stop):
+                at, line = source + first * step + other * other_step, (other - begin) * side * width
                 for i in range(side):
-                    for n in range(size):
-                        buffer[lines[i] + n] = weights[at + n * step + i * side]
-                for point in range(TILE):
-                    places[point] = target + ((point * blocks + block) * depth + other * side + j) * width
-                weights_to_points(buffer, side, lines, places, size, weights.dtype.type(0))
+                    transpose(weights, at + i * side, step, buffer, lines[i] + line, width, size, side)
+            for point in range(TILE):
+                places[point] = target + ((point * blocks + block) * depth + begin * side) * width
+            weights_to_points(buffer, side, lines, places, (stop - begin) * side * width, weights.dtype.type(0))
         first += size
 
 

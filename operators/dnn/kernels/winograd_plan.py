@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from operators.dnn.kernels.jit import kernel
+from operators.dnn.kernels.outer import MAX_ROWS
 from operators.dnn.kernels.table import (
     CHANNELS,
     KERNEL,
@@ -64,7 +65,7 @@ def tile_plan(row: Row, batch: int) -> Plan:
     tiles = (row[OUT_HEIGHT] + rows - 1) // rows
     band = max(1, min(tiles, BAND_ELEMENTS // (TILE * (channels * padded + filters * line))))
     zeros = row[SCRATCH] + (filters * channel_stride(row[OUT_HEIGHT] * line) if row[POOL] else 0)
-    reach = channel_stride(max(padded, channels * side, filters))
+    reach = channel_stride(max(padded, channels * side, MAX_ROWS * side))
     sums = zeros + (1 + TILE) * reach
     inputs = sums + channel_stride(TILE * filters * channels * side)
     input_step, output_step = channel_stride(band * padded), channel_stride(band * line)
@@ -91,6 +92,6 @@ def tile_elements(
     tiles = (height - 1) // (TILE - side + 1) + 1
     padded = (width + 2 * padding) * batch
     tile = TILE * (channels * padded + filters * out_width * batch)
-    reach = max(padded, channels * side, filters) + MOST_SPACE
+    reach = max(padded, channels * side, MAX_ROWS * side) + MOST_SPACE
     points = max(tile, min(tiles * tile, BAND_ELEMENTS)) + TILE * (channels + filters) * MOST_SPACE
     return (1 + TILE) * reach + TILE * filters * channels * side + MOST_SPACE + points

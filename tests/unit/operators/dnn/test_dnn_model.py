@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from dnn_networks import FURTHER, MNIST, RELU, SMALL, batch_of
 
-from operators.dnn import Conv, Dense, Model, ModelSpec, reference
+from operators.dnn import BatchNorm, Conv, Dense, Model, ModelSpec, reference
 from operators.dnn.kernels import network
 
 NONE = np.zeros(0, np.float32)
@@ -253,6 +253,27 @@ def test_gradient_of_bad_argument_says_what_was_expected(change, message):
     }
     with pytest.raises(ValueError, match=message):
         model.gradient(**(arguments | change))
+
+
+def test_gradient_of_a_label_that_is_no_class_changes_nothing():
+    model = Model(ModelSpec(input=(3, 2, 2), layers=(BatchNorm(), Dense(units=4))))
+    weights, images, _ = batch_of(model.spec, 2)
+    out, statistics = np.full(len(weights), 7, np.float32), model.initial_statistics()
+    before = statistics.copy()
+    with pytest.raises(ValueError, match="got 1 to 4"):
+        model.gradient(
+            weights, images, np.array([1, 4]), out, model.workspace(2), 1.0, statistics=statistics, seed=0
+        )  # fmt: skip
+    assert (out == 7).all()
+    np.testing.assert_array_equal(statistics, before)
+
+
+@pytest.mark.parametrize("labels", [[0, 4], [-1, 0]])
+def test_evaluation_of_a_label_that_is_no_class_says_so(labels):
+    model = Model(ModelSpec(input=(3, 2, 2), layers=(Dense(units=4),)))
+    weights, images, _ = batch_of(model.spec, 2)
+    with pytest.raises(ValueError, match=f"0 <= label < 4, got {labels[0]} to {labels[1]}"):
+        model.evaluate(weights, images, np.array(labels), model.workspace(2), statistics=NONE)
 
 
 def test_workspace_of_no_images_is_refused():
