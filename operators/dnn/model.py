@@ -145,7 +145,7 @@ class Model:
             weights, statistics, images, labels, out, _NO_LOGITS, workspace, scale, seed, training=True
         )
         if correct < 0:
-            raise self._no_classes(labels)
+            raise self._label_error(labels)
         return loss_sum, correct
 
     def evaluate(
@@ -165,7 +165,7 @@ class Model:
         self._check_inputs(weights, images, workspace)
         require("labels", labels, np.int64, (len(images),))
         if len(labels) and (labels.min() < 0 or labels.max() >= self.n_classes):
-            raise self._no_classes(labels)
+            raise self._label_error(labels)
         return cross_entropy(self._logits(weights, images, workspace, statistics), labels)
 
     def predict(
@@ -218,7 +218,7 @@ class Model:
         require("weights", weights, np.float32, (self.n_weights,))
         require("images", images, np.float32, (len(images), *self.spec.input))
 
-    def _no_classes(self, labels: npt.NDArray[np.int64]) -> ValueError:
+    def _label_error(self, labels: npt.NDArray[np.int64]) -> ValueError:
         return ValueError(f"labels must be in 0 <= label < {self.n_classes}, got {labels.min()} to {labels.max()}")
 
 

@@ -12,9 +12,9 @@ from operators.dnn.kernels.table import IDENTITY, RELU, SIGMOID, Floats
 
 @intrinsic
 def maximum(typing, a, b):  # type: ignore[no-untyped-def]
-    """The larger of two floats, NaN if one of them is.
+    """The larger of two floats, NaN if one of them is; of zeros of either sign, either.
 
-    Of a comparison the compiler makes stores by mask here, which take AMD's processors ten times as long.
+    From a comparison the compiler would make masked stores, which AMD's processors are slow at.
     """
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:

@@ -19,11 +19,18 @@ from operators.dnn.kernels.unit import Unit
 MAX_B = 5
 """Rows of the second factor in a block."""
 
-MOST_A = tuple(min(6, (REGISTERS - 1 - b_rows) // b_rows) for b_rows in range(1, MAX_B + 1))
-"""Most rows of the first factor in a block with one, two, and so on of the second.
 
-The registers hold a sum for each pair, the rows of the second factor, and one of the first.
-"""
+def most_a(registers: int) -> tuple[int, ...]:
+    """Most rows of the first factor in a block with one, two, and so on of the second.
+
+    The registers hold a sum for each pair, the rows of the second factor, and one of the first. More than six rows
+    gain nothing. `dot` asks for what fits its largest block of the second factor, and for no more with a smaller one:
+    these numbers must not rise.
+    """
+    return tuple(min(6, (registers - 1 - b_rows) // b_rows) for b_rows in range(1, MAX_B + 1))
+
+
+MOST_A = most_a(REGISTERS)
 
 
 @intrinsic

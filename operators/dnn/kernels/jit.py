@@ -97,5 +97,5 @@ def _digest() -> str:
     """What compiled code depends on: the sources, how they are compiled, the compiler and the processor."""
     digest = hashlib.sha256(repr(machine()).encode())
     for path in (Path(jit.__file__), *sorted(Path(__file__).parent.glob("*.py"))):
-        digest.update(path.read_bytes())
+        digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
     return digest.hexdigest()[:12]

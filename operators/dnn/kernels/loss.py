@@ -14,10 +14,10 @@ Labels = npt.NDArray[np.int64]
 @kernel
 def are_classes(labels: Labels, classes: int) -> bool:
     """Whether every label is one of so many classes."""
-    strangers = 0
+    outside = 0
     for label in labels:
-        strangers += label < 0 or label >= classes
-    return strangers == 0
+        outside += label < 0 or label >= classes
+    return outside == 0
 
 
 @kernel

@@ -42,6 +42,7 @@ _Pixel = Callable[[ir.Value, ir.Value], None]
 """Emits something for a pixel of a window: with its offset from the first, and its number in every lane."""
 
 _EachPixel = Callable[[_Pixel], None]
+"""Emits something for each pixel of a window."""
 
 
 @kernel
@@ -152,7 +153,7 @@ def _hand_back(typing, buffer, gradient, kept, target, line, side, batch, step):
 
 
 def _two_by_two(builder: ir.IRBuilder, vectors: Vectors, line: ir.Value, batch: ir.Value) -> _EachPixel:
-    """What emits something for each pixel of a window of two rows and columns, without a loop."""
+    """A function that emits something for each pixel of a window of two rows and columns, without a loop."""
 
     def each(run: _Pixel) -> None:
         for number, offset in enumerate((I64(0), batch, line, builder.add(line, batch))):
@@ -162,7 +163,7 @@ def _two_by_two(builder: ir.IRBuilder, vectors: Vectors, line: ir.Value, batch: 
 
 
 def _any_window(builder: ir.IRBuilder, vectors: Vectors, side: ir.Value, line: ir.Value, batch: ir.Value) -> _EachPixel:
-    """What emits something for each pixel of a window of `side` rows and columns."""
+    """A function that emits something for each pixel of a window of `side` rows and columns, in loops."""
 
     def each(run: _Pixel) -> None:
         [[mark]] = vectors.variables(1, 1)

@@ -55,7 +55,7 @@ class Vectors:
     def mask(self, count: ir.Value) -> ir.Value:
         """The first `count` lanes, or all if there are no more.
 
-        In integers of 32 bits: as many as float32 has lanes fill a register.
+        Compared as 32-bit integers, of which a register holds as many as of float32.
         """
         kind, all_lanes = ir.VectorType(_I32, self.lanes), I64(self.lanes)
         count = self._builder.select(self._builder.icmp_signed("<", count, all_lanes), count, all_lanes)

@@ -24,7 +24,7 @@ def transpose(
 ) -> None:
     """Write target[c, r] = source[r, c].
 
-    Both arrays are one-dimensional; `_at` is where element [0, 0] lies, `_step` how far rows are apart.
+    Both arrays are one-dimensional, of one dtype; `_at` is where element [0, 0] lies, `_step` how far rows are apart.
     """
     side = REGISTER_BYTES // source.itemsize
     for r in range(0, rows, side):

@@ -90,7 +90,7 @@ def _pack_blocks(
     """Write (point, block, other, column, one of `count`); steps are those in the weight.
 
     As many others as a line has room for are mapped at once. What a smaller block leaves of its width is mapped, too,
-    and never read.
+    whatever it holds, and never read.
     """
     blocks, least, larger = row_blocks(count)
     width, depth = packed_width(count), others * side
