@@ -1,7 +1,7 @@
 """The compiled entry: it interprets a program table over one flat workspace buffer.
 
-One compilation serves every network, and each operation has one of its own. Nothing but the labels is checked here:
-`operators.dnn.model` does that. Images, weights and labels come as read-only arrays, so that there is one compilation
+One compilation serves every network, and each operation has one of its own. Labels are checked here, all else by
+`operators.dnn.model`. Images, weights and labels come as read-only arrays, so that there is one compilation
 per dtype. Images are taken in chunks: what the layers hand on then stays within the level-2 cache.
 """
 

@@ -132,12 +132,8 @@ def _hand_back(typing, buffer, gradient, kept, target, line, side, batch, step):
                 won = builder.fcmp_ordered("==", winner, position)
                 share = builder.select(won, given, ir.Constant(vectors.type, None))
                 if overlap is not None:
-                    with builder.if_then(overlap):
-                        vectors.store(builder.fadd(vectors.load(address, mask), share), address, mask)
-                    with builder.if_then(builder.not_(overlap)):
-                        vectors.store(share, address, mask)
-                else:
-                    vectors.store(share, address, mask)
+                    share = builder.select(overlap, builder.fadd(vectors.load(address, mask), share), share)
+                vectors.store(share, address, mask)
 
             each_pixel(reach)
 
