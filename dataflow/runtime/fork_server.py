@@ -3,8 +3,8 @@
 A new process imports for a second and more before it can do anything. This one has done that when it is asked, and so
 have its forks. It runs no user code: it imports what plans name, but nothing of a job's bundle. Invariant: it has one
 thread and one socket, and so holds no lock and no connection that a fork would share; where that is not so any more, or
-a file has changed since it was imported, the fork begins as a new program (`os.execv`). A module whose import starts a
-thread or opens a file is told to the agent instead, which starts the jobs that need it by itself.
+a file has changed since it was imported, the fork begins as a new program. A module whose import starts a thread or
+opens a file is told to the agent instead, which starts the jobs that need it by itself.
 
 A fork becomes a child of the agent, which is the one that waits for it: the process between the two ends at once, and
 the kernel gives its child to the agent, which has asked for that (`Spawner`). So nothing depends on this process, and
@@ -143,11 +143,10 @@ def _become(arguments: Sequence[str], descriptors: Sequence[int], *, as_it_is: b
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     words = [*arguments, "--control-fd", str(control), "--board-fd", str(board)]
     command = [*module_command(_JOB_PROCESS), *words]
-    become(command, printed)
     if not as_it_is:
         for descriptor in (control, board):
             os.set_inheritable(descriptor, True)
-        os.execv(sys.executable, command)
+    become(command, printed, as_it_is=as_it_is)
     return words
 
 

@@ -58,19 +58,25 @@ class Imported:
         gc.freeze()  # so that collections in forks leave these pages shared
 
 
-def become(words: Sequence[str], printed: int | None = None) -> None:
+def become(words: Sequence[str], printed: int | None = None, *, as_it_is: bool = True) -> None:
     """Have this fork look and behave like a new process that was started with these words.
 
     Args:
         words: of its command line.
         printed: descriptor of what it prints to, which is closed; None: to what it prints already.
+        as_it_is: or else it begins as a new program with the descriptors that are inheritable, and does not return.
+
+    Raises:
+        OSError: no new program can be started.
     """
-    gc.enable()
     if printed is not None:
         os.dup2(printed, 1)
         os.dup2(printed, 2)
         if printed > 2:
             os.close(printed)
+    if not as_it_is:
+        os.execv(sys.executable, list(words))
+    gc.enable()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # or all forks would draw the same numbers
     _set_title(words)

@@ -3,7 +3,7 @@
 Each of them would import for a second by itself, and mostly the same. This one imports that once, with what the
 clusters' jobs will need, but nothing of a job's bundle. Invariant: it has one thread and one socket; where it has more,
 since a module that it was told to import has seen to that, or where a file has changed since, each fork begins as a new
-program (`os.execv`).
+program.
 
 Forks are its children; it waits for them when it is asked, and they die with it.
 """
@@ -127,9 +127,7 @@ class Zygote:
             os.setsid()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             words = [*module_command(program.module), *program.arguments]
-            become(words, printed)
-            if not self._is_fit:
-                os.execv(sys.executable, words)
+            become(words, printed, as_it_is=self._is_fit)
         except BaseException:  # nothing of a fork goes on as a second zygote
             traceback.print_exc()
             os._exit(1)
