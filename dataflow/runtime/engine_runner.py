@@ -39,8 +39,11 @@ A task counts for what its thread computes or for how long it takes, whichever i
 for no more than twice this.
 """
 
-SHORT_WITHOUT_ROOM_S = 0.0006
-"""The same where there are no more cores than compute tasks: a thread would run in the loop's place, not beside it."""
+SHORT_WITHOUT_ROOM_S = {"compute": 0.0006, "network": 0.0025}
+"""The same, by pool, where there are no more cores than compute tasks: a thread would run in the loop's place.
+
+Messages wait for gradients on the loop, so more images would be needed; of network tasks they are what is to be done.
+"""
 
 STALL_S = 0.12
 """So long a task may have stood still for want of a processor: hosts whose share of 100 ms is used up do, in seconds.
@@ -115,9 +118,8 @@ class EngineRunner:
             thread.start()
         self._engine_clock = ThreadClocks(self._helpers)
         self.task_s: defaultdict[tuple[str, str], float] = defaultdict(float)
-        self._short_s = SHORT_S if has_room else SHORT_WITHOUT_ROOM_S
-        self._unknown_s = _UNKNOWN * self._short_s
-        self._typical_s: defaultdict[tuple[str, str], float] = defaultdict(lambda: self._unknown_s)
+        self._short_s = dict.fromkeys(self._pools, SHORT_S) if has_room else SHORT_WITHOUT_ROOM_S
+        self._typical_s: dict[tuple[str, str], float] = {}
 
     def feed(self, event: Event) -> None:
         """Have the engine take in an event, at once unless somebody is at it; call this on the event loop."""
@@ -292,7 +294,8 @@ class EngineRunner:
         return Failed(failure)
 
     def _dispatch(self, task: Task) -> None:
-        if self._typical_s[task.chain, task.role] < self._short_s:
+        short_s = self._short_s[task.pool]
+        if self._typical_s.get((task.chain, task.role), short_s) < short_s:
             self._waiting.append(task)
         else:
             self._pools[task.pool].submit(task)
@@ -300,11 +303,11 @@ class EngineRunner:
     def _measure(self, event: TaskFinished, place: str) -> None:
         self._pools[event.task.pool].forget(event.task)
         self.task_s[place, event.task.chain] += event.busy_s
-        key = (event.task.chain, event.task.role)
+        key, most_s = (event.task.chain, event.task.role), _UNKNOWN * self._short_s[event.task.pool]
         self._board.learn(self._board.kind(*key), event.busy_s)
-        busy_s = event.busy_s if event.busy_s > STALL_S else min(event.busy_s, self._unknown_s)
+        busy_s = event.busy_s if event.busy_s > STALL_S else min(event.busy_s, most_s)
         taken_s = max(event.processor_s, busy_s)
-        self._typical_s[key] = _MEMORY * self._typical_s[key] + (1 - _MEMORY) * taken_s
+        self._typical_s[key] = _MEMORY * self._typical_s.get(key, most_s) + (1 - _MEMORY) * taken_s
 
     def _command(self) -> None:
         """Carry out commands, on the loop, oldest first."""

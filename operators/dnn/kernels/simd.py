@@ -53,12 +53,11 @@ class Vectors:
         return self._builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_I32, kind.count), None))
 
     def mask(self, count: ir.Value) -> ir.Value:
-        """The first `count` lanes, or all if there are no more.
+        """The first `count` lanes, or all if there are no more; `count` is a number of 32 bits, whatever holds it.
 
-        Compared as 32-bit integers, of which a register holds as many as of float32.
+        Compared as such, of which a register holds as many as of float32.
         """
-        kind, all_lanes = ir.VectorType(_I32, self.lanes), I64(self.lanes)
-        count = self._builder.select(self._builder.icmp_signed("<", count, all_lanes), count, all_lanes)
+        kind = ir.VectorType(_I32, self.lanes)
         numbers = ir.Constant(kind, list(range(self.lanes)))
         return self._builder.icmp_signed("<", numbers, self.splat(self._builder.trunc(count, _I32), kind))
 

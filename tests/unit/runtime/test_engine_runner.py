@@ -26,6 +26,7 @@ from dataflow.engine.events import (
     TaskFinished,
 )
 from dataflow.engine.node_engine import NodeEngine
+from dataflow.operators_api import Pool
 from dataflow.plan.physical import NodePlan, StreamId
 from dataflow.reports import NodeStatistics
 from dataflow.runtime import pools
@@ -76,12 +77,12 @@ class Scripted:
         return sum(isinstance(event, TaskFinished) for event in self.events)
 
 
-def task(number: int, *, chain: str = "chain", work: Callable[[], None] = lambda: None) -> Task:
+def task(number: int, *, chain: str = "chain", pool: Pool = "compute", work: Callable[[], None] = lambda: None) -> Task:
     def run() -> Outcome:
         work()
         return Outcome()
 
-    return Task(chain, str(number), "compute", run)
+    return Task(chain, str(number), pool, run)
 
 
 class Slow(SystemClock):
@@ -128,7 +129,9 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-async def threads_of(durations_s: Iterable[float], worked: list[float] | None = None, *, cores: int = 2) -> list[str]:
+async def threads_of(
+    durations_s: Iterable[float], worked: list[float] | None = None, *, cores: int = 2, pool: Pool = "compute"
+) -> list[str]:
     """Threads on which tasks of one kind run that wait so long, or compute, if `worked` is given; each has an event."""
     clock, threads, finished = Told(), list[str](), asyncio.Event()
     tasks = iter(durations_s)
@@ -144,7 +147,7 @@ async def threads_of(durations_s: Iterable[float], worked: list[float] | None = 
             if worked is not None:
                 worked[0] += duration_s
 
-        return [RunTask(task(0, work=work))]
+        return [RunTask(task(0, work=work, pool=pool))]
 
     runner = runner_of(Scripted(answer), clock, lambda _command: finished.set(), cores)
     for _ in durations_s:
@@ -395,28 +398,41 @@ def test_tasks_that_have_shown_to_be_short_run_on_the_loop() -> None:
     assert asyncio.run(threads_of([10e-6] * 20)) == ["compute-0"] * LEARNT + ["MainThread"] * (20 - LEARNT)
 
 
-@pytest.mark.parametrize(("cores", "on_thread"), [(2, 40), (1, 11)])
-def test_tasks_of_half_a_millisecond_are_short_where_no_core_is_left_for_a_thread(
-    cores: int, on_thread: int, worked: list[float]
+@pytest.mark.parametrize(
+    ("cores", "pool", "took_s", "on_thread"),
+    [
+        (2, "compute", 0.3e-3, 40),
+        (1, "compute", 0.3e-3, 11),
+        (1, "compute", 1.25e-3, 40),
+        (2, "network", 0.3e-3, 40),
+        (1, "network", 1.25e-3, 11),
+    ],
+)
+def test_longer_tasks_are_short_where_no_core_is_left_for_a_thread_above_all_those_of_the_network(
+    cores: int, pool: Pool, took_s: float, on_thread: int, worked: list[float]
 ) -> None:
-    """The average of those of 300 us begins at 1,200 us there, and 300 + 900 * 0.9 ** 11 is less than 600."""
-    threads = asyncio.run(threads_of([300e-6] * 40, worked, cores=cores))
-    assert threads == ["compute-0"] * on_thread + ["MainThread"] * (40 - on_thread)
+    """The average begins at twice the bound; of tasks of half of it eleven are enough: 0.5 + 1.5 * 0.9 ** 11 < 1."""
+    threads = asyncio.run(threads_of([took_s] * 40, worked, cores=cores, pool=pool))
+    assert threads == [f"{pool}-0"] * on_thread + ["MainThread"] * (40 - on_thread)
 
 
 @pytest.mark.parametrize(
-    ("long_s", "period", "cores"),
-    [(1e-3, 4, 2), (10e-3, 16, 2), (100e-3, 38, 2), (3e-3, 4, 1), (10e-3, 9, 1), (100e-3, 27, 1)],
+    ("long_s", "period", "cores", "pool"),
+    [
+        *[(1e-3, 4, 2, "compute"), (10e-3, 16, 2, "compute"), (100e-3, 38, 2, "compute"), (100e-3, 38, 2, "network")],
+        *[(3e-3, 4, 1, "compute"), (10e-3, 9, 1, "compute"), (100e-3, 27, 1, "compute")],
+        *[(12.5e-3, 4, 1, "network"), (40e-3, 9, 1, "network"), (100e-3, 16, 1, "network")],
+    ],
 )
 def test_tasks_of_which_one_in_every_few_computes_for_long_never_run_on_the_loop(
-    long_s: float, period: int, cores: int, worked: list[float]
+    long_s: float, period: int, cores: int, pool: Pool, worked: list[float]
 ) -> None:
     """Just before a long task the average is 0.1 * long_s * 0.9 ** (period - 1) / (1 - 0.9 ** period).
 
-    That is over 200 us, and over 600 us where there is no core to spare.
+    That is over 200 us, and over 600 us where there is no core to spare, or 2,500 us if they are the network's.
     """
     tasks = [0.0 if number % period else long_s for number in range(4 * period)]
-    assert asyncio.run(threads_of(tasks, worked, cores=cores)) == ["compute-0"] * len(tasks)
+    assert asyncio.run(threads_of(tasks, worked, cores=cores, pool=pool)) == [f"{pool}-0"] * len(tasks)
 
 
 @pytest.mark.parametrize(("long_s", "period"), [(1.0, 3), (1.0, 60)])
