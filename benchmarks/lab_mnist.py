@@ -103,7 +103,7 @@ AT_ONCE = AKO | {
 """Ako that tells all peers all of a round."""
 
 SETTINGS: dict[str, dict[str, str]] = {
-    "ako": AT_ONCE | {"every": "2", "local_steps": "3", "lr": "0.1", "batch": "40", "average": "0.06"},
+    "ako": AT_ONCE | {"every": "2", "local_steps": "3", "lr": "0.08", "average": "0.06"},
     "ps": AKO | {"consistency": "ssp", "servers": "2", "lr": "0.2", "batch": "40", "epochs": "1.3"},
     "all_to_all": AKO | {"consistency": "ssp", "lr": "0.12", "batch": "40", "epochs": "1.6"},
     "all_to_all_whole": DDP | {"consistency": "bsp"},
@@ -134,10 +134,10 @@ He's initial weights. A momentum of 0.6 and a density of 0.1 let a round be of s
 0.4 and 0.06, and both make it 60,000 images with most seeds, as does DDP. These six are two gradients of three local
 steps: rounds of one gradient of six steps need less of the processor and more images (docs/decisions/0041). Tried
 besides: 1 to 16 local steps, with 12 to 28 images; then, with convolutions by tiles, 2 to 6 of 28 and 32 images,
-which differ by less than their seeds do; warm starts of 0.03 to 0.1 epochs save the images that they take. Last, six
-seeds in the lab on a machine where an image's share of a round costs more than there: 36 to 48 images, 0.08 to 0.1.
-All make 1.04 to 1.1 times as many images a second as 32; 40 at 0.1 need 60,000 with five seeds, where 32 at 0.08, 36
-at 0.08 and 40 at 0.08 or 0.09 do with three or four, and 44 and 48 at 0.1 with one, and some never get there. More
+which differ by less than their seeds do; warm starts of 0.03 to 0.1 epochs save the images that they take. Last, on
+H of docs/performance.md, 36 to 48 images at 0.08 to 0.1: 1.04 to 1.1 times as many images a second as 32. 40 at 0.1
+needed 60,000 with five of seeds 100 to 105, where 32 did with three, but 72,000 and more in six of the next seven
+runs, where 32 did in three: no gain, and 44 and 48 images at times never get there. More
 momentum at lower rates, 0.85 at 0.02, needs 72,000: gradients that come late make it diverge without codes (`int8`,
 `fp16`), whose thresholds clip what a round may change. `ako_torch` takes larger mini-batches, since more of its time
 goes by the mini-batch.
