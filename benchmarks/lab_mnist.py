@@ -137,7 +137,7 @@ besides: 1 to 16 local steps, with 12 to 28 images; then, with convolutions by t
 which differ by less than their seeds do; warm starts of 0.03 to 0.1 epochs save the images that they take. Last, on
 H of docs/performance.md, 36 to 48 images at 0.08 to 0.1: 1.04 to 1.1 times as many images a second as 32. 40 at 0.1
 needed 60,000 with five of seeds 100 to 105, where 32 did with three, but 72,000 and more in six of the next seven
-runs, where 32 did in three: no gain, and 44 and 48 images at times never get there. More
+runs, with seeds 0 to 3, where 32 did in three: given up. 44 and 48 images at times never get there. More
 momentum at lower rates, 0.85 at 0.02, needs 72,000: gradients that come late make it diverge without codes (`int8`,
 `fp16`), whose thresholds clip what a round may change. `ako_torch` takes larger mini-batches, since more of its time
 goes by the mini-batch.

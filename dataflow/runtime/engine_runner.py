@@ -42,7 +42,7 @@ for no more than twice this.
 SHORT_WITHOUT_ROOM_S = {"compute": 0.0006, "network": 0.0025}
 """The same, by pool, where there are no more cores than compute tasks: a thread would run in the loop's place.
 
-Messages wait for gradients on the loop, so more images would be needed; of network tasks they are what is to be done.
+A gradient on the loop makes messages wait, so that more images are needed; for network tasks they have to wait anyhow.
 """
 
 STALL_S = 0.12
