@@ -6,13 +6,10 @@ from pydantic import BaseModel
 
 from dataflow import place
 from dataflow.graph.logical import LogicalGraph
-from dataflow.operators_api import qualified_name
-from operators.apply import ApplyMean
-from operators.compute import Compute
-from operators.neighbours import PushMean
-from operators.serve import ServeMean
 
-_MEANS = frozenset({qualified_name(ApplyMean), qualified_name(ServeMean), qualified_name(PushMean)})
+COMPUTE = "operators.compute:Compute"
+MEANS = frozenset({"operators.apply:ApplyMean", "operators.serve:ServeMean", "operators.neighbours:PushMean"})
+"""Kinds of operators that apply means; by name, or every job would import those of all others."""
 
 
 def effective_rate(graph: LogicalGraph, config: BaseModel, nodes: int) -> str:
@@ -26,14 +23,14 @@ def effective_rate(graph: LogicalGraph, config: BaseModel, nodes: int) -> str:
         nodes: how many nodes it runs on.
     """
     lr = getattr(config, "lr", None)
-    roles = {operator.role for operator in graph.operators if operator.kind == qualified_name(Compute)}
+    roles = {operator.role for operator in graph.operators if operator.kind == COMPUTE}
     if not isinstance(lr, int | float) or not roles:
         return ""
     placed = place(graph, nodes)
     workers = sum(len(placed[role]) for role in roles)
     steps, momentum = getattr(config, "local_steps", 1), getattr(config, "momentum", 0)
     more = f"; with momentum {momentum:g}, {1 / (1 - momentum):.3g} times that in the long run" if momentum else ""
-    if any(operator.kind in _MEANS for operator in graph.operators):
+    if any(operator.kind in MEANS for operator in graph.operators):
         walked = f"{steps} local steps x lr {lr:g} = {steps * lr:g}" if steps > 1 else f"{lr:g}"
         return f"effective learning rate: {walked} per step, of the mean gradient of {workers} workers{more}"
     each = f"{workers} workers x {steps} local steps" if steps > 1 else f"{workers} workers"

@@ -31,10 +31,12 @@ from dataflow.graph.logical import LogicalGraph
 from dataflow.operators_api import qualified_name
 from operators.compute import Compute
 from operators.dnn.torch_spec import INSTALL_TORCH
-from operators.shared_replica import SharedReplica
 from operators.source import Source
 
 _OURS = frozenset({"ako_jobs", "dataflow", "operators"})
+SHARED_REPLICA = "operators.shared_replica:SharedReplica"
+"""By name, or every job would import what trees need."""
+
 _FORMS = "a job is a built-in name, a file such as my_job.py, or module:function"
 
 
@@ -295,8 +297,9 @@ def _check_data(spec: JobSpec, loaders: Collection[str] | None) -> None:
 def _check_topology(graph: LogicalGraph, nodes: int) -> None:
     """Refuse what every node would refuse: a topology that is no tree of the nodes."""
     for element in graph.elements:
-        if element.factory == qualified_name(SharedReplica):
-            shared = SharedReplica.model_validate_json(element.params)
+        if element.factory == SHARED_REPLICA:
+            module, _, name = SHARED_REPLICA.partition(":")
+            shared = getattr(importlib.import_module(module), name).model_validate_json(element.params)
             for topology in (shared.topology, shared.then):
                 if topology is not None:
                     topology.of(len(place(graph, nodes)[element.role]))

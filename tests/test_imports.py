@@ -55,10 +55,11 @@ FORBIDDEN = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill"}
 SHADOWING = {"operator", "queue", "grpc"}
 
 NEVER_REACHED = {
-    "dataflow.runtime.agent": {"numpy", "operators", "ako_jobs"},
-    "dataflow.runtime.master": {"operators", "ako_jobs"},
+    "dataflow.runtime.agent": {"numpy", "networkx", "operators", "ako_jobs"},
+    "dataflow.runtime.master": {"networkx", "operators", "ako_jobs"},
     "operators.dnn": {"torch"},
-    "ako_jobs.jobs": {"torch"},
+    "ako_jobs.jobs": {"torch", "networkx"},
+    "ako_jobs.ako": {"torch", "networkx"},
     "ako_jobs.predict": {"torch"},
     "dataflow.cli.compare": {"torch", "matplotlib"},
 }

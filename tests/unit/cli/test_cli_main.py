@@ -350,6 +350,14 @@ def test_arguments_of_run_are_read_before_anything_is_loaded_that_computes(words
     assert {"numpy", "numba", "networkx", "operators", "dataflow.cli.training"} & set(loaded) == set()
 
 
+def test_processes_of_a_job_without_a_tree_load_nothing_for_trees() -> None:
+    code = "import sys; from ako_jobs.jobs import *; import dataflow.runtime.master, dataflow.runtime.zygote"
+    made = f"{code}; prepare(load_job('ako'), {{'data': 'digits'}}, 2); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=True).stdout.split()
+    assert {"ako_jobs.ako", "operators.apply", "numba"} < set(loaded)
+    assert {"networkx", "operators.neighbours", "operators.shared_replica", "operators.topology"} & set(loaded) == set()
+
+
 @pytest.mark.parametrize(
     ("words", "begun"),
     [

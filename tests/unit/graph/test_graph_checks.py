@@ -306,6 +306,16 @@ def test_check_operator_connected_to_itself_is_a_cycle() -> None:
     assert "the cycle blur -> blur stays on its node" in found(pipeline().connect("blur", "blur"))[0]
 
 
+def test_check_cycles_that_share_no_operator_are_all_named() -> None:
+    graph = pipeline().connect("blur", "blur")
+    graph = graph.with_operator("join", Join(), role="worker").with_operator("again", Blur(), role="worker")
+    graph = graph.connect("source", "join.left").connect("join", "again").connect("again", "join.right")
+    assert [text.partition(" stays")[0] for text in found(graph) if "cycle" in text] == [
+        "the cycle blur -> blur",
+        "the cycle join -> again -> join",
+    ]
+
+
 def test_check_cycle_over_a_stream_is_accepted() -> None:
     graph = (
         exchange()
@@ -452,7 +462,8 @@ def test_check_many_problems_are_cut_at_100_and_offers_at_8() -> None:
     )
 
 
-def test_check_line_of_9000_operators_passes_in_linear_time() -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_check_line_of_9000_operators_passes_in_linear_time(closed: bool) -> None:
     graph = pipeline().remove("compute").remove("blur")
     blur = pipeline().operator("blur")
     line = tuple(blur.model_copy(update={"id": f"blur_{number}"}) for number in range(9_000))
@@ -460,4 +471,7 @@ def test_check_line_of_9000_operators_passes_in_linear_time() -> None:
         Edge(source=before.id, output=before.outputs[0].name, target=after.id, input="batches")
         for before, after in itertools.pairwise((*graph.operators, *line))
     )
-    assert problems(graph.model_copy(update={"operators": (*graph.operators, *line), "edges": edges})) == ()
+    if closed:
+        edges += (Edge(source=line[-1].id, output="blurred", target=line[0].id, input="batches"),)
+    told = problems(graph.model_copy(update={"operators": (*graph.operators, *line), "edges": edges}))
+    assert [problem.what.count("->") for problem in told] == [9_000] * closed
