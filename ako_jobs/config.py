@@ -116,7 +116,7 @@ class TrainingConfig(BaseModel):
     momentum: float = Field(default=0.0, ge=0, lt=1)
     nesterov: bool = False
     weight_decay: float = Field(default=0.0, ge=0)
-    average: float = Field(default=0.0, ge=0)
+    average: float = Field(default=0.05, ge=0)
     max_poison: int = Field(default=MAX_POISON, ge=0)
     watchdog: PositiveFloat | Literal["off"] = 10.0
     normalise: bool = True

@@ -190,8 +190,8 @@ def add_worker(
         replica: the model on a worker; one that nobody else knows of if None.
     """
     config, data, optimizer = setting.config, setting.data, optimizer or setting.optimizer
-    average = Average(n_weights=setting.layout.n_weights, averages=config.average > 0)
-    averages_over = config.average * setting.per_epoch
+    averages_over = 0.0 if config.phantom else config.average * setting.per_epoch
+    average = Average(n_weights=setting.layout.n_weights, averages=averages_over > 0)
     replica = replica or Replica(model=setting.model, warm_start=setting.warm_start)
     graph = (
         graph.with_tensor_scale(setting.tensor_scale)

@@ -114,6 +114,7 @@ def run_ako(seed: int, settings: Settings, options: argparse.Namespace) -> Run:
                 "lr": settings.lr,
                 "batch": settings.batch,
                 "momentum": settings.momentum,
+                "average": 0,  # as PyTorch has it here
                 "schedule": settings.decay,
                 "epochs": settings.epochs,
                 "holdout": 0,

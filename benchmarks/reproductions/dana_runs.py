@@ -37,7 +37,7 @@ RULES: dict[str, dict[str, Any]] = {
     "easgd": {},
     "ssgd": {"momentum": 0.9, "nesterov": True},
 }
-SETTINGS: dict[str, Any] = {"warmup": 1, "warm_start": 0, "holdout": 0.1, "batch": 16}
+SETTINGS: dict[str, Any] = {"average": 0, "warmup": 1, "warm_start": 0, "holdout": 0.1, "batch": 16}
 COMPENSATED = ("dana-dc", "dc-asgd")
 """Rules that have a lambda."""
 KEYS = ("compute", "workers", "lr", "seed", "rule", "data_set", "model", "epochs", "dc_lambda")

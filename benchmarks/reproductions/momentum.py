@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ako_jobs.simulate import simulate
 from dataflow import ClusterModel
 
-SETTINGS: dict[str, Any] = {"data": "mnist", "p": 5, "every": 1, "warm_start": 0.1, "holdout": 0.1}
+SETTINGS: dict[str, Any] = {"data": "mnist", "average": 0, "p": 5, "every": 1, "warm_start": 0.1, "holdout": 0.1}
 CHANCE = 10.0
 """Accuracy in percent that a run counts with whose loss was no number any more."""
 

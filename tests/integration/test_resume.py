@@ -116,7 +116,7 @@ def test_resume_leaves_out_what_is_broken_and_refuses_what_does_not_fit(tmp_path
         client.wait(again)
         with pytest.raises(ConfigError, match="there is no checkpoint 7 at "):
             go_on(client, name, number=7)
-        with pytest.raises(ConfigError, match=r"replica/values.*leave out"):
+        with pytest.raises(ConfigError, match=r"average/values.*leave out"):
             go_on(client, name, settings={"model": "small"})
         with pytest.raises(ConfigError, match="batch stays"):
             go_on(client, name, settings={"batch": 4})

@@ -118,7 +118,7 @@ def test_resume_with_other_settings_goes_on_with_the_average_but_not_without_one
     for other in changes:
         onto = plan("ako", 1, **other)
         check_fits(kept, onto, tensor_types_of(onto.graph, 1, BASE["seed"]))
-    for before, after in (({"average": 0.1}, {}), ({}, {"average": 0.1})):
+    for before, after in (({"average": 0.1}, {"average": 0}), ({"average": 0}, {"average": 0.1})):
         of, onto = plan("ako", 1, **before), plan("ako", 1, **after)
         kept, _ = manifest(MemoryDriver(of).execute().snapshots[:1], of)
         with pytest.raises(CheckpointError, match=r"state element 'average'.*averaged weights"):

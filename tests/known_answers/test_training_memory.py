@@ -287,7 +287,7 @@ def test_checkpoint_in_any_order_holds_the_weights_of_the_steps_it_tells_of(seed
 def test_validation_in_any_order_is_that_of_the_weights_of_the_step_it_is_labelled_with(seed: int | None) -> None:
     """The loss on all test images, by a network apart from the job's, of the weights of a plain loop."""
     order = None if seed is None else np.random.default_rng(seed)
-    graph = job("ako", p=1, validate_every=3 * BASE["batch"])
+    graph = job("ako", p=1, average=0, validate_every=3 * BASE["batch"])
     reports = MemoryDriver(compile_graph(graph, 1, seed=BASE["seed"]), order=order).execute().reports
     setting = Setting.of(ako.Config.parse({**BASE, "p": 1}))
     assert setting.normalise is not None

@@ -273,7 +273,15 @@ def test_averages_go_without_what_is_owed_where_replicas_have_what_others_lack(j
     if follows:
         assert '"over":6.5' in built.operator("follow").params
         assert [edge.target for edge in built.edges if edge.source == "follow"] == ["due"]
-    assert "follow" not in {operator.id for operator in graph(job, **settings).operators}
+    assert "follow" not in {operator.id for operator in graph(job, average=0, **settings).operators}
+
+
+@pytest.mark.parametrize(("settings", "averaged"), [({}, True), ({"average": 0}, False), ({"phantom": True}, False)])
+def test_weights_are_averaged_unless_told_otherwise_or_nobody_looks_at_them(settings, averaged):
+    built = graph(ako, **settings)
+    (state,) = [element for element in built.elements if element.name == "average"]
+    assert ('"averages":true' in state.params) == averaged
+    assert ('"averages_over":0.0' not in built.operator("compute").params) == averaged
 
 
 @pytest.mark.parametrize(("job", "settings"), [(ako, {"p": 2}), (all_to_all, {"consistency": "ssp"})])
