@@ -9,7 +9,7 @@ from dataflow.graph.logical import LogicalGraph
 
 COMPUTE = "operators.compute:Compute"
 MEANS = frozenset({"operators.apply:ApplyMean", "operators.serve:ServeMean", "operators.neighbours:PushMean"})
-"""Kinds of operators that apply means; by name, or every job would import those of all others."""
+"""Kinds of operators that apply means; by name, so that a job imports no operators but its own."""
 
 
 def effective_rate(graph: LogicalGraph, config: BaseModel, nodes: int) -> str:

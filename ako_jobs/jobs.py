@@ -35,7 +35,7 @@ from operators.source import Source
 
 _OURS = frozenset({"ako_jobs", "dataflow", "operators"})
 SHARED_REPLICA = "operators.shared_replica:SharedReplica"
-"""By name, or every job would import what trees need."""
+"""By name, so that only jobs of trees import what trees need."""
 
 _FORMS = "a job is a built-in name, a file such as my_job.py, or module:function"
 

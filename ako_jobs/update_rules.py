@@ -73,6 +73,10 @@ _OWN_DEFAULTS: dict[str, dict[str, float]] = {
 }
 """Settings that rules begin with where they are not set, if not with those of all jobs (dana.txt, 5)."""
 
+_AVERAGED = frozenset({"asgd", "ssgd", "downpour"})
+"""Rules whose weights are averaged if `average` is not set; with others workers may hold something else than the model,
+as with easgd or a look-ahead."""
+
 _ONLY_WITH = {"dc_lambda": ("dc-asgd", "dc-asgd-a", "dana-dc"), "alpha": ("easgd",)}
 """Settings that only some rules have."""
 
@@ -118,7 +122,9 @@ class RuleConfig(CodecConfig):
                 found["rule"] = "downpour"
         elif found["rule"] == "ssgd":
             found.setdefault("consistency", "bsp")
-        return _OWN_DEFAULTS.get(str(found.get("rule")), {}) | found
+        rule = str(found.get("rule", cls.model_fields["rule"].default))
+        of_rule = {} if rule in _AVERAGED else {"average": 0.0}
+        return of_rule | _OWN_DEFAULTS.get(rule, {}) | found
 
     @model_validator(mode="after")
     def _rule_fits(self) -> Self:

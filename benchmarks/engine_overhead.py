@@ -132,6 +132,7 @@ def compare(data_dir: str, batch: int, steps: int, pairs: int) -> Comparison:
             "model": "paper",
             "batch": batch,
             "warm_start": 0,
+            "average": 0,
             "epochs": 1,
         }
     )

@@ -243,7 +243,7 @@ def warned_s(run: Disturbed) -> float | None:
 
 def accuracy(place: Place, seeds: Sequence[int], quick: bool) -> list[Row]:
     epochs = 4 if quick else 12
-    settings: dict[str, Any] = {"job": "ako", "epochs": epochs, "time": None, "batch": 8} | place.data
+    settings: dict[str, Any] = {"job": "ako", "epochs": epochs, "time": None, "batch": 8, "average": 0} | place.data
     calm_runs = [disturbed(place, [], **settings, seed=seed) for seed in seeds]
     faults = [Fault(Random(seed).uniform(1, 6), Kind.KILL, 0.0, seed % HOSTS) for seed in seeds]
     struck = [disturbed(place, [fault], **settings, seed=seed) for fault, seed in zip(faults, seeds, strict=True)]

@@ -48,7 +48,7 @@ PAYLOAD = 0.95
 LOOK_SEED, LOOK_EPOCHS = 100, 0.5
 """Of the run by which the lab is known."""
 
-COMMON = {"data": "mnist", "holdout": "0", "warm_start": "0", "validate_every": "6000"}
+COMMON = {"data": "mnist", "holdout": "0", "warm_start": "0", "average": "0", "validate_every": "6000"}
 
 JOBS = (
     "ako p=3 batch=32 lr=0.05 epochs=1.5",

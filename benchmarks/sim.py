@@ -331,7 +331,8 @@ class TimedCompute(Compute):
 
 def mnist(size: Size, data_dir: str | None) -> dict[str, Any]:
     """Seconds of an epoch, of its gradients, and of what else there is by message."""
-    settings = {"data": "mnist", "data_dir": data_dir, "model": "paper", "epochs": size.epochs, "p": 97, "every": 1}
+    settings: dict[str, Any] = {"data": "mnist", "data_dir": data_dir, "model": "paper", "average": 0}
+    settings |= {"epochs": size.epochs, "p": 97, "every": 1}
     graph = ako.build(ako.Config.parse(settings))
     compute = Compute.model_validate_json(graph.operator("compute").params)
     compute.open(NodeContext())  # compiles

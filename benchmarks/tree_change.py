@@ -90,6 +90,7 @@ def run(client: Client, options: argparse.Namespace, seed: int, *, change: bool)
         "data_dir": str(options.data_dir),
         "epochs": options.epochs,
         "schedule": "cosine",
+        "average": 0,
         "validate_every": 10**9,
         "seed": seed,
     }

@@ -110,6 +110,7 @@ class DanaConfig(ServerConfig):
     warmup: float = Field(default=5, ge=0)
     warm_start: float = Field(default=0, ge=0, le=1)
     holdout: float = Field(default=0, ge=0, lt=1)
+    average: float = Field(default=0, ge=0)
 
 
 class EverybodyConfig(Resnet, everybody.Config):

@@ -40,9 +40,12 @@ class AverageState(VectorState):
 
         Args:
             values: (elements,) float32, only read.
-            window: how many values the average goes over; less than one counts as one.
+            window: how many values the average goes over; with one or less there is none, or it would lack what comes
+                behind the last values.
             owed: (elements,) float32, only read: what was subtracted in `values` and is not to count; None: nothing.
         """
+        if window <= 1:
+            return
         self._count += 1
         share = max(1.0 / self._count, 1.0 / max(1.0, window))
         left = _NOTHING if owed is None else read_only(owed)
@@ -51,7 +54,7 @@ class AverageState(VectorState):
     @classmethod
     def compile(cls) -> None:
         """Compile what `follow` needs, or load it from disk, so that no step waits for it."""
-        cls(1).follow(np.zeros(1, np.float32), 1.0)
+        cls(1).follow(np.zeros(1, np.float32), 2.0)
 
     def snapshot(self) -> Vector | None:  # type: ignore[override]
         """The average as it is now, read-only; None if nothing was averaged."""

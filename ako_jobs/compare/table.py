@@ -42,7 +42,7 @@ class Figures:
     """What is told of one run that finished. Shares are of the time of the nodes that compute gradients.
 
     Args:
-        accuracy: at the last validation, once all updates under way were applied; None if there was none.
+        accuracy: at the last validation; None if there was none.
         best: the highest at any validation.
         target_s: seconds to the first validation that reached the target; None if none did.
         target_epochs: epochs to that.

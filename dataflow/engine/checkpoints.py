@@ -33,6 +33,7 @@ EVERY_KIND = frozenset(StateKind)
 
 _MEMBER = "member"
 _MAX_HEADER_NBYTES = 100 << 20
+_MOST_NAMED = 5
 
 
 class _Data(BaseModel):
@@ -243,12 +244,14 @@ def check_fits(manifest: Manifest, plan: PhysicalPlan, tensors: Mapping[str, Map
     """
     kept = {spec.name: (spec.role, spec.kind, spec.factory, spec.form) for spec in manifest.elements}
     wanted = {spec.name: (spec.role, spec.kind, spec.factory, spec.form) for spec in plan.graph.elements}
-    for name in sorted(kept.keys() | wanted.keys()):
-        if kept.get(name) != wanted.get(name):
-            what = (
-                f"state element {name!r} is {_words(wanted.get(name))}, and in the checkpoint {_words(kept.get(name))}"
-            )
-            raise CheckpointError(what, fix="resume with the settings that the job had")
+    others = [
+        f"state element {name!r} is {_words(wanted.get(name))}, and in the checkpoint {_words(kept.get(name))}"
+        for name in sorted(kept.keys() | wanted.keys())
+        if kept.get(name) != wanted.get(name)
+    ]
+    if others:
+        what = "; ".join(others[:_MOST_NAMED]) + ("; and others" if len(others) > _MOST_NAMED else "")
+        raise CheckpointError(what, fix="resume with the settings that the job had, and name what was a default then")
     if manifest.seed != plan.seed:
         what = f"the seed is {plan.seed}, and in the checkpoint {manifest.seed}: data would be read in another order"
         raise CheckpointError(what, fix="leave the seed out")

@@ -31,7 +31,8 @@ def main() -> None:
         (line,) = axes.plot(times_s, [100 * report["accuracy"] for report in reports], marker=".", label=label)
         held_out = [report["validation_accuracy"] for report in reports]
         if None not in held_out:
-            axes.plot(times_s, [100 * value for value in held_out], "--", linewidth=0.8, color=line.get_color())
+            values, color = [100 * value for value in held_out], line.get_color()
+            axes.plot(times_s, values, "--", linewidth=0.8, color=color, label="images held out of training")
     axes.set_xlabel("time, s")
     axes.set_ylabel("accuracy, %")
     axes.grid(alpha=0.3)

@@ -114,6 +114,14 @@ def test_rules_that_say_their_own_defaults_have_them_in_the_whole_job():
     assert Config.parse({"rule": "dc-asgd"}).momentum == 0.95
 
 
+def test_weights_are_averaged_by_default_where_workers_hold_the_model():
+    plain = ({}, {"rule": "asgd"}, {"consistency": "bsp"}, {"n_push": 4})
+    assert {Config.parse(settings).average for settings in plain} == {0.05}
+    others = {rule: Config.parse({"rule": rule, "momentum": 0.5}).average for rule in ("lwp", "dana-zero", "dana-slim")}
+    assert {**others, "easgd": Config.parse({"rule": "easgd"}).average} == dict.fromkeys([*others, "easgd"], 0)
+    assert Config.parse({"rule": "easgd", "average": 0.1}).average == 0.1
+
+
 def test_rule_is_what_the_server_keeps_for():
     assert params(graph(rule="dana-zero", momentum=0.9), "served")["rule"]["kind"] == "dana-zero"
 

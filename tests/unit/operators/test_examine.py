@@ -142,7 +142,7 @@ def test_examine_takes_the_average_of_the_weights_where_there_is_one():
     harness = examine()
     other = IDENTITY.copy()
     other[:4] = [0, 1, 1, 0]  # the other way round
-    harness.states["average"].follow(other, 1.0)
+    harness.states["average"].follow(other, 2.0)
     send(harness, 7)
     assert looked_at(harness)[0].correct == 1
 

@@ -43,7 +43,7 @@ def test_keep_model_final_progress_keeps_the_named_weights_and_the_network():
 
 def test_keep_model_keeps_the_average_of_the_weights_where_there_is_one():
     harness = keep_model()
-    harness.states["average"].follow(IDENTITY + 1, 1.0)
+    harness.states["average"].follow(IDENTITY + 1, 2.0)
     (artifact,) = harness.send(FINAL)
     assert safetensors.numpy.load(artifact.data)["dense1.bias"].tolist() == [1, 1]
 
