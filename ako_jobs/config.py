@@ -66,8 +66,8 @@ class TrainingConfig(BaseModel):
         nesterov: whether momentum looks ahead.
         weight_decay: times the weights, added to every gradient; for all weights, biases included.
         average: epochs over which a worker's weights are averaged for validations and for the model that is kept, such
-            as 0.05; 0: they are not, as with a rule of servers unless set. Accuracy comes sooner, and the rate need not
-            fall to nothing for it.
+            as 0.05; 0: they are not, which is the default with a rule of servers but asgd, ssgd and downpour. Accuracy
+            comes sooner, and the rate need not fall to nothing for it.
         max_poison: gradients of a node that are not finite, and that the job bears: each counts as a zero gradient.
         watchdog: seconds that any task of an operator may run; if it takes longer, and ten times as long as the longest
             before it, or five minutes for the first, it hangs, and its node fails with all stacks in the log; or off.
