@@ -40,14 +40,14 @@ class AverageState(VectorState):
 
         Args:
             values: (elements,) float32, only read.
-            window: how many values the average goes over; with one or less there is none, or it would lack what comes
-                behind the last values.
+            window: how many values the average goes over; with one or less none is taken in, or the average would lack
+                what is applied to the weights after the last.
             owed: (elements,) float32, only read: what was subtracted in `values` and is not to count; None: nothing.
         """
         if window <= 1:
             return
         self._count += 1
-        share = max(1.0 / self._count, 1.0 / max(1.0, window))
+        share = max(1.0 / self._count, 1.0 / window)
         left = _NOTHING if owed is None else read_only(owed)
         _approach(self.values, read_only(values), left, np.float32(share))
 

@@ -251,7 +251,7 @@ def check_fits(manifest: Manifest, plan: PhysicalPlan, tensors: Mapping[str, Map
     ]
     if others:
         what = "; ".join(others[:_MOST_NAMED]) + ("; and others" if len(others) > _MOST_NAMED else "")
-        raise CheckpointError(what, fix="resume with the settings that the job had, and name what was a default then")
+        raise CheckpointError(what, fix="resume with the settings that the job had; name those with a new default")
     if manifest.seed != plan.seed:
         what = f"the seed is {plan.seed}, and in the checkpoint {manifest.seed}: data would be read in another order"
         raise CheckpointError(what, fix="leave the seed out")
