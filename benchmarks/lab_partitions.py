@@ -24,7 +24,7 @@ from mnist_one_node import HOLD
 AUTO = "auto"
 CLOSE = 0.15
 
-COMMON = {"average": "0", "codec": "none", "batch": "32", "schedule": "cosine", "epochs": "2", "tau": "96"}
+COMMON = {"codec": "none", "batch": "32", "schedule": "cosine", "epochs": "2", "tau": "96"}
 
 MODELS = {
     "paper": ({"model": "paper", "lr": "0.08"}, 0.975),

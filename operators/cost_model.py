@@ -25,16 +25,25 @@ FIRST_EVERY = 2
 """Gradients in a round before the first measurement, at most: a link that does not carry so short ones shows what it
 carries."""
 
+FIRST_BANDWIDTH = 12.5e6
+"""Bytes per second that a link is taken to carry before the first measurement: 100 Mbit/s.
+
+What floods a slow link is late at the start, when gradients are large, and takes training long to make good.
+"""
+
 MOST_EVERY = 8
 """Gradients in a round at most."""
 
 LONGEST = 16
-"""Gradients at most until every cell is sent again, where bandwidth does not ask for more.
+"""Gradients at most until every cell is sent again, where bandwidth does not ask for more; of few nodes see `longest`.
 
 Of eight nodes that train on MNIST (docs/reproductions.md, figure 12), up to 12 partitions of single gradients make no
-difference to accuracy that two seeds could tell, and 24 do. Of four that train on digits at a constant rate, 4 x 4 end
-at 96.9 to 98.6%, 4 x 8 at 87.9 to 96.9%; of sixteen, 16 x 1 at 95.2 to 97.2%, 16 x 2 at 66.5 to 84.2%.
+difference to accuracy that two seeds could tell, and 24 do; of eight with averaged weights, 8 x 4 end 0.2 points below
+8 x 2. Of sixteen that train on digits at a constant rate, 16 x 1 end at 95.2 to 97.2%, 16 x 2 at 66.5 to 84.2%.
 """
+
+TOGETHER = 128
+"""The same of all nodes together, where these are few: what is on its way to a replica grows with both."""
 
 HEADROOM = 0.9
 """Of a measured B, what is used: below saturation nothing queues."""
@@ -45,6 +54,14 @@ _LESS_WORK, _MORE_WORK = 0.9, 1.25  # likewise of the work of exchanging
 _MORE_SPAN = 1.25  # of the span that the load asks for in any case, what longer rounds may make of it
 _FAR_OFF, _PERSISTS = 1.5, 3  # measurements for which a choice that does not fit is kept, if it is not far off
 _FINER = 4  # what is sent is divided by that on trial, at most
+
+
+def longest(peers: int) -> int:
+    """Gradients at most until every cell is sent again, of a node with so many peers; for links that ask for no more.
+
+    Four hosts with 4 x 8 are at 97.5% of MNIST in 0.7 to 0.9 of the time that 4 x 4 take (docs/performance.md).
+    """
+    return max(LONGEST, TOGETHER // (peers + 1))
 
 
 class Choice(NamedTuple):
@@ -92,7 +109,7 @@ class CostModel(BaseModel):
 
     def first(self, peers: int) -> Choice:
         """What is used before the first measurement."""
-        return self.best(self.load(ASSUMED_PACE, peers, HEADROOM * ASSUMED_BANDWIDTH), FIRST_EVERY, peers)
+        return self.best(self.load(ASSUMED_PACE, peers, HEADROOM * FIRST_BANDWIDTH), FIRST_EVERY, peers)
 
     def decide(self, known: Known, choice: Choice, rates: Rates, peers: int) -> tuple[Known, Choice]:
         """What is known with one more measurement, and what is used from now on.
@@ -120,7 +137,7 @@ class CostModel(BaseModel):
     def best(self, load: float, work: float, peers: int) -> Choice:
         """The fewest gradients in a round that the processor bears, and the fewest partitions that the link bears then.
 
-        A span beyond `LONGEST` is for links that ask for it, and rounds make it a quarter longer than those do at most.
+        A span beyond the `longest` is for links that ask for it; rounds make it a quarter longer than those do at most.
         In turn, p is no matter of the link, which bears longer rounds.
 
         Args:
@@ -131,9 +148,9 @@ class CostModel(BaseModel):
         wanted = self.every or min(MOST_EVERY, max(1, math.ceil(work - 1e-9)))
         if self.in_turn:
             partitions = self._partitions(load, wanted, peers)
-            borne = min(wanted, max(1, LONGEST // partitions))
+            borne = min(wanted, max(1, longest(peers) // partitions))
             return Choice(partitions, self.every or max(borne, math.ceil(load - 1e-9)))
-        span = max(LONGEST, _MORE_SPAN * load)
+        span = max(longest(peers), _MORE_SPAN * load)
         for every in range(wanted, 0, -1):
             choice = Choice(self._partitions(load, every, peers), every)
             if self.every or every == 1 or choice.span <= span:
@@ -226,17 +243,17 @@ class CostModel(BaseModel):
         four, the same bytes; of sixteen nodes that are simulated, 16 x 1 train where 8 x 2 mostly do not
         (docs/performance.md). So rounds are of single gradients where two would be too many for as many partitions,
         whatever the processor asks for. Where rounds are of a given length, partitions are fewer if their span were
-        beyond `LONGEST`, but two; of single ones, what the link asks for.
+        beyond the `longest`, but two; of single ones, what the link asks for.
         """
         if self.partitions:
             return self.partitions
         if self.in_turn:
             return max(1, min(peers, LONGEST))
         least = min(peers + 1, LONGEST)
-        if every == 1 and (self.every or 2 * least <= LONGEST):
+        if every == 1 and (self.every or 2 * least <= longest(peers)):
             least = 1
         elif self.every:
-            least = min(least, max(2, LONGEST // every))
+            least = min(least, max(2, longest(peers) // every))
         return min(self.cells, max(least, math.ceil(load / every - 1e-9)))
 
     def _relief(self, choice: Choice) -> int:

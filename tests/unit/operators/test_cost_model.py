@@ -85,9 +85,8 @@ def test_p_is_gamma_m_n_minus_one_over_b_rounded_up(gamma, nbytes, nodes, bandwi
         (17.0, 2.1, (6, 3)),  # 5.7 partitions
         (7.2, 4.0, (4, 4)),
         (0.4, 2.0, (4, 2)),  # of several gradients, no two nodes send one the same range at once
-        (7.2, 99, (4, 4)),  # 16 gradients until every cell is sent again
-        (17.0, 99, (4, 5)),  # 4 x 6 is more than 1.25 x 17
-        (33.0, 99, (5, 8)),  # no more than 8 gradients in a round
+        (7.2, 99, (4, 8)),  # 32 gradients until every cell is sent again, and no more than 8 in a round
+        (33.0, 99, (5, 8)),
         (100.0, 99, (13, 8)),
         (5000.0, 99, (256, 8)),
     ],
@@ -100,8 +99,10 @@ def test_best_is_the_shortest_round_that_the_processor_bears_within_a_sane_span(
     ("nodes", "load", "choice"),
     [
         (2, 0.4, (2, 8)),
-        (3, 0.4, (3, 5)),
-        (5, 0.4, (5, 3)),
+        (3, 0.4, (3, 8)),
+        (4, 0.4, (4, 8)),
+        (5, 0.4, (5, 5)),  # 5 x 5 x 5 nodes are 125, 6 x 5 x 5 are more than 128
+        (6, 0.4, (6, 3)),
         (7, 0.4, (7, 2)),
         (8, 0.4, (8, 2)),
         (9, 0.4, (9, 1)),  # 9 x 2 are more than 16
@@ -150,7 +151,7 @@ def test_choice_settles_where_rounds_cost_by_message_and_by_byte(peers, message_
 def test_best_keeps_below_the_bandwidth_and_fits_itself(load, work, peers):
     best = MEASURED.best(load, work, peers)
     assert best.partitions == 256 or best.span >= load - 1e-6
-    assert best.span <= max(16, 1.25 * load) or best.every == 1
+    assert best.span <= max(16, 128 / (peers + 1), 1.25 * load) or best.every == 1
     assert best.partitions >= min(16, peers + 1) or (best.every == 1 and peers < 8)
     assert MEASURED.fits(best, load, work, peers)
 
@@ -160,8 +161,8 @@ def test_best_leaves_what_is_fixed(fixed, best):
     assert CostModel(model_nbytes=M, **fixed).best(20.0, 99, PEERS) == best
 
 
-def test_first_assumes_a_gigabit_200_gradients_a_second_and_rounds_of_two():
-    assert CostModel(model_nbytes=9_000_000).first(PEERS) == (24, 2)  # 5.4 GB/s of 112.5 MB/s: 48, over 2
+def test_first_assumes_100_megabits_200_gradients_a_second_and_rounds_of_two():
+    assert CostModel(model_nbytes=900_000).first(PEERS) == (24, 2)  # 540 MB/s of 11.25 MB/s: 48, over 2
     assert CostModel(model_nbytes=9_000_000, bandwidth=27e6).first(PEERS) == (100, 2)
     assert CostModel(model_nbytes=9_000_000, partitions=5).first(PEERS) == (5, 2)
     assert CostModel(model_nbytes=9_000_000, partitions=5, every=1).first(PEERS) == (5, 1)
@@ -189,7 +190,7 @@ def test_gamma_of_a_node_that_waits_for_its_link_is_that_of_one_that_does_not():
 def test_choice_settles_at_the_formula_of_the_measured_bandwidth_and_stays(bandwidth, p):
     assert p == math.ceil(GAMMA * M * PEERS / (0.9 * bandwidth))
     known, chosen = run(MEASURED, Known(), MEASURED.first(PEERS), [bandwidth] * 60)
-    assert abs(chosen[-1].partitions - p) <= 1
+    assert 0.97 * p - 1 <= chosen[-1].partitions <= p + 1  # 5% less may stay
     assert chosen[-1].every == 1
     assert len(set(chosen[8:])) == 1
     assert known.patience == 4
@@ -717,7 +718,8 @@ def test_gamma_of_gradients_longer_than_a_measurement_is_one_over_their_time():
     ("peers", "first", "chosen"),
     [
         (1, (1, 2), (1, 8)),  # the longest round
-        (3, (3, 2), (3, 5)),  # one receiver a round, and 16 gradients until each has had its turn
+        (3, (3, 2), (3, 8)),
+        (5, (5, 2), (5, 4)),  # one receiver a round, and 21 gradients until each has had its turn
         (7, (7, 2), (7, 2)),
         (40, (16, 1), (16, 1)),  # more receivers than gradients in a turn: two or three a round
     ],
