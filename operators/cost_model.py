@@ -25,8 +25,8 @@ FIRST_EVERY = 2
 """Gradients in a round before the first measurement, at most: a link that does not carry so short ones shows what it
 carries."""
 
-FIRST_BANDWIDTH = 12.5e6
-"""Bytes per second that a link is taken to carry before the first measurement: 100 Mbit/s.
+FIRST_BANDWIDTH = 5e6
+"""Bytes per second that a link is taken to carry before the first measurement, as far as the `longest` span allows.
 
 What floods a slow link is late at the start, when gradients are large, and takes training long to make good.
 """
@@ -59,7 +59,8 @@ _FINER = 4  # what is sent is divided by that on trial, at most
 def longest(peers: int) -> int:
     """Gradients at most until every cell is sent again, of a node with so many peers; for links that ask for no more.
 
-    Four hosts with 4 x 8 are at 97.5% of MNIST in 0.7 to 0.9 of the time that 4 x 4 take (docs/performance.md).
+    Four hosts with 4 x 8 hold their target after 0.6 to 1.3 times as long as with 4 x 4, mostly sooner
+    (docs/decisions/0020). It is not for receivers in turn, of which that was not measured.
     """
     return max(LONGEST, TOGETHER // (peers + 1))
 
@@ -109,7 +110,10 @@ class CostModel(BaseModel):
 
     def first(self, peers: int) -> Choice:
         """What is used before the first measurement."""
-        return self.best(self.load(ASSUMED_PACE, peers, HEADROOM * FIRST_BANDWIDTH), FIRST_EVERY, peers)
+        slow, usual = (self.load(ASSUMED_PACE, peers, HEADROOM * each) for each in (FIRST_BANDWIDTH, ASSUMED_BANDWIDTH))
+        choice = self.best(min(slow, max(usual, longest(peers))), FIRST_EVERY, peers)
+        # clocks begin with the span of one node alone: under a bound on staleness no longer round would ever begin
+        return choice if self.every else choice._replace(every=min(choice.every, FIRST_EVERY))
 
     def decide(self, known: Known, choice: Choice, rates: Rates, peers: int) -> tuple[Known, Choice]:
         """What is known with one more measurement, and what is used from now on.
@@ -148,7 +152,7 @@ class CostModel(BaseModel):
         wanted = self.every or min(MOST_EVERY, max(1, math.ceil(work - 1e-9)))
         if self.in_turn:
             partitions = self._partitions(load, wanted, peers)
-            borne = min(wanted, max(1, longest(peers) // partitions))
+            borne = min(wanted, max(1, LONGEST // partitions))
             return Choice(partitions, self.every or max(borne, math.ceil(load - 1e-9)))
         span = max(longest(peers), _MORE_SPAN * load)
         for every in range(wanted, 0, -1):

@@ -125,7 +125,7 @@ def test_best_has_no_more_partitions_than_cells():
 
 @pytest.mark.parametrize(
     ("every", "nodes", "p"),
-    [(1, 8, 1), (2, 8, 8), (4, 8, 4), (4, 3, 3), (8, 8, 2), (16, 8, 2), (1, 99, 1), (2, 9, 8)],
+    [(1, 8, 1), (2, 8, 8), (4, 8, 4), (8, 4, 4), (8, 3, 3), (4, 3, 3), (8, 8, 2), (16, 8, 2), (1, 99, 1), (2, 9, 8)],
 )
 def test_best_with_rounds_of_a_given_length_keeps_the_span_sane(every, nodes, p):
     assert CostModel(model_nbytes=M, every=every).best(0.4, 99, nodes - 1) == (p, every)
@@ -161,11 +161,27 @@ def test_best_leaves_what_is_fixed(fixed, best):
     assert CostModel(model_nbytes=M, **fixed).best(20.0, 99, PEERS) == best
 
 
-def test_first_assumes_100_megabits_200_gradients_a_second_and_rounds_of_two():
-    assert CostModel(model_nbytes=900_000).first(PEERS) == (24, 2)  # 540 MB/s of 11.25 MB/s: 48, over 2
+def test_first_assumes_40_megabits_200_gradients_a_second_and_rounds_of_two():
+    assert CostModel(model_nbytes=150_000).first(PEERS) == (10, 2)  # 90 MB/s of 4.5 MB/s: 20, over 2
     assert CostModel(model_nbytes=9_000_000, bandwidth=27e6).first(PEERS) == (100, 2)
     assert CostModel(model_nbytes=9_000_000, partitions=5).first(PEERS) == (5, 2)
     assert CostModel(model_nbytes=9_000_000, partitions=5, every=1).first(PEERS) == (5, 1)
+
+
+def test_first_has_the_longest_span_at_most_unless_a_gigabit_asks_for_more():
+    assert CostModel(model_nbytes=900_000).first(PEERS) == (16, 2)  # 120 at 40 Mbit/s, 4.8 at 1 Gbit/s
+    assert CostModel(model_nbytes=900_000).first(15) == (24, 1)  # 24 at 1 Gbit/s
+    assert CostModel(model_nbytes=100_000).first(15) == (16, 1)
+    assert CostModel(model_nbytes=9_000_000).first(PEERS) == (24, 2)  # 5.4 GB/s of 112.5 MB/s: 48, over 2
+
+
+@pytest.mark.parametrize("bandwidth", [None, 1e6])
+def test_first_round_in_turn_is_no_longer_than_others_wait_for(bandwidth):
+    """At the start all know the span of one node alone; see `ako_jobs.ako`."""
+    cost = CostModel(model_nbytes=60_000_000, in_turn=True, bandwidth=bandwidth)
+    for peers in (1, 3, 15, 63):
+        assert cost.first(peers).every <= cost.first(0).span
+    assert CostModel(model_nbytes=60_000_000, in_turn=True, every=5).first(PEERS).every == 5
 
 
 def test_work_is_nine_times_what_a_round_costs_for_each_gradient():
@@ -718,10 +734,9 @@ def test_gamma_of_gradients_longer_than_a_measurement_is_one_over_their_time():
     ("peers", "first", "chosen"),
     [
         (1, (1, 2), (1, 8)),  # the longest round
-        (3, (3, 2), (3, 8)),
-        (5, (5, 2), (5, 4)),  # one receiver a round, and 21 gradients until each has had its turn
+        (3, (3, 2), (3, 5)),  # one receiver a round, and 16 gradients until each has had its turn
         (7, (7, 2), (7, 2)),
-        (40, (16, 1), (16, 1)),  # more receivers than gradients in a turn: two or three a round
+        (40, (16, 2), (16, 1)),  # more receivers than gradients in a turn: two or three a round
     ],
 )
 def test_receivers_in_turn_have_the_longest_round_that_keeps_the_turn_short(peers, first, chosen):
