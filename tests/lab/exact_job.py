@@ -27,7 +27,7 @@ from operators.partition import LivePartition, RotationState
 from operators.vector_state import VectorState
 from tests.known_answers.integers import Beat, IntegerGather, integer_gradient, live_graph
 
-WEIGHTS, STEP_S, ENDLESS = 40_000, 0.01, 1 << 40
+WEIGHTS, STEP_S, ENDLESS = 50_000, 0.01, 1 << 40
 
 
 class Config(BaseModel):
