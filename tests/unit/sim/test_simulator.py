@@ -267,6 +267,12 @@ def test_ako_sends_m_n_minus_1_over_p_per_gradient_in_a_long_run_all_told() -> N
     assert per_gradient == pytest.approx(model_nbytes(finished.plan.graph) * 3 / 3, rel=0.01)
 
 
+def test_job_that_is_told_of_a_slow_link_begins_with_a_round_that_its_bound_on_staleness_lets_begin() -> None:
+    """The link asks for rounds of hundreds of gradients; before any, a worker is ahead of the other by tau and a few."""
+    settings = {**DIGITS, "codec": "threshold:density=0.03", "tau": 4, "bandwidth": "20kbit", "epochs": 1}
+    assert run("ako", 2, settings).state == "FINISHED"
+
+
 def test_phantom_is_exchanged_in_as_many_partitions_as_what_it_stands_for() -> None:
     """ako.txt, equation 3: 200 gradients/s x m x 9 / (1.25 MB/s) / 2, m = 54,824 bytes, and 54,908 of the phantom."""
     real, phantom = ({**DIGITS, "bandwidth": "10mbit", "phantom": each} for each in (0, 1))
