@@ -268,7 +268,7 @@ def test_ako_sends_m_n_minus_1_over_p_per_gradient_in_a_long_run_all_told() -> N
 
 
 def test_job_that_is_told_of_a_slow_link_begins_with_a_round_that_its_bound_on_staleness_lets_begin() -> None:
-    """The link asks for rounds of hundreds of gradients; before any, a worker is ahead of the other by tau and a few."""
+    """The link asks for rounds of hundreds of gradients; no worker is more than a few ahead of the other at first."""
     settings = {**DIGITS, "codec": "threshold:density=0.03", "tau": 4, "bandwidth": "20kbit", "epochs": 1}
     assert run("ako", 2, settings).state == "FINISHED"
 
