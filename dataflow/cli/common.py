@@ -8,16 +8,18 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+import dataflow
 from dataflow.errors import ConfigError
-from dataflow.runtime.auth import find_authority, find_token
-from dataflow.runtime.client import Client
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
+
+if TYPE_CHECKING:
+    from dataflow import Client
 
 JobArgument = Annotated[
     str,
@@ -91,7 +93,8 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
 def connect(master: str, state_dir: Path | None) -> Client:
     """A client of the master at `master`, or of that of the state directory."""
     folder = state_dir or default_state_dir()
-    return Client(master_address(master, folder), find_token(state_dir=folder), find_authority(folder))
+    address = master_address(master, folder)
+    return dataflow.Client(address, dataflow.find_token(state_dir=folder), dataflow.find_authority(folder))
 
 
 def master_address(master: str, state_dir: Path) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import importlib
 from enum import StrEnum
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from ako_jobs.audit import audit
 from ako_jobs.job_settings import job_settings
 from ako_jobs.jobs import Job, load_job, prepare
-from ako_jobs.tree_plan import Costs, compare, measured_update_s
-from dataflow import ClusterModel, JobSpec, SystemClock, measure_connection
 from dataflow.cli.common import (
     JobArgument,
     JsonFlag,
@@ -25,11 +23,9 @@ from dataflow.cli.common import (
     print_table,
     verbs,
 )
-from dataflow.errors import ConfigError
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.render import plan_dot, plan_mermaid, plan_text
-from dataflow.quantities import bytes_per_second, duration
-from operators.shared_replica import SharedReplica
+from dataflow.quantities import bytes_per_second
 
 app = verbs()
 
@@ -72,7 +68,7 @@ def check(
     graph = spec.graph
     streams = sum(edge.route is not None for edge in graph.edges)
     if audited:
-        _audit(spec, as_json=json)
+        _trees().show_audit(spec, as_json=json)
         return
     if json:
         print_json(
@@ -119,7 +115,7 @@ def plan(
     """Show what of a job would run where."""
     spec = prepare(load_job(job), parse_settings(settings), nodes).spec
     if rate:
-        _compare_topologies(spec, bytes_per_second(rate), as_json=json)
+        _trees().show_topologies(spec, bytes_per_second(rate), as_json=json)
         return
     physical = compile_graph(spec.graph, nodes, seed=spec.seed)
     if json or form is PlanFormat.JSON:
@@ -129,58 +125,9 @@ def plan(
     print(render(physical).rstrip("\n"))
 
 
-def _audit(spec: JobSpec, *, as_json: bool) -> None:
-    """Show that the nodes of a tree job end with all updates."""
-    found = audit(spec)
-    if as_json:
-        print_json(asdict(found))
-        return
-    print(
-        f"{spec.name} on {spec.nodes} nodes: every node ends with all {sum(found.updates):,} updates; replicas are "
-        f"{found.apart:.2g} from their sum at most, and rounding explains {found.allowed:.2g}"
-    )
-
-
-def _compare_topologies(spec: JobSpec, rate: float, *, as_json: bool) -> None:
-    """Show what to expect of a tree job with each topology."""
-    config = spec.config or {}
-    if spec.name != "tree":
-        raise ConfigError(what="topologies are compared for the job tree", got=spec.name, fix="leave out --rate")
-    shared = next(element for element in spec.graph.elements if element.name == "replica")
-    n_weights = SharedReplica.model_validate_json(shared.params).layout.n_weights
-    nbytes, clock = 4 * n_weights, SystemClock()
-    message_s, byte_s = measure_connection(nbytes)
-    costs = Costs(
-        update_s=measured_update_s(n_weights, clock.now) + message_s + byte_s * nbytes,
-        hop_s=nbytes / rate + ClusterModel().latency_s,
-        link_s=nbytes / rate,
-        period_s=duration(str(config["period"])),
-    )
-    found = compare(spec.nodes, costs)
-    if as_json:
-        print_json({"costs": asdict(costs), "topologies": [asdict(each) for each in found]})
-        return
-    print(
-        f"{n_weights:,} weights, {nbytes / 1e6:.3g} MB: {1000 * costs.update_s:.3g} ms to make or take in a sum, "
-        f"{1000 * costs.hop_s:.3g} ms for a hop; a sum on each edge each way every {config['period']}"
-    )
-    print_table(
-        ("TOPOLOGY", "HOPS", "DEGREE", "DELAY", "NODE", "LINK"),
-        [
-            (
-                each.topology,
-                each.hops,
-                each.degree,
-                f"{each.delay_s:.3g} s",
-                f"{each.busy:.1%}",
-                f"{each.link:.1%}",
-            )
-            for each in found
-        ],
-    )
-    best = found[0]
-    what = "the shortest delay that no node or link is overloaded with" if best.holds else "the least overload"
-    print(f"recommended: topology={best.topology} ({what})")
+def _trees() -> ModuleType:
+    """What is said of tree jobs alone, for which other jobs need import nothing."""
+    return importlib.import_module("dataflow.cli.trees")
 
 
 def _list_settings(job: Job, *, as_json: bool) -> None:

@@ -7,7 +7,9 @@ Invariant: a verb's module is imported only when that verb is called, so that li
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -73,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: those of the process if left out.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # So that the interpreter does not look through all that was imported at its end, for 0.4 s after `ako run`.
+    atexit.register(gc.freeze)
     # Before anything loads NumPy: both BLAS libraries read these once.
     os.environ.update(ONE_THREAD)
     # gRPC tells of every connection that breaks; what matters of that, the verbs say.

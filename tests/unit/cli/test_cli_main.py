@@ -248,7 +248,7 @@ def test_plan_of_trees_recommends_the_one_with_the_shortest_delay_that_holds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A sum of 13,706 weights takes 60 ms here: a node with 63 neighbours has 7.6 s of work in each second."""
-    monkeypatch.setattr("dataflow.cli.graphs.measure_connection", lambda nbytes: (0.06, 0.0))
+    monkeypatch.setattr("dataflow.cli.trees.measure_connection", lambda nbytes: (0.06, 0.0))
     assert main(["plan", "tree", "--nodes", "64", "--rate", "1gbit", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["topologies"]
     assert [each["topology"] for each in found[-2:]] == ["twin_masters", "star"]
