@@ -3,12 +3,14 @@
 A fragment is the sum of an interval of gradients over a run of cells, made when it is sent. Nothing is ever
 subtracted, so there is no drift, and a slow receiver costs longer intervals, not a queue. With nobody late this is the
 accumulation over the last p gradients of ako.txt 3.1.
+
+Some gradients are held whole, and older ones as sums: by cell one between any two of its receivers' places. So all of
+them take as much memory as there are receivers, each at most a model's, however many gradients lie between two turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
@@ -22,6 +24,10 @@ from operators.clocks import FAR, bounds, everything
 from operators.jit import compiled
 from operators.layout import Layout, Sharding
 from operators.messages import Code, Vector
+from operators.window_layers import Layers
+
+_WHOLE = 4  # what gradients take at most that are kept apart anyway, as a part of what they may for a receiver to come
+_ALL = slice(None)
 
 
 class Interval(NamedTuple):
@@ -34,12 +40,10 @@ class Interval(NamedTuple):
     values: Vector | Code
 
 
-@dataclass(slots=True)
-class _Block:
-    """The sum of gradients (low, high] over all cells."""
+class _Whole(NamedTuple):
+    """A gradient, over all cells."""
 
-    low: int
-    high: int
+    number: int
     values: Vector
 
 
@@ -60,8 +64,9 @@ class WindowState(State):
         Args:
             layout: the model's cells.
             wanted: by receiver, the cells it is sent.
-            cap_nbytes: memory for gradients at most; beyond it the oldest are dropped, where a receiver has missed its
-                turn.
+            cap_nbytes: memory for gradients at most that are kept for a receiver which has joined and not begun, each
+                apart; beyond it the oldest are dropped for that one, if it would have missed its turn. A quarter of it
+                is for those that are not added up yet.
             newest_only: keep no gradient but the newest: no accumulation.
         """
         self.newest = self.closed = 0
@@ -70,7 +75,8 @@ class WindowState(State):
         self.span = 0
         self._layout, self._newest_only = layout, newest_only
         self._cap = max(2, cap_nbytes // (4 * layout.n_weights))
-        self._blocks: list[_Block] = []
+        self._wholes: list[_Whole] = []
+        self._layers = Layers(layout)
         self._wanted = dict(wanted)
         self._held: dict[int, int] = {}
         self._row = {receiver: row for row, receiver in enumerate(wanted)}
@@ -99,7 +105,7 @@ class WindowState(State):
     @property
     def nbytes(self) -> int:
         """Memory held by gradients, in bytes."""
-        return sum(block.values.nbytes for block in self._blocks)
+        return sum(whole.values.nbytes for whole in self._wholes) + self._layers.nbytes
 
     def append(self, number: int, values: Vector) -> None:
         """Take in gradient `number`, the next one; `values` is never written."""
@@ -117,14 +123,14 @@ class WindowState(State):
         self._sums.clear()
         if self._newest_only:
             self._skip_to(number - 1)
-        self._blocks.append(_Block(number - 1, number, values))
+        self._wholes.append(_Whole(number, values))
         self._free()
-        if len(self._blocks) > self._cap:
-            self._merge()
-        while len(self._blocks) > self._cap and self._is_late(self._blocks[0].high):
+        while len(self._wholes) > max(1, self._cap // _WHOLE) and self._wholes[0].number <= self._begun():
+            self._fold()
+        while len(self._wholes) > self._cap and self._is_late(self._wholes[0].number):
             self.skips = True
-            self._skip_to(self._blocks[0].high)
-            self._free()
+            self._skip_to(self._wholes[0].number, [self._row[receiver] for receiver in self._held])
+            self._fold()
 
     def take(self, receiver: int, start: int, stop: int) -> list[Interval]:
         """Everything that `receiver` has not been sent of cells `start` to `stop`; it counts as sent from now on.
@@ -235,7 +241,8 @@ class WindowState(State):
         self.newest = self.closed = int(tensors["newest"][0])
         self.poisoned = int(tensors["poisoned"][0]) if "poisoned" in tensors else 0
         self.skips = True
-        self._blocks.clear()
+        self._wholes.clear()
+        self._layers.clear()
         self._sums.clear()
         self._sent_to[self._sent_to < FAR] = self.newest
         self._least = self._least_of_each()
@@ -255,9 +262,13 @@ class WindowState(State):
         known = self._sums.get(key)
         if known is None:
             where = self._layout.weights(start, stop)
-            parts = [block.values[where] for block in self._blocks if block.high > low]
-            known = parts[0] if len(parts) == 1 else np.add(parts[0], parts[1])
-            for part in parts[2:]:
+            parts = [whole.values[where] for whole in self._wholes if whole.number > low]
+            folded = self._layers.total(start, stop, low)
+            if folded is not None:
+                known = folded
+            else:
+                known = parts.pop(0) if len(parts) == 1 else np.add(parts.pop(0), parts.pop(0))
+            for part in parts:
                 known += part
             self._sums[key] = known
         return known
@@ -265,30 +276,29 @@ class WindowState(State):
     def _free(self) -> None:
         """Let go of gradients that everybody has been sent."""
         everywhere = min(self._least, default=FAR)
-        self._blocks = [block for block in self._blocks if block.high > everywhere]
+        self._wholes = [whole for whole in self._wholes if whole.number > everywhere]
+        self._layers.free(self._sent_to)
+
+    def _begun(self) -> int:
+        """The newest number that no receiver may begin behind, so that gradients up to it may be added up."""
+        return min((self._least[self._row[receiver]] for receiver in self._held), default=FAR)
+
+    def _fold(self) -> None:
+        """Add the oldest whole gradient to the layers."""
+        whole = self._wholes.pop(0)
+        self._layers.fold(whole.number, whole.values, self._sent_to)
 
     def _is_late(self, number: int) -> bool:
         """Whether who has not been sent gradient `number` has missed a turn: others keep as many however large."""
         return number <= self.newest - 2 * self.span
 
-    def _merge(self) -> None:
-        """Add up neighbouring gradients that no receiver's place lies between, nor may come to."""
-        if self._held:
-            return
-        places = set(np.unique(self._sent_to).tolist())
-        merged: list[_Block] = []
-        for block in self._blocks:
-            if merged and merged[-1].high not in places:
-                merged[-1] = _Block(merged[-1].low, block.high, merged[-1].values + block.values)
-            else:
-                merged.append(block)
-        self._blocks = merged
-
-    def _skip_to(self, number: int) -> None:
-        behind = self._sent_to < number
+    def _skip_to(self, number: int, rows: Sequence[int] | slice = _ALL) -> None:
+        """Let receivers miss what they have not been sent up to `number`."""
+        sent = self._sent_to[rows]
+        behind = sent < number
         if behind.any():
-            self.dropped += int((number - self._sent_to[behind]).max())
-            self._sent_to[behind] = number
+            self.dropped += int((number - sent[behind]).max())
+            self._sent_to[rows] = np.maximum(sent, number)
             self._least = self._least_of_each()
 
     def _least_of_each(self) -> list[int]:
@@ -304,7 +314,8 @@ class Window(StateElement):
         layout: the model's cells.
         receivers: role whose nodes are sent to.
         sharding: the cells that each receiver is sent; if None, every other node is sent all cells.
-        cap_nbytes: memory for gradients at most: with what is under way, a receiver that stops costs less than 64 MB.
+        cap_nbytes: memory for gradients at most that are kept for a receiver which has joined and not begun; a quarter
+            of it is for those that are not added up yet.
         newest_only: no accumulation (the ablation of ako.txt 5.7).
     """
 
