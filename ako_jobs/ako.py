@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ako_jobs.codec_settings import window, with_ledger
 from ako_jobs.look_ahead import LookAheadConfig
@@ -26,6 +26,9 @@ from operators.receive import ReceiveFragments, ReceiveFromPeers
 from operators.send import SendIntervals, SendToPeers
 from operators.window import Window
 
+MOST = 1_000_000
+"""Of partitions, and of gradients in a round."""
+
 
 class Config(LookAheadConfig):
     """Settings of an Ako job.
@@ -43,9 +46,9 @@ class Config(LookAheadConfig):
         "gradients_per_s": "leave it out: each node measures its pace while it runs; p=auto and every=auto go by that",
     }
 
-    p: PositiveInt | Literal["auto"] = "auto"
+    p: Annotated[int, Field(ge=1, le=MOST)] | Literal["auto"] = "auto"
     tau: int | None = Field(default=None, ge=0)
-    every: PositiveInt | Literal["auto"] = "auto"
+    every: Annotated[int, Field(ge=1, le=MOST)] | Literal["auto"] = "auto"
     bandwidth: str = "auto"
     accumulate: bool = True
 

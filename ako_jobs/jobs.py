@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from ako_jobs.built_in import BUILT_IN
 from ako_jobs.effective_rate import effective_rate
 from dataflow import Bundle, JobSpec, Keep, StopRules, compile_graph, make_bundle, place
-from dataflow.errors import AkoError, ConfigError, OperatorError, in_words, suggest
+from dataflow.errors import AkoError, ConfigError, OperatorError, ToldToEnd, in_words, suggest
 from dataflow.graph.checks import check
 from dataflow.graph.logical import LogicalGraph
 from dataflow.operators_api import qualified_name
@@ -313,7 +313,7 @@ def _user_code(what: str, folder: Path | None) -> Iterator[None]:
     except OperatorError as error:
         # Nothing runs yet: this is bad input, not a job that failed.
         raise ConfigError(what=error.what, got=error.got, where=error.where, fix=error.fix) from error
-    except AkoError:
+    except (AkoError, ToldToEnd):
         raise
     except (Exception, SystemExit) as error:  # one that calls sys.exit would end the command as if all were well
         message = f"{what} raised {type(error).__name__}: {in_words(error)}"

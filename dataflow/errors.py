@@ -36,6 +36,10 @@ class AkoError(Exception):
         super().__init__(text)
 
 
+class ToldToEnd(SystemExit):
+    """This process has been told to end by a signal: nothing that whatever it was doing then has done."""
+
+
 class DataError(AkoError):
     """A data file is missing, truncated, or not what its name says."""
 

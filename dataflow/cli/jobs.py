@@ -20,6 +20,7 @@ from dataflow.cli.common import (
     seconds,
     verbs,
 )
+from dataflow.engine.membership import BURIED
 from dataflow.errors import one_line
 from dataflow.observe.condition import Condition, MeasuredJob, conditions, group
 from dataflow.observe.slow import what_is_slow
@@ -120,7 +121,10 @@ def measured_job(job: JobStatus) -> dict[str, object]:
 
 
 def _measured(job: JobStatus) -> MeasuredJob:
-    return MeasuredJob(job.id, job.name, job.node_names, group([*job.earlier, *job.statistics]))
+    """What its nodes have told; while it runs, without those that have died or left, of whom that is long ago."""
+    out = frozenset() if job.ended else {change.node for change in job.changes if change.life in BURIED}
+    told = [each for each in (*job.earlier, *job.statistics) if each.node not in out]
+    return MeasuredJob(job.id, job.name, job.node_names, group(told))
 
 
 def show_job(job: JobStatus) -> None:

@@ -44,8 +44,9 @@ _PASS_ON = {"ignore_unknown_options": True}
 def up(
     hosts: Annotated[int, typer.Argument(metavar="N", min=1, max=MOST_HOSTS, help="How many hosts.")],
     rate: Annotated[
-        str, typer.Option("--rate", metavar="RATE", help="What every host can send, and receive: 100mbit.")
-    ] = "1gbit",
+        str,
+        typer.Option("--rate", metavar="RATE", help="What every host can send, and receive: 100mbit [default: 1gbit]."),
+    ] = "",
     rates: Annotated[
         str, typer.Option("--rates", metavar="RATE,...", help="One for each host: a slow link among fast ones.")
     ] = "",
@@ -69,8 +70,8 @@ def up(
     """
     state_dir = default_state_dir()
     shares = [
-        (_rate(link), _cores(share))
-        for link, share in zip(_each(hosts, rate, rates, "--rates"), _each(hosts, cpu, cpus, "--cpus"), strict=True)
+        (_rate(link or "1gbit"), _cores(share))
+        for link, share in zip(_each(hosts, rate, rates, "--rate"), _each(hosts, cpu, cpus, "--cpu"), strict=True)
     ]
     plan = LabPlan.parse(
         {
@@ -222,9 +223,11 @@ def _each(hosts: int, one: str, list_: str, option: str) -> list[str]:
     """A value for each host: those of a list, or the one that all have."""
     if not list_:
         return [one] * hosts
+    if one:
+        raise ConfigError(what=f"{option} and {option}s are both given", got=[one, list_], fix="leave one of them out")
     values = list_.split(",")
-    if len(values) != hosts:
-        raise ConfigError(what=f"{option} needs {hosts} values, one for each host", got=list_)
+    if len(values) != hosts or "" in values:
+        raise ConfigError(what=f"{option}s needs {hosts} values, one for each host", got=list_)
     return values
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import NoReturn
 
-from dataflow.errors import AkoError, OperatorError, in_words
+from dataflow.errors import AkoError, OperatorError, ToldToEnd, in_words
 from dataflow.operators_api import declared_at
 
 _OTHERS = (
@@ -25,8 +25,8 @@ def reraise(error: BaseException, what: str, cls: type, node: str) -> NoReturn:
     """Raise what a user's error is reported as.
 
     Args:
-        error: what user code raised; an `AkoError` that says where it happened is raised as it is, and so is Ctrl-C,
-            which Python raises in the main thread only.
+        error: what user code raised; an `AkoError` that says where it happened is raised as it is, and so are Ctrl-C
+            and what other signals raise, in the main thread only.
         what: whose code, as in ``operator 'blur'``.
         cls: the user's class.
         node: name of the node.
@@ -36,7 +36,7 @@ def reraise(error: BaseException, what: str, cls: type, node: str) -> NoReturn:
     """
     if isinstance(error, AkoError) and error.where:
         raise error
-    if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+    if isinstance(error, KeyboardInterrupt | ToldToEnd) and current_thread() is main_thread():
         raise error
     where = f"node {node}, {_raised_at(error) or declared_at(cls)}"
     if isinstance(error, AkoError):

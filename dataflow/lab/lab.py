@@ -6,6 +6,7 @@ Invariant: whatever is made bears the name of the state directory's lab, and not
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,10 @@ def up(plan: LabPlan, state_dir: Path, clock: Clock) -> Removed:
             _share_cores(plan)
             run_all(make_commands(plan))
             _start_relays(plan, state_dir, clock)
+            write_state(state_dir, state.model_copy(update={"complete": True}))
         except BaseException:  # Ctrl-C too: what was begun is taken back
             _remove_all(state_dir, state, clock)
             raise
-        write_state(state_dir, state.model_copy(update={"complete": True}))
     return removed
 
 
@@ -131,7 +132,8 @@ def down(state_dir: Path, clock: Clock, *, force: bool = False) -> Removed:
     with in_use(state_dir, alone=True):
         state = read_state(state_dir)
         if state is not None:
-            write_state(state_dir, state.model_copy(update={"complete": False}))
+            with suppress(OSError):  # on a full disk, too, everything can be removed
+                write_state(state_dir, state.model_copy(update={"complete": False}))
         removed = _remove_all(state_dir, state, clock)
     return Removed(removed.stations, removed.processes + ended)
 

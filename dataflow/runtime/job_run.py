@@ -381,8 +381,9 @@ class JobRun:
         self.bell.ring()
 
     def measured(self) -> MeasuredJob:
-        """What its nodes have told of themselves lately."""
-        told = {node: tuple(map(statistics_from_wire, recent)) for node, recent in sorted(self.recent.items())}
+        """What its nodes have told of themselves lately, but for those that have died or left."""
+        heard = {node: recent for node, recent in sorted(self.recent.items()) if self.hears(node)}
+        told = {node: tuple(map(statistics_from_wire, recent)) for node, recent in heard.items()}
         return MeasuredJob(self.id, self.spec.name, tuple(self.status.node_names), told)
 
     def passing(self, statistics: pb.NodeStatistics) -> pb.JobEvent:

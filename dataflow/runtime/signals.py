@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from dataflow.errors import ToldToEnd
+
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -26,7 +28,7 @@ def ended_in_order() -> Iterator[None]:
     def leave(number: int, _frame: object) -> None:
         for each in mine:
             signal.signal(each, signal.SIG_IGN)
-        raise SystemExit(128 + number)
+        raise ToldToEnd(128 + number)
 
     for number in mine:
         signal.signal(number, leave)

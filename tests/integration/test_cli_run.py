@@ -206,6 +206,15 @@ def test_run_told_to_end_leaves_no_process_and_no_folder(tmp_path: Path) -> None
     assert list(tmp_path.glob("ako-cluster-*")) == []
 
 
+def test_simulated_run_told_to_end_is_no_failure_of_what_it_was_doing(tmp_path: Path) -> None:
+    process = ako(tmp_path, "run", "ako", "epochs=100000", "--nodes", "2", "--sim")
+    read_until(process, "epoch 1.")
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate()
+    assert process.returncode == 143
+    assert "SystemExit" not in "".join(filter(None, said))
+
+
 def test_run_killed_leaves_no_process(tmp_path: Path) -> None:
     process = ako(tmp_path, "run", "ako", "epochs=100000", "--nodes", "2")
     read_until(process, "epoch 1.")

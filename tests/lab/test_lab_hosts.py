@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from dataflow.clock import SystemClock
 from dataflow.lab.cores import find_cpu_control
 from dataflow.lab.plan import make_commands
-from dataflow.lab.state import read_state, write_state
+from dataflow.lab.state import LabState, read_state, write_state
 from tests.lab.conftest import Lab, namespaces
 
 COUNT = """
@@ -135,6 +137,31 @@ def test_down_removes_everything_and_again_does_nothing(lab: Lab) -> None:
     assert "removed 3 namespaces and ended 0 processes" in lab("down")
     assert "removed 0 namespaces and ended 0 processes" in lab("down")
     assert "no lab is up" in lab("status", status=2)
+
+
+def test_up_that_cannot_note_that_the_lab_is_whole_leaves_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataflow.lab.lab.write_state", full_disk(once_complete=True))
+    assert "No space left on device" in lab("up", "2", status=1)
+    assert not [name for name in namespaces() if name.startswith(lab.name)]
+    assert "no lab is up" in lab("status", status=2)
+
+
+def test_down_removes_everything_though_the_disk_is_full(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab("up", "2")
+    monkeypatch.setattr("dataflow.lab.lab.write_state", full_disk(once_complete=False))
+    assert "removed 3 namespaces and ended 0 processes" in lab("down")
+    assert "no lab is up" in lab("status", status=2)
+
+
+def full_disk(*, once_complete: bool) -> Callable[[Path, LabState], None]:
+    """A `write_state` that fails, or does once the lab is complete."""
+
+    def write(state_dir: Path, state: LabState) -> None:
+        if state.complete or not once_complete:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(state_dir / "lab.json"))
+        write_state(state_dir, state)
+
+    return write
 
 
 @pytest.fixture

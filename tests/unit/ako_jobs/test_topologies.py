@@ -312,9 +312,15 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
     [
         (ako, {"gradients_per_s": 90}, r"\(got gradients_per_s\); leave it out: each node measures its pace"),
         (ako, {"tua": 3}, r"unknown key \(got tua\); did you mean 'tau'"),
-        (ako, {"p": 0}, r"^p: must be a positive integer or auto \(got 0\)$"),
-        (ako, {"p": "abc"}, r"^p: must be a positive integer or auto \(got abc\)$"),
-        (ako, {"p": "atuo"}, r"^p: must be a positive integer or auto \(got atuo\); did you mean 'auto'\?$"),
+        (ako, {"p": 0}, r"^p: must be an integer >= 1 and <= 1000000 or auto \(got 0\)$"),
+        (ako, {"p": "abc"}, r"^p: must be an integer >= 1 and <= 1000000 or auto \(got abc\)$"),
+        (
+            ako,
+            {"p": "atuo"},
+            r"^p: must be an integer >= 1 and <= 1000000 or auto \(got atuo\); did you mean 'auto'\?$",
+        ),
+        (ako, {"p": 10**20}, r"^p: must be an integer >= 1 and <= 1000000 or auto \(got 1"),
+        (ako, {"every": 10**20}, r"^every: must be an integer >= 1 and <= 1000000 or auto \(got 1"),
         (parameter_server, {"servers": 0}, r"^servers: must be a positive integer or all \(got 0\)$"),
         (parameter_server, {"servers": "none"}, r"^servers: must be a positive integer or all \(got none\)$"),
         (ako, {"lr": 0}, r"^lr: must be a positive number \(got 0\)$"),
@@ -323,7 +329,7 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
         (ako, {"batch": "1.5"}, r"^batch: must be a positive integer \(got 1.5\)$"),
         (ako, {"patience": 0}, r"^patience: must be a positive integer \(got 0\)$"),
         (ako, {"tau": -1}, r"^tau: must be an integer >= 0 \(got -1\)$"),
-        (ako, {"every": 0}, r"^every: must be a positive integer or auto \(got 0\)$"),
+        (ako, {"every": 0}, r"^every: must be an integer >= 1 and <= 1000000 or auto \(got 0\)$"),
         (ako, {"target": 1.5}, r"^target: must be a number > 0 and <= 1 \(got 1.5\)$"),
         (ako, {"normalise": "perhaps"}, r"^normalise: must be true or false \(got perhaps\)$"),
         (

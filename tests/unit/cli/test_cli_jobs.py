@@ -9,6 +9,8 @@ import pytest
 
 from dataflow.cli.jobs import list_jobs, measured_job, show_job
 from dataflow.engine.job_life import JobState
+from dataflow.observe.events import NodeChange
+from dataflow.reports import NodeStatistics
 from dataflow.runtime.client import JobStatus, JobWarning
 
 FAILED = JobStatus(
@@ -64,3 +66,21 @@ def test_ls_has_a_line_for_each_job_however_long_the_reason_of_one_is(
     assert len(lines) == 3
     assert max(map(len, lines)) < 400
     assert "Boom: my multi line xxx" in lines[1]
+
+
+def test_status_of_a_running_job_leaves_out_what_a_node_told_before_it_died(capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless it has come back: then it is its next incarnation that tells."""
+    told = tuple(NodeStatistics(node, steps=steps, running_s=9.0) for node, steps in ((0, 900), (1, 2000), (2, 1000)))
+    names = ("first", "second", "third")
+    job = replace(FAILED, state=JobState.RUNNING, failed_node=None, node_names=names, statistics=told)
+    dead, back = (NodeChange(1, life, 0, "", 0.0, "second") for life in ("waiting", "alive"))
+    for changes, shown in (((), "first second third"), ((dead,), "first third"), ((back,), "first second third")):
+        show_job(replace(job, changes=changes))
+        table = capsys.readouterr().out.partition("nodes, since the start:")[2]
+        assert " ".join(word for word in table.split() if word in names) == shown
+        conditions = measured_job(replace(job, changes=changes))["conditions"]
+        assert isinstance(conditions, list)
+        assert " ".join(each.name for each in conditions) == shown
+    ended = measured_job(replace(job, state=JobState.FINISHED, changes=(dead,)))["conditions"]
+    assert isinstance(ended, list)
+    assert len(ended) == 3

@@ -49,6 +49,12 @@ def test_lab_without_root_and_programs_names_all_that_is_missing(
     [
         (["up", "2", "--rates", "1gbit"], "--rates needs 2 values, one for each host (got 1gbit)"),
         (["up", "2", "--cpus", "1,1,1"], "--cpus needs 2 values, one for each host (got 1,1,1)"),
+        (["up", "2", "--cpus", "1,"], "--cpus needs 2 values, one for each host (got 1,)"),
+        (
+            ["up", "2", "--rate", "1mbit", "--rates", "1mbit,2mbit"],
+            "--rate and --rates are both given",
+        ),
+        (["up", "2", "--cpu", "1", "--cpus", "1,1"], "--cpu and --cpus are both given"),
         (["up", "2", "--rate", "fast"], "not a bandwidth"),
         (["up", "2", "--cpu", "half"], "not a number of cores"),
         (["up", "2", "--cpu", "0"], "a host cannot have this share of the CPU"),
