@@ -38,6 +38,11 @@ _FULL_MEMORY = 0.5  # of a measurement, in the sums that the next one is added t
 _HIGHER, _PATIENCE, _MOST_PATIENCE = 1.25, 4, 64  # of B, what is more than B; and measurements until that is believed
 _SILENT = 16  # what B is divided by at most where nothing passes, by 2 for each measurement
 _TRIED = 16  # measurements without a full link for which a B that has been raised is not taken for granted
+_FALL = 0.75  # of B, what passes at most for it to be a fall that has to prove right
+_CORRECTED = 4  # measurements since a fall in which it goes on: the first was of what had passed before, too
+_PROVEN = 64  # measurements since a fall without another one, until it has proven right
+_BARRED, _MOST_BARRED = 64, 384  # measurements in which B does not fall, but on trial, after a fall that was wrong
+_STANDS = 4  # measurements without a full link after which a B that has been raised is what falls are measured by
 _SURE = 2  # measurements in which the link is full and something passes, until a lower B is believed
 _SUSPECT, _MOST_SUSPECT = 6, 384  # measurements in which the link may be full, until that is tried
 _SETTLED, _TRIAL, _LONGEST_TRIAL = 3, 10, 120  # measurements of a trial: those that do not count; in all; at most
@@ -77,6 +82,11 @@ class Known:
         least_delay_s: shortest mean delay of a measurement; slowly forgotten.
         higher: measurements in a row in which more passed than B, or in which all passes again.
         patience: how many it takes until B is raised.
+        anchor: B when it last fell or was first measured, or since it was raised and proved right; 0 before that.
+        fallen: measurements since it fell or was first measured, that one included; 0 once that has proven right.
+        fell_from: `anchor` before that; 0 if there was none.
+        barred: for so many measurements B falls on trial only, since a fall has proven wrong.
+        until_free: how many it will be the next time.
         raised: measurements since B was raised, that one included; 0 once the link has been found full.
         unfit: how long the present choice has not been fitting, in measurements; counted twice if it is far off.
         peers: n - 1 in the last measurement.
@@ -102,6 +112,11 @@ class Known:
     least_delay_s: float = math.inf
     higher: int = 0
     patience: int = _PATIENCE
+    anchor: float = 0.0
+    fallen: int = 0
+    fell_from: float = 0.0
+    barred: int = 0
+    until_free: int = _BARRED
     raised: int = 0
     unfit: int = 0
     peers: int = 0
@@ -210,6 +225,7 @@ def tried(known: Known, trial: Trial, rates: Rates, peers: int) -> Known:
         return replace(known, bandwidth=trial.bandwidth)
     if enough and trial.meanwhile.gains(trial.pace):
         floor, ceiling = known.floor or known.bandwidth, known.ceiling or trial.bandwidth
+        known = replace(known, anchor=known.bandwidth, fallen=0, fell_from=0.0, barred=0)
         return replace(known, floor=floor, ceiling=ceiling, before=0.0)
     return replace(known, bandwidth=trial.bandwidth, until_trial=min(2 * known.until_trial, _MOST_SUSPECT))
 
@@ -233,7 +249,44 @@ def full(known: Known, rates: Rates) -> Known:
     if not sure:
         return known
     proven = goodput if delay_s > 2 * known.least_delay_s else max(known.proven, goodput)
-    return replace(_too_much(known), before=0.0, proven=proven, bandwidth=max(goodput, undoubted(known, rates)))
+    known = replace(_too_much(known), before=0.0, proven=proven)
+    return _fall(known, max(goodput, undoubted(known, rates)))
+
+
+def _fall(known: Known, bandwidth: float) -> Known:
+    """A full link carries that much: so B is, unless the last fall has not helped.
+
+    Where peers acknowledge late, less passes the less is sent, and each B that is believed would ask for another one.
+    """
+    if bandwidth >= _FALL * known.anchor > 0:
+        return replace(known, bandwidth=bandwidth)
+    if known.anchor and not 0 < known.fallen <= _CORRECTED:
+        if known.fell_from:
+            return _undone(known)
+        if known.barred:
+            return known
+        known = replace(known, fallen=0, fell_from=known.anchor)
+    return replace(known, bandwidth=bandwidth, anchor=bandwidth, fallen=known.fallen or 1)
+
+
+def _undone(known: Known) -> Known:
+    """B is what it was before it fell; for a while it falls on trial only, the next time for twice as long."""
+    return replace(
+        known,
+        bandwidth=known.fell_from,
+        anchor=known.fell_from,
+        fallen=0,
+        fell_from=0.0,
+        barred=known.until_free,
+        until_free=min(2 * known.until_free, _MOST_BARRED),
+    )
+
+
+def aged(known: Known) -> Known:
+    """What is known one measurement later: a fall after which there was no other for long has proven right."""
+    if known.fallen >= _PROVEN:
+        return replace(known, fallen=0, fell_from=0.0, until_free=_BARRED)
+    return replace(known, fallen=known.fallen + bool(known.fallen), barred=max(0, known.barred - 1))
 
 
 def _silent(known: Known) -> Known:
@@ -259,6 +312,8 @@ def not_full(known: Known, rates: Rates) -> Known:
     least_s = _least(known, _delay_s(rates))
     raised = known.raised + 1 if known.raised else 0
     known = replace(known, passed=0.0, busy_s=0.0, fulls=0, higher=higher, raised=raised, least_delay_s=least_s)
+    if raised > _STANDS and known.anchor:
+        known = replace(known, anchor=max(known.anchor, known.bandwidth))
     if higher < known.patience:
         return known
     bandwidth = max(known.before, min(rates.goodput, 2 * known.bandwidth))
