@@ -39,6 +39,10 @@ class UnderWay:
     def __init__(self) -> None:
         self._least_delay_s: dict[int, float] = {}
 
+    def forget(self, peer: int) -> None:
+        """Know nothing of a peer: another node has its number, maybe at another place."""
+        self._least_delay_s.pop(peer, None)
+
     def nbytes(self, peer: int, link: LinkRates) -> int | None:
         """Bytes that may be under way from now on; None if the link has shown nothing new."""
         if not (link.nbytes and link.busy_s > 0):

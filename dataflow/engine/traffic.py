@@ -165,6 +165,7 @@ class Traffic:
         if event.node not in self._gone or self._deaf:
             return
         self._gone.remove(event.node)
+        self._under_way.forget(event.node)
         self.joins += 1
         for crossing in self._crossings.values():
             self._send(crossing.join(event.node, self.joins))

@@ -188,6 +188,13 @@ def test_under_way_to_a_far_peer_is_more_than_what_credit_takes_to_come_back() -
     assert under_way.nbytes(1, LinkRates(nbytes=1_500_000, busy_s=0.5, delay_s=0.02)) == 300_000  # it had queued before
 
 
+def test_under_way_to_a_peer_that_has_joined_anew_goes_by_delays_of_its_own() -> None:
+    under_way = UnderWay()
+    assert under_way.nbytes(1, LinkRates(nbytes=1_500_000, busy_s=0.5, delay_s=0.001)) == 300_000
+    under_way.forget(1)
+    assert under_way.nbytes(1, LinkRates(nbytes=1_500_000, busy_s=0.5, delay_s=0.125)) == 1_125_000
+
+
 def test_under_way_is_left_as_it_is_by_a_link_on_which_nothing_came_through() -> None:
     under_way = UnderWay()
     assert under_way.nbytes(1, LinkRates(nbytes=0, busy_s=0.5)) is None
