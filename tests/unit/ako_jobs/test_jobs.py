@@ -265,7 +265,7 @@ def test_load_job_broken_file_is_one_error_with_its_line(tmp_path: Path, text: s
         ({"lrr": "1"}, "unknown key .got lrr.; did you mean 'lr'"),
         ({"lr": "fast"}, "lr: must be a positive number .got fast"),
         ({"epochs": "-1"}, "epochs: must be a positive number .got -1"),
-        ({"p": "many"}, "p: must be a positive integer or auto .got many"),
+        ({"p": "many"}, "p: must be an integer >= 1 and <= 1000000 or auto .got many"),
         ({"model": "huge"}, "there is no such model .got huge"),
     ],
 )
