@@ -77,7 +77,7 @@ class CodedWindowState(WindowState):
             residual: what is owed.
             schedule: learning rate that updates have in them; None: gradients come.
             workers: how many nodes the rate is for.
-            cap_nbytes: see `WindowState`.
+            cap_nbytes: memory for rounds at most; beyond it the oldest are dropped, if a receiver has missed its turn.
             runs: whether receivers are sent the same runs of cells each time, by which they keep what they know.
         """
         super().__init__(layout, wanted, cap_nbytes=cap_nbytes, newest_only=False)
@@ -193,7 +193,7 @@ class CodedWindow(StateElement):
         receivers: role whose nodes are sent to.
         sharding: the cells that each receiver is sent; if None, every other node is sent all cells.
         schedule: learning rate that updates have in them; None: gradients come.
-        cap_nbytes: see `Window`.
+        cap_nbytes: memory for rounds at most: with what is under way, a receiver that stops costs less than 64 MB.
         counted: whether the sum of all rounds is kept, for checkpoints; see `operators.ledger`.
     """
 

@@ -40,6 +40,7 @@ _SILENT = 16  # what B is divided by at most where nothing passes, by 2 for each
 _TRIED = 16  # measurements without a full link for which a B that has been raised is not taken for granted
 _FALL = 0.75  # of B, what passes at most for it to be a fall that has to prove right
 _CORRECTED = 4  # measurements since a fall in which it goes on: the first was of what had passed before, too
+_HELD_BACK = 0.1  # of the time, in which others hold a node back at most that takes its link for full without a doubt
 _PROVEN = 64  # measurements since a fall without another one, until it has proven right
 _BARRED, _MOST_BARRED = 64, 384  # measurements in which B does not fall, but on trial, after a fall that was wrong
 _STANDS = 4  # measurements without a full link after which a B that has been raised is what falls are measured by
@@ -225,7 +226,7 @@ def tried(known: Known, trial: Trial, rates: Rates, peers: int) -> Known:
         return replace(known, bandwidth=trial.bandwidth)
     if enough and trial.meanwhile.gains(trial.pace):
         floor, ceiling = known.floor or known.bandwidth, known.ceiling or trial.bandwidth
-        known = replace(known, anchor=known.bandwidth, fallen=0, fell_from=0.0, barred=0)
+        known = replace(known, anchor=known.bandwidth, fallen=0, fell_from=0.0, barred=0, until_free=_BARRED)
         return replace(known, floor=floor, ceiling=ceiling, before=0.0)
     return replace(known, bandwidth=trial.bandwidth, until_trial=min(2 * known.until_trial, _MOST_SUSPECT))
 
@@ -249,22 +250,24 @@ def full(known: Known, rates: Rates) -> Known:
     if not sure:
         return known
     proven = goodput if delay_s > 2 * known.least_delay_s else max(known.proven, goodput)
-    known = replace(_too_much(known), before=0.0, proven=proven)
-    return _fall(known, max(goodput, undoubted(known, rates)))
+    before, known = known.before, replace(_too_much(known), before=0.0, proven=proven)
+    bandwidth = max(goodput, undoubted(known, rates))
+    if rates.blocked_s <= _HELD_BACK * rates.seconds or bandwidth >= _FALL * known.anchor > 0:
+        return replace(known, bandwidth=bandwidth, anchor=known.anchor or bandwidth)
+    return _fall(known, bandwidth, before)
 
 
-def _fall(known: Known, bandwidth: float) -> Known:
-    """A full link carries that much: so B is, unless the last fall has not helped.
+def _fall(known: Known, bandwidth: float, before: float) -> Known:
+    """A link of a node that is held back carries that much: so B is, unless the last fall has not helped.
 
     Where peers acknowledge late, less passes the less is sent, and each B that is believed would ask for another one.
+    `before` is B before nothing passed, or 0.
     """
-    if bandwidth >= _FALL * known.anchor > 0:
-        return replace(known, bandwidth=bandwidth)
     if known.anchor and not 0 < known.fallen <= _CORRECTED:
         if known.fell_from:
             return _undone(known)
         if known.barred:
-            return known
+            return replace(known, bandwidth=max(known.bandwidth, before))
         known = replace(known, fallen=0, fell_from=known.anchor)
     return replace(known, bandwidth=bandwidth, anchor=bandwidth, fallen=known.fallen or 1)
 
@@ -314,6 +317,8 @@ def not_full(known: Known, rates: Rates) -> Known:
     known = replace(known, passed=0.0, busy_s=0.0, fulls=0, higher=higher, raised=raised, least_delay_s=least_s)
     if raised > _STANDS and known.anchor:
         known = replace(known, anchor=max(known.anchor, known.bandwidth))
+        if known.anchor >= known.fell_from:  # it has come back from that fall
+            known = replace(known, fallen=0, fell_from=0.0)
     if higher < known.patience:
         return known
     bandwidth = max(known.before, min(rates.goodput, 2 * known.bandwidth))

@@ -4,8 +4,8 @@ A fragment is the sum of an interval of gradients over a run of cells, made when
 subtracted, so there is no drift, and a slow receiver costs longer intervals, not a queue. With nobody late this is the
 accumulation over the last p gradients of ako.txt 3.1.
 
-Some gradients are held whole, and older ones as sums: by cell one between any two of its receivers' places. So all of
-them take as much memory as there are receivers, each at most a model's, however many gradients lie between two turns.
+Some gradients are held whole, and older ones as sums: by cell one between any two of its receivers' places. So the sums
+take a model's memory for each receiver at most, however many gradients lie between two turns.
 """
 
 from __future__ import annotations

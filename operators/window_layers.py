@@ -110,6 +110,11 @@ class Layers:
 
     def _runs(self, cells: Cells, first: int = 0) -> Iterator[slice]:
         """The weights of each run of cells that are marked; of these marks the first is of cell `first`."""
+        if not cells.any():
+            return
+        if cells.all():
+            yield self._layout.weights(first, first + len(cells))
+            return
         edges = (first + np.flatnonzero(np.diff(cells, prepend=False, append=False))).tolist()
         for start, stop in zip(edges[::2], edges[1::2], strict=True):
             yield self._layout.weights(start, stop)
