@@ -7,7 +7,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -78,7 +78,11 @@ def job_process(agent: int) -> int:
 
 def open_files(pid: int) -> list[str]:
     """What the descriptors of a process are of, for people."""
-    return sorted(os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir())
+    files = list[str]()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has been closed meanwhile
+            files.append(os.readlink(each))
+    return sorted(files)
 
 
 def until(true: Callable[[], bool], tell: Callable[[], object] = str) -> None:
