@@ -43,6 +43,7 @@ _CORRECTED = 4  # measurements since a fall in which it goes on: the first was o
 _HELD_BACK = 0.1  # of the time, in which others hold a node back at most that takes its link for full without a doubt
 _PROVEN = 64  # measurements since a fall without another one, until it has proven right
 _BARRED, _MOST_BARRED = 64, 384  # measurements in which B does not fall, but on trial, after a fall that was wrong
+_OTHER = 2  # times B before a fall, beyond which links are other than they were then
 _STANDS = 4  # measurements without a full link after which a B that has been raised is what falls are measured by
 _SURE = 2  # measurements in which the link is full and something passes, until a lower B is believed
 _SUSPECT, _MOST_SUSPECT = 6, 384  # measurements in which the link may be full, until that is tried
@@ -265,19 +266,23 @@ def _fall(known: Known, bandwidth: float, before: float) -> Known:
     """
     if known.anchor and not 0 < known.fallen <= _CORRECTED:
         if known.fell_from:
-            return _undone(known)
+            return _undone(known, bandwidth)
         if known.barred:
             return replace(known, bandwidth=max(known.bandwidth, before))
         known = replace(known, fallen=0, fell_from=known.anchor)
     return replace(known, bandwidth=bandwidth, anchor=bandwidth, fallen=known.fallen or 1)
 
 
-def _undone(known: Known) -> Known:
-    """B is what it was before it fell; for a while it falls on trial only, the next time for twice as long."""
+def _undone(known: Known, bandwidth: float) -> Known:
+    """B is what it was before it fell, or what passes if that is more.
+
+    For a while it falls on trial only, the next time for twice as long.
+    """
+    before = max(known.fell_from, bandwidth)
     return replace(
         known,
-        bandwidth=known.fell_from,
-        anchor=known.fell_from,
+        bandwidth=before,
+        anchor=before,
         fallen=0,
         fell_from=0.0,
         barred=known.until_free,
@@ -317,7 +322,7 @@ def not_full(known: Known, rates: Rates) -> Known:
     known = replace(known, passed=0.0, busy_s=0.0, fulls=0, higher=higher, raised=raised, least_delay_s=least_s)
     if raised > _STANDS and known.anchor:
         known = replace(known, anchor=max(known.anchor, known.bandwidth))
-        if known.anchor >= known.fell_from:  # it has come back from that fall
+        if known.anchor > _OTHER * known.fell_from > 0:
             known = replace(known, fallen=0, fell_from=0.0)
     if higher < known.patience:
         return known
