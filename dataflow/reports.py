@@ -39,12 +39,14 @@ class SampleStatistics:
 class LinkStatistics:
     """What passed from a node to one peer since the start.
 
-    For how long the peer held an acknowledgement back is not counted; see `dataflow.transport.link_meter`.
+    A link is busy while the kernel has bytes on their way that the peer's kernel has not acknowledged, see
+    `dataflow.transport.sockets`; where it does not count that, while something waits for the peer's acknowledgement.
+    For how long the peer held that back counts nowhere, see `dataflow.transport.link_meter`.
 
     Args:
         nbytes: bytes of frames that the peer has acknowledged.
         messages: messages and ends that the peer has acknowledged.
-        busy_s: seconds in which something waited for the peer's acknowledgement.
+        busy_s: seconds in which the link was busy.
         delay_s: the sum, over these messages, of the seconds from handing one to the link until it was acknowledged.
     """
 
@@ -101,7 +103,7 @@ class NodeStatistics:
         running_s: seconds since it began to run.
         compute_tasks: tasks of its compute pool.
         processor: what its process has taken of the processor; None if that is unknown.
-        links_busy_s: seconds in which something waited for the acknowledgement of any peer; None if that is unknown.
+        links_busy_s: seconds in which any link to a peer was busy; None if that is unknown.
         links: what was acknowledged, by peer; empty if that is unknown.
         incarnation: how often it had been started for the job before; what was counted then is not in here.
     """
@@ -138,7 +140,7 @@ class LinkRates:
 
     Args:
         nbytes: bytes of messages that the peer has acknowledged.
-        busy_s: seconds in which something waited for the peer's acknowledgement.
+        busy_s: seconds in which the link was busy.
         delay_s: mean seconds from handing a message to the link until the peer acknowledged it; 0 if none was.
     """
 
@@ -157,8 +159,8 @@ class Rates:
         compute_s: processor seconds of the compute pool's tasks.
         exchange_s: processor seconds of what exists only because nodes exchange messages: connections, and tasks of
             chains that send to or receive from other nodes.
-        busy_s: seconds in which something waited for the acknowledgement of any peer; as a node tells its engine, none
-            where all peers have loopback addresses: it is for a processor then.
+        busy_s: seconds in which any link to a peer was busy; as a node tells its engine, none where all peers have
+            loopback addresses: what waits there waits for a processor.
         blocked_s: seconds in which a gathering operator was held back by its `ready` predicate.
         links: by peer.
     """

@@ -16,19 +16,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from dataflow.reports import Rates
-from operators.known import (
-    ASSUMED_BANDWIDTH,
-    FULL,
-    Known,
-    Trial,
-    aged,
-    full,
-    may_try,
-    not_full,
-    suspected,
-    tried,
-    undoubted,
-)
+from operators.known import ASSUMED_BANDWIDTH, FULL, Known, Trial, full, may_try, not_full, suspected, tried, undoubted
 
 ASSUMED_PACE = 200.0
 """Gradients per second that a node is taken to compute before it has measured."""
@@ -209,7 +197,6 @@ class CostModel(BaseModel):
             exchange_s=keep * (known.exchange_s + rates.exchange_s),
             rounds=keep * (known.rounds + rates.steps / choice.every),
         )
-        known = aged(known)
         if known.trial:
             return tried(known, known.trial, rates, peers)
         lags = rates.sent_nbytes < FULL * self._offered(known, choice, rates, peers)

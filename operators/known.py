@@ -21,11 +21,11 @@ EXCHANGE_SHARE = 0.1
 """Of a node's processor time, what the exchange may take."""
 
 FULL = 0.9
-"""A link is full if something waits for this share of the time, and less than this share of what is offered passes."""
+"""A link is full if it is busy for this share of the time, and less than this share of what is offered passes."""
 
 MOSTLY = 0.5
-"""A link may be full if something waits for this share of the time, and the node waited for others for the rest of
-`FULL`, at least.
+"""A link may be full if it is busy for this share of the time, and the node waited for others for the rest of `FULL`,
+at least.
 
 Where all wait for each other's rounds, which come slowly, nobody has anything to send meanwhile. That looks alike if it
 is the others who are slow: see `Trial`.
@@ -38,13 +38,6 @@ _FULL_MEMORY = 0.5  # of a measurement, in the sums that the next one is added t
 _HIGHER, _PATIENCE, _MOST_PATIENCE = 1.25, 4, 64  # of B, what is more than B; and measurements until that is believed
 _SILENT = 16  # what B is divided by at most where nothing passes, by 2 for each measurement
 _TRIED = 16  # measurements without a full link for which a B that has been raised is not taken for granted
-_FALL = 0.75  # of B, what passes at most for it to be a fall that has to prove right
-_CORRECTED = 4  # measurements since a fall in which it goes on: the first was of what had passed before, too
-_HELD_BACK = 0.1  # of the time, in which others hold a node back at most that takes its link for full without a doubt
-_PROVEN = 64  # measurements since a fall without another one, until it has proven right
-_BARRED, _MOST_BARRED = 64, 384  # measurements in which B does not fall, but on trial, after a fall that was wrong
-_OTHER = 2  # times B before a fall, beyond which links are other than they were then
-_STANDS = 4  # measurements without a full link after which a B that has been raised is what falls are measured by
 _SURE = 2  # measurements in which the link is full and something passes, until a lower B is believed
 _SUSPECT, _MOST_SUSPECT = 6, 384  # measurements in which the link may be full, until that is tried
 _SETTLED, _TRIAL, _LONGEST_TRIAL = 3, 10, 120  # measurements of a trial: those that do not count; in all; at most
@@ -84,11 +77,6 @@ class Known:
         least_delay_s: shortest mean delay of a measurement; slowly forgotten.
         higher: measurements in a row in which more passed than B, or in which all passes again.
         patience: how many it takes until B is raised.
-        anchor: B when it last fell or was first measured, or since it was raised and proved right; 0 before that.
-        fallen: measurements since it fell or was first measured, that one included; 0 once that has proven right.
-        fell_from: `anchor` before that; 0 if there was none.
-        barred: for so many measurements B falls on trial only, since a fall has proven wrong.
-        until_free: how many it will be the next time.
         raised: measurements since B was raised, that one included; 0 once the link has been found full.
         unfit: how long the present choice has not been fitting, in measurements; counted twice if it is far off.
         peers: n - 1 in the last measurement.
@@ -114,11 +102,6 @@ class Known:
     least_delay_s: float = math.inf
     higher: int = 0
     patience: int = _PATIENCE
-    anchor: float = 0.0
-    fallen: int = 0
-    fell_from: float = 0.0
-    barred: int = 0
-    until_free: int = _BARRED
     raised: int = 0
     unfit: int = 0
     peers: int = 0
@@ -180,9 +163,9 @@ class Trial:
 def suspected(known: Known, rates: Rates, peers: int, *, lags: bool) -> Known:
     """What is known with one more measurement in which the link may have been full, or not; `lags`: not all passed.
 
-    It may if something waits for long and passes, and the node waits for others while nothing does. They are counted
-    anew where others have come or left, of whom the pace may be, and once they were enough for a trial that was not
-    made: else what was long ago would count for ever.
+    It may if it is busy for long and something passes, and the node waits for others while nothing does. They are
+    counted anew where others have come or left, of whom the pace may be, and once they were enough for a trial that was
+    not made: else what was long ago would count for ever.
     """
     if peers != known.peers or _enough(known):
         known = replace(known, peers=peers, suspect=0)
@@ -227,7 +210,6 @@ def tried(known: Known, trial: Trial, rates: Rates, peers: int) -> Known:
         return replace(known, bandwidth=trial.bandwidth)
     if enough and trial.meanwhile.gains(trial.pace):
         floor, ceiling = known.floor or known.bandwidth, known.ceiling or trial.bandwidth
-        known = replace(known, anchor=known.bandwidth, fallen=0, fell_from=0.0, barred=0, until_free=_BARRED)
         return replace(known, floor=floor, ceiling=ceiling, before=0.0)
     return replace(known, bandwidth=trial.bandwidth, until_trial=min(2 * known.until_trial, _MOST_SUSPECT))
 
@@ -251,50 +233,7 @@ def full(known: Known, rates: Rates) -> Known:
     if not sure:
         return known
     proven = goodput if delay_s > 2 * known.least_delay_s else max(known.proven, goodput)
-    before, known = known.before, replace(_too_much(known), before=0.0, proven=proven)
-    bandwidth = max(goodput, undoubted(known, rates))
-    if rates.blocked_s <= _HELD_BACK * rates.seconds or bandwidth >= _FALL * known.anchor > 0:
-        return replace(known, bandwidth=bandwidth, anchor=known.anchor or bandwidth)
-    return _fall(known, bandwidth, before)
-
-
-def _fall(known: Known, bandwidth: float, before: float) -> Known:
-    """A link of a node that is held back carries that much: so B is, unless the last fall has not helped.
-
-    Where peers acknowledge late, less passes the less is sent, and each B that is believed would ask for another one.
-    `before` is B before nothing passed, or 0.
-    """
-    if known.anchor and not 0 < known.fallen <= _CORRECTED:
-        if known.fell_from:
-            return _undone(known, bandwidth)
-        if known.barred:
-            return replace(known, bandwidth=max(known.bandwidth, before))
-        known = replace(known, fallen=0, fell_from=known.anchor)
-    return replace(known, bandwidth=bandwidth, anchor=bandwidth, fallen=known.fallen or 1)
-
-
-def _undone(known: Known, bandwidth: float) -> Known:
-    """B is what it was before it fell, or what passes if that is more.
-
-    For a while it falls on trial only, the next time for twice as long.
-    """
-    before = max(known.fell_from, bandwidth)
-    return replace(
-        known,
-        bandwidth=before,
-        anchor=before,
-        fallen=0,
-        fell_from=0.0,
-        barred=known.until_free,
-        until_free=min(2 * known.until_free, _MOST_BARRED),
-    )
-
-
-def aged(known: Known) -> Known:
-    """What is known one measurement later: a fall after which there was no other for long has proven right."""
-    if known.fallen >= _PROVEN:
-        return replace(known, fallen=0, fell_from=0.0, until_free=_BARRED)
-    return replace(known, fallen=known.fallen + bool(known.fallen), barred=max(0, known.barred - 1))
+    return replace(_too_much(known), before=0.0, proven=proven, bandwidth=max(goodput, undoubted(known, rates)))
 
 
 def _silent(known: Known) -> Known:
@@ -320,10 +259,6 @@ def not_full(known: Known, rates: Rates) -> Known:
     least_s = _least(known, _delay_s(rates))
     raised = known.raised + 1 if known.raised else 0
     known = replace(known, passed=0.0, busy_s=0.0, fulls=0, higher=higher, raised=raised, least_delay_s=least_s)
-    if raised > _STANDS and known.anchor:
-        known = replace(known, anchor=max(known.anchor, known.bandwidth))
-        if known.anchor > _OTHER * known.fell_from > 0:
-            known = replace(known, fallen=0, fell_from=0.0)
     if higher < known.patience:
         return known
     bandwidth = max(known.before, min(rates.goodput, 2 * known.bandwidth))

@@ -63,7 +63,7 @@ def status(
 
     Of a job that runs: what each node did in the last few seconds, and which node or link is slow, if one is. Of one
     that has ended: the same since its start. CPU is of one core; SENT is what peers acknowledged per second, GOODPUT
-    what they did while anything waited for that.
+    the same while anything was on its way.
     """
     with connect(master, state_dir) as client:
         if job:

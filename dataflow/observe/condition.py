@@ -45,7 +45,7 @@ class Condition:
         idle: share in which it did neither.
         cpu: processor seconds of its process per second; None if unknown.
         sent_nbytes_s: bytes per second that peers have acknowledged; None if unknown, or nothing was ever sent.
-        goodput_nbytes_s: bytes per second while anything waited for an acknowledgement; None if nothing did.
+        goodput_nbytes_s: bytes per second while any of its links was busy; None if none was.
         p: partitions, as sampled by the operator that chooses them; None if none does.
         every: gradients of a round, likewise.
         predicted_nbytes_s: bytes per second that this choice is to send, likewise.

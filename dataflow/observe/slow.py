@@ -1,24 +1,30 @@
 """Which nodes and links of a job are slow, in sentences.
 
-Slow is what falls behind the median of the others by `FACTOR`, and behind it at all in each of the newest whiles. Who
-waits for a slow node is as slow as that, so nodes are compared by the pace that they have when nothing holds them back;
-and a link that is hardly used is as fast as its messages are large, so only those that are busy can be slow.
+Slow is what falls behind a quantile of the others by a factor, and behind it at all in each of the newest whiles. Who
+waits for a slow node is as slow as that, so nodes are compared by the pace that they have when nothing holds them back.
+A link is compared by what it carries while it is busy, with the faster ones among the others: a node whose network is
+slow makes all links from and to it slow, which are half of the links of four nodes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil, floor
 from statistics import median
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from dataflow.observe.condition import RECENT, MeasuredJob
 from dataflow.reports import LinkRates, Rates, rates_between
 
 FACTOR = 1.5
-"""How far behind the median of the others slow is."""
+"""How far behind the median of the others a slow node is."""
+
+LINK_FACTOR, FASTER = 2.5, 0.75
+"""How far behind what quantile of the others a slow link is. Links of hosts that share few processors, and are alike,
+differ by up to twofold in a while."""
 
 FEW = 10
 """Of fewer gradients than this, chance may be what makes them fewer."""
@@ -26,13 +32,16 @@ FEW = 10
 FREE = 0.05
 """A node that made nothing in a while, and was held back for all but this share of it, has no pace in it."""
 
-BUSY = 0.5
-"""Share of every while in which something waited on a link that is called slow."""
+BUSY = 0.1
+"""Share of every while in which a link that is called slow was busy: one that is hardly used holds nobody up."""
 
 BLOCKED = 0.05
 """Share of the time from which on it is worth saying that nodes were held back."""
 
 Key = TypeVar("Key", bound=Hashable)
+
+Link: TypeAlias = tuple[int, int]
+"""The node that sends, and the one that is sent to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Laggard(Generic[Key]):
-    """One that is slow: its rate, and the median of the others'."""
+    """One that is slow: its rate, and what is usual among the others."""
 
     key: Key
     rate: float
@@ -62,11 +71,15 @@ def what_is_slow(job: MeasuredJob) -> list[str]:
     return [*_about_nodes(job, whiles), *_about_links(job, whiles)]
 
 
-def laggards(efforts: Mapping[Key, Sequence[Effort]]) -> list[Laggard[Key]]:
+def laggards(
+    efforts: Mapping[Key, Sequence[Effort]], *, factor: float = FACTOR, quantile: float = 0.5
+) -> list[Laggard[Key]]:
     """Those that are slow, slowest first.
 
     Args:
         efforts: what each did in each of the same whiles.
+        factor: how far behind the others slow is.
+        quantile: of their rates, what is usual.
     """
     overall = _Field(
         {key: Effort(sum(e.done for e in each), sum(e.seconds for e in each)) for key, each in efforts.items()}
@@ -75,7 +88,8 @@ def laggards(efforts: Mapping[Key, Sequence[Effort]]) -> list[Laggard[Key]]:
     found = [
         Laggard(key, rate, usual)
         for key, rate in overall.rates.items()
-        if (usual := overall.median_of_others(key)) > FACTOR * rate and all(each.is_behind(key) for each in whiles)
+        if (usual := overall.usual(key, quantile)) > factor * rate
+        and all(each.is_behind(key, quantile) for each in whiles)
     ]
     return sorted(found, key=lambda laggard: laggard.rate)
 
@@ -87,18 +101,18 @@ class _Field(Generic[Key]):
         self.rates = {key: effort.done / effort.seconds for key, effort in efforts.items() if effort.seconds > 0.0}
         self._ordered = sorted(self.rates.values())
 
-    def median_of_others(self, key: Key) -> float:
-        """The median without that of `key`, which took part; 0 if nobody else did."""
-        ordered, others = self._ordered, len(self._ordered) - 1
-        if not others:
+    def usual(self, key: Key, quantile: float) -> float:
+        """That quantile of the rates without that of `key`, which took part; 0 if nobody else did."""
+        ordered, last = self._ordered, len(self._ordered) - 2
+        if last < 0:
             return 0.0
         own = bisect_left(ordered, self.rates[key])
-        low, high = (others - 1) // 2, others // 2
+        low, high = floor(quantile * last), ceil(quantile * last)
         return (ordered[low + (low >= own)] + ordered[high + (high >= own)]) / 2.0
 
-    def is_behind(self, key: Key) -> bool:
-        """Whether one took part and did so at less than the median of the others."""
-        return key in self.rates and self.rates[key] < self.median_of_others(key)
+    def is_behind(self, key: Key, quantile: float) -> bool:
+        """Whether one took part and did so at less than what is usual among the others."""
+        return key in self.rates and self.rates[key] < self.usual(key, quantile)
 
 
 def _about_nodes(job: MeasuredJob, whiles: Mapping[int, Sequence[Rates]]) -> list[str]:
@@ -123,29 +137,37 @@ def _about_nodes(job: MeasuredJob, whiles: Mapping[int, Sequence[Rates]]) -> lis
 
 
 def _about_links(job: MeasuredJob, whiles: Mapping[int, Sequence[Rates]]) -> list[str]:
-    efforts, busy = dict[tuple[int, int], list[Effort]](), set[tuple[int, int]]()
+    efforts, busy = dict[Link, list[Effort]](), set[Link]()
     for node, rates in whiles.items():
         for peer in rates[-1].links:
             links = [each.links.get(peer, LinkRates()) for each in rates]
             efforts[node, peer] = [Effort(link.nbytes, link.busy_s) for link in links]
             if all(link.busy_s >= BUSY * each.seconds for link, each in zip(links, rates, strict=True)):
                 busy.add((node, peer))
-    found = [slow for slow in laggards(efforts) if slow.key in busy]
+    found = [slow for slow in laggards(efforts, factor=LINK_FACTOR, quantile=FASTER) if slow.key in busy]
     if not found:
         return []
     slowest, slow = found[0], {laggard.key for laggard in found}
-    source, target = (job.node_name(node) for node in slowest.key)
-    into = {link for link in efforts if link[1] == slowest.key[1]}
-    out_of = {link for link in efforts if link[0] == slowest.key[0]}
-    named, text = {slowest.key}, f"the link {source} -> {target} carries"
-    if len(into) > 1 and into <= slow:
-        named, text = into, f"the links to {target} carry"
-    elif len(out_of) > 1 and out_of <= slow:
-        named, text = out_of, f"the links from {source} carry"
+    named, text = _named(slowest.key, slow, set(efforts), job.node_name)
     rate = median(laggard.rate for laggard in found if laggard.key in named)
     text += f" {rate / 1e6:.3g} MB/s, the others {slowest.usual / 1e6:.3g}"
     more = len(slow - named)
     return [f"{text}; also slow: {more} more" if more else text]
+
+
+def _named(slowest: Link, slow: set[Link], links: set[Link], name: Callable[[int], str]) -> tuple[set[Link], str]:
+    """The links to say something about, and how that begins: those of a node that are all slow, or one."""
+    source, target = slowest
+    for node in (target, source):
+        touching = {link for link in links if node in link}
+        if touching <= slow:
+            return touching, f"the links from and to {name(node)} carry"
+    into, out_of = {link for link in links if link[1] == target}, {link for link in links if link[0] == source}
+    if len(into) > 1 and into <= slow:
+        return into, f"the links to {name(target)} carry"
+    if len(out_of) > 1 and out_of <= slow:
+        return out_of, f"the links from {name(source)} carry"
+    return {slowest}, f"the link {name(source)} -> {name(target)} carries"
 
 
 def _pace(rates: Rates) -> Effort:

@@ -102,7 +102,7 @@ def _pairs(nodes: Sequence[tuple[MeasuredJob, tuple[str, str, str], Sequence[Nod
     received = CounterMetricFamily("ako_received_bytes", "Bytes of messages received from the peer.", labels=_PAIR)
     delivered = CounterMetricFamily("ako_delivered_bytes", "Bytes that the peer has acknowledged.", labels=_PAIR)
     busy = CounterMetricFamily(
-        "ako_link_busy_seconds", "Seconds in which something waited for the peer's acknowledgement.", labels=_PAIR
+        "ako_link_busy_seconds", "Seconds in which bytes were on their way to the peer.", labels=_PAIR
     )
     delay = SummaryMetricFamily(
         "ako_delay_seconds", "From handing a message to the link until the peer acknowledged it.", labels=_PAIR

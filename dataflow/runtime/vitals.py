@@ -66,12 +66,8 @@ class Vitals:
         if self._processor is None:
             return counted
         self._processor = self._processor.plus(self._newly_taken())
-        return replace(
-            counted,
-            processor=self._processor,
-            links_busy_s=self._links.busy_s(),
-            links=self._links.deliveries(),
-        )
+        links, busy_s = self._links.carried()
+        return replace(counted, processor=self._processor, links_busy_s=busy_s, links=links)
 
     async def _measure(self) -> None:
         while True:

@@ -7,7 +7,7 @@ delivery reliable on top.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol, TypeAlias
 
 from dataflow.errors import AkoError
@@ -56,6 +56,12 @@ class Network(Protocol):
         Raises:
             ConnectionLostError: nobody listens there, or the connection broke at once.
             AuthError: the other side refuses the token.
+        """
+
+    def busy_s(self, addresses: Collection[str]) -> dict[str, float]:
+        """Seconds so far in which bytes were on their way to each of these addresses, where the kernel tells that.
+
+        Whether the other side's process has read them makes no difference.
         """
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ flow control with another's.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -19,6 +20,7 @@ from dataflow.transport.base import Accept, Connection, ConnectionLostError, ser
 from dataflow.transport.encryption import KeyPair, add_port, open_aio_channel
 from dataflow.transport.frames import MAX_PACKET_NBYTES
 from dataflow.transport.generated import data_pb2
+from dataflow.transport.sockets import SocketTimes
 
 _SERVICE: Final = data_pb2.DESCRIPTOR.services_by_name["DataPlane"].full_name
 _METHOD: Final = "Connect"
@@ -63,6 +65,7 @@ class GrpcNetwork:
     ) -> None:
         self._token, self._host, self._port, self._pair = token, host, port, pair
         self._servers: list[grpc.aio.Server] = []
+        self._times = SocketTimes()
 
     async def listen(self, accept: Accept) -> str:
         """Accept connections; see `Network.listen`.
@@ -101,6 +104,10 @@ class GrpcNetwork:
             await connection.close()
             raise
         return connection
+
+    def busy_s(self, addresses: Collection[str]) -> dict[str, float]:
+        """Seconds so far in which bytes were on their way; see `Network.busy_s`."""
+        return self._times.busy_s(addresses)
 
     async def close(self) -> None:
         """Stop the servers, which breaks the connections they accepted."""

@@ -17,6 +17,7 @@ from dataflow.message import Message
 from dataflow.reports import LinkStatistics
 from dataflow.transport.addresses import stays_here
 from dataflow.transport.base import Network
+from dataflow.transport.busy_links import BusyLinks
 from dataflow.transport.incoming_links import IncomingLinks
 from dataflow.transport.link_meter import LinkMeters
 from dataflow.transport.link_options import DEFAULT_OPTIONS, Counters, LinkOptions, PeerStatistics
@@ -68,7 +69,7 @@ class Links:
         self._node, self._edge_types, self._network, self._peers = node, edge_types, network, Peers()
         self._around = Surroundings(network, identity, self._peers, options, on_credit, on_lost, rng, clock, sleep)
         self._counters: dict[int, Counters] = {}
-        self._meters = LinkMeters(clock, options.longest_delay_s)
+        self._meters, self._busy = LinkMeters(clock, options.longest_delay_s), BusyLinks(clock)
         self._incoming = IncomingLinks(
             identity,
             self._peers,
@@ -183,13 +184,12 @@ class Links:
         """What passed between this node and each peer so far, by the peer's number."""
         return {peer: counters.snapshot() for peer, counters in sorted(self._counters.items())}
 
-    def deliveries(self) -> dict[int, LinkStatistics]:
-        """What peers have acknowledged so far, and how long that took, by the peer's number."""
-        return self._meters.statistics()
-
-    def busy_s(self) -> float:
-        """Seconds so far in which anything was on its way to any peer."""
-        return self._meters.busy_s()
+    def carried(self) -> tuple[dict[int, LinkStatistics], float]:
+        """What peers have acknowledged so far, by their number, and seconds in which anything was on its way to any."""
+        addresses = {peer: link.address for peer, link in self._outgoing.items()}
+        counted_s = self._network.busy_s(addresses.values())
+        by_peer = {peer: counted_s[address] for peer, address in addresses.items() if address in counted_s}
+        return self._busy.add(self._meters.statistics(), self._meters.busy_s(), by_peer)
 
     def stay_here(self) -> bool:
         """Whether all links lead to nodes that are reached on this machine alone."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Collection
 
 from dataflow.transport.base import Accept, Connection, ConnectionLostError, serve
 
@@ -39,6 +40,11 @@ class MemoryNetwork:
         self._serving[task] = accepted
         task.add_done_callback(self._serving.pop)
         return _MemoryConnection(back, there)
+
+    def busy_s(self, addresses: Collection[str]) -> dict[str, float]:
+        """Nothing: no kernel is asked; see `Network.busy_s`."""
+        del addresses
+        return {}
 
     async def close(self) -> None:
         """Forget the listeners and end every connection."""

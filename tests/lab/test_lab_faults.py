@@ -129,6 +129,18 @@ def test_slow_host_holds_others_within_the_staleness_bound_and_is_named(lab: Lab
         assert 0 < each["compute.staleness"]["maximum"] <= p * every + every + tau
 
 
+def test_slow_links_are_named_and_no_others(lab: Lab) -> None:
+    lab("up", "4", "--rates", "100mbit,100mbit,100mbit,5mbit", "--cpu", "0.4")
+    process = lab.start("run", "ako", "epochs=100000")
+    read_until(process.stderr, "RUNNING")
+    job = until(lab, lambda job: any("link" in sentence for sentence in job["slow"]))
+    (links,) = [sentence for sentence in job["slow"] if "link" in sentence]
+    assert re.match(r"the links? (from and to|to|from) node-3 carry |the link (node-3 -> |node-. -> node-3 )", links)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+
+
 def test_host_that_only_the_master_does_not_hear_goes_on(lab: Lab, tmp_path: Path) -> None:
     lab("up", "3", "--rate", "1gbit")
     process = lab.start("run", "tests.lab.exact_job:build", "--json", str(tmp_path / "record.json"))

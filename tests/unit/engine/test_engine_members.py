@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_rig import Count, LogState, NetNote, Note, Num, Receive, Rig, Send, graph_of, nodes_of, unchained
+from engine_rig import Blob, Count, LogState, NetNote, Note, Num, Receive, Rig, Send, graph_of, nodes_of, unchained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataflow.engine.events import CreditGranted, Ended, NodeJoined, NodeLeft, SendMessage, StopAsked, StreamEnded
+from dataflow.engine.events import (
+    CreditGranted,
+    Ended,
+    Measured,
+    NodeJoined,
+    NodeLeft,
+    SendMessage,
+    StopAsked,
+    StreamEnded,
+)
 from dataflow.engine.memory_driver import MemoryDriver
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
@@ -16,8 +25,8 @@ from dataflow.message import HEADER_NBYTES, Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions
 from dataflow.plan.physical import StreamId
-from dataflow.ports import Out
-from dataflow.reports import OperatorReport
+from dataflow.ports import In, Out
+from dataflow.reports import LinkRates, OperatorReport, Rates
 from dataflow.state import Writes
 
 
@@ -67,6 +76,20 @@ class Told(Minds):
     def process(self, num: Num, log: LogState) -> Emissions:
         log.items.append((num.origin, num.n))
         yield self.told(num)
+
+
+class SendBlobs(Send):
+    """Sends 100 kB for each number."""
+
+    out = Out(Blob)
+
+    def process(self, num: Num) -> Emissions:
+        yield self.out(Blob(np.full(100_000, num.n, np.uint8)))
+
+
+class ReceiveBlobs(Receive):
+    inp = In(Blob)
+    out = Out(Blob)
 
 
 STREAM = StreamId(0, 1, 0)
@@ -200,6 +223,31 @@ def test_crossing_to_a_joined_node_is_open_with_fresh_credit() -> None:
     rig.finish_all()
     assert len(rig.sent()) == 4
     assert rig.ends() == []
+
+
+def test_joined_node_is_sent_as_much_as_its_own_delays_ask_for() -> None:
+    """It may be farther away than the node that had its number before."""
+    operators = {"count": Count(limit=99), "send": SendBlobs(), "receive": ReceiveBlobs()}
+    edges = [("send", "receive", Route.ONE_TO_ALL), ("count", "send")]
+    rig = Rig(nodes_of(graph_of(operators, edges), 2, window=1 << 30))
+    rig.give(measured(delay_s=0.001))
+    rig.start()
+    rig.finish_all()
+    assert number_sent(rig) == 3  # a tenth of a second of goodput
+    rig.give(NodeLeft(1))
+    rig.give(NodeJoined(1, 1))
+    rig.give(measured(delay_s=0.125))
+    rig.finish_all()
+    assert number_sent(rig) == 3 + 12  # three such delays of it
+
+
+def measured(delay_s: float) -> Measured:
+    """A link to node 1 that carries 3 MB/s."""
+    return Measured(Rates(seconds=0.5, links={1: LinkRates(nbytes=1_500_000, busy_s=0.5, delay_s=delay_s)}))
+
+
+def number_sent(rig: Rig) -> int:
+    return sum(isinstance(command, SendMessage) for command in rig.commands)
 
 
 def test_node_that_joins_when_a_stream_has_ended_is_told_its_end() -> None:

@@ -140,8 +140,22 @@ def test_link_on_which_nothing_arrives_is_slow() -> None:
 
 
 def test_link_that_is_hardly_used_is_not_slow() -> None:
-    assert said(*mesh(4, {(0, 3): [(110_000, 0.1)] * 3})) == []
+    assert said(*mesh(4, {(0, 3): [(10_000, 0.09)] * 3})) == []
+    assert len(said(*mesh(4, {(0, 3): [(11_000, 0.11)] * 3}))) == 1
     assert said(*mesh(4, {(0, 3): [(0, 0.0)] * 3})) == []
+
+
+def test_links_that_differ_by_chance_are_not_slow() -> None:
+    assert said(*mesh(4, {(0, 3): [(4_500_000, 1.0)] * 3})) == []
+    assert len(said(*mesh(4, {(0, 3): [(4_300_000, 1.0)] * 3}))) == 1
+
+
+def test_links_from_and_to_a_node_are_named_together_though_they_are_half_of_all() -> None:
+    links = [(node, other) for node in range(4) for other in range(4) if node != other and 3 in (node, other)]
+    slow = {link: [(1_000_000 + 10_000 * number, 1.0)] * 3 for number, link in enumerate(links)}
+    (sentence,) = said(*mesh(4, slow))
+    assert sentence.startswith("the links from and to node-3 carry 1.0")
+    assert sentence.endswith("MB/s, the others 11")
 
 
 @pytest.mark.parametrize(

@@ -148,12 +148,10 @@ class Links:
     def stay_here(self) -> bool:
         return self.here
 
-    def busy_s(self) -> float:
-        return 0.25 * self.read
-
-    def deliveries(self) -> dict[int, LinkStatistics]:
+    def carried(self) -> tuple[dict[int, LinkStatistics], float]:
         self.read += 1
-        return {0: LinkStatistics(100 * self.read, 2 * self.read, 0.125 * self.read, 0.5 * self.read)}
+        link = LinkStatistics(100 * self.read, 2 * self.read, 0.125 * self.read, 0.5 * self.read)
+        return {0: link}, 0.25 * self.read
 
 
 @pytest.mark.parametrize("here", [False, True])

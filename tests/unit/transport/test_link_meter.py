@@ -203,17 +203,17 @@ def test_deliveries_of_links_tell_what_each_peer_acknowledged() -> None:
             nodes[0].links.send(1, 0, Numbered(number, np.zeros(1_000)))
         clock.sleep(0.5)  # nothing was written yet: the loop has not run
         may_be_held_s = LinkOptions().longest_delay_s
-        assert nodes[0].links.deliveries()[1].busy_s == pytest.approx(0.5 - may_be_held_s)
-        assert nodes[0].links.busy_s() == pytest.approx(0.5 - may_be_held_s)
+        assert nodes[0].links.carried()[0][1].busy_s == pytest.approx(0.5 - may_be_held_s)
+        assert nodes[0].links.carried()[1] == pytest.approx(0.5 - may_be_held_s)
         nodes[0].links.send_end(1, 0)  # acknowledged at once, and all before it
         await nodes[0].links.drain()
         clock.sleep(4.0)
-        found = nodes[0].links.deliveries()
+        found = nodes[0].links.carried()[0]
         assert found[1].messages == 11
         assert (found[1].busy_s, found[1].delay_s) == pytest.approx((0.5 - may_be_held_s, 5.0 - 10 * may_be_held_s))
         assert 80_000 < found[1].nbytes < 82_000
         assert found[2] == LinkStatistics()
-        assert nodes[0].links.busy_s() == found[1].busy_s
+        assert nodes[0].links.carried()[1] == found[1].busy_s
         await closed(nodes)
 
     run(body)
@@ -227,7 +227,7 @@ def test_deliveries_over_a_connection_that_breaks_count_every_message_once() -> 
             nodes[0].links.send(1, 0, Numbered(number, np.zeros(10)))
             await asyncio.sleep(0)
         await nodes[0].links.drain()
-        found = nodes[0].links.deliveries()[1]
+        found = nodes[0].links.carried()[0][1]
         assert found.messages == 100
         assert 8_000 < found.nbytes < 20_000
         await closed(nodes)
@@ -244,10 +244,10 @@ def test_deliveries_of_a_lost_link_stop_being_busy() -> None:
         clock.sleep(1.0)
         nodes[0].links.set_membership(1, {0: 0})
         clock.sleep(1.0)
-        assert nodes[0].links.deliveries()[1] == LinkStatistics(busy_s=1.0)
-        assert nodes[0].links.busy_s() == 1.0
+        assert nodes[0].links.carried()[0][1] == LinkStatistics(busy_s=1.0)
+        assert nodes[0].links.carried()[1] == 1.0
         nodes[0].links.send(1, 0, Numbered(1, np.zeros(10)))  # to nobody
-        assert nodes[0].links.busy_s() == 1.0
+        assert nodes[0].links.carried()[1] == 1.0
         await closed(nodes)
 
     run(body)
