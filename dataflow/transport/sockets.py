@@ -2,34 +2,41 @@
 
 A peer that gets no processor acknowledges messages late, and its kernel acknowledges their bytes all the same: so this
 tells a slow link from a slow peer. Linux alone tells it; elsewhere nothing is known.
+
+Sockets belong to others, who may close them at any time. So the kernel is asked by number, and no object is made that
+would close one of its own accord.
 """
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import os
 import socket
 import struct
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 from dataflow.transport.addresses import endpoint, unbracketed
 
 _DESCRIPTORS: Final = "/proc/self/fd"
-_TCP_INFO_NBYTES: Final = 192
-_ACKED: Final = struct.Struct("=120xQ")  # tcpi_bytes_acked of struct tcp_info, linux/tcp.h
-_TIMES: Final = struct.Struct("=168x2Q")  # tcpi_busy_time and tcpi_rwnd_limited, in microseconds
+_NAME_NBYTES: Final = 28  # struct sockaddr_in6; sockaddr_in is shorter
+_FAMILY, _PORT = struct.Struct("=H"), struct.Struct(">2xH")
 _MAPPED: Final = "::ffff:"  # before an address of IPv4 that a socket of IPv6 has
+_INFO_NBYTES: Final = 192  # struct tcp_info of linux/tcp.h, as far as it is read
+_ACKED: Final = struct.Struct("=120xQ")  # tcpi_bytes_acked
+_TIMES: Final = struct.Struct("=168x2Q")  # tcpi_busy_time and tcpi_rwnd_limited, in microseconds
+_ESTABLISHED: Final = 1  # tcpi_state
 
 
 class _Connected(NamedTuple):
-    """A connection: the other end, this end's port, and seconds in which bytes were on their way."""
+    """A connection: the address that was looked for, this end's port, and seconds in which bytes were on their way."""
 
-    host: str
+    address: str
     port: int
-    own_port: int
     busy_s: float
 
 
@@ -45,19 +52,17 @@ class SocketTimes:
 
         The time counts in which the other end's kernel had not acknowledged all bytes that it had room for.
         """
-        by_endpoint = _by_endpoint(addresses)
         known: dict[tuple[str, int], float] = {}
-        for host, port, own_port, busy_s in _connections():
-            address = by_endpoint.get(endpoint(host, port)) or by_endpoint.get(endpoint("", port))
-            if address is not None:
-                known[address, own_port] = busy_s
-                newly_s = max(0.0, busy_s - self._known.get((address, own_port), 0.0))
-                self._totals_s[address] = self._totals_s.get(address, 0.0) + newly_s
+        for address, port, busy_s in _connections(_by_endpoint(tuple(addresses))):
+            known[address, port] = busy_s
+            newly_s = max(0.0, busy_s - self._known.get((address, port), 0.0))
+            self._totals_s[address] = self._totals_s.get(address, 0.0) + newly_s
         self._known = known
         return {address: self._totals_s[address] for address, _ in known}
 
 
-def _by_endpoint(addresses: Collection[str]) -> dict[str, str]:
+@lru_cache(maxsize=64)
+def _by_endpoint(addresses: tuple[str, ...]) -> dict[str, str]:
     """Addresses by ``host:port`` as sockets have it; those with a name by ``:port``, unless several have that port."""
     found, named = dict[str, str](), list[tuple[str, str]]()
     for address in addresses:
@@ -70,33 +75,50 @@ def _by_endpoint(addresses: Collection[str]) -> dict[str, str]:
     return found | {port: address for port, address in named if count[port] == 1}
 
 
-def _connections() -> Iterator[_Connected]:
-    """Connections of this process over TCP, but for those of which the kernel does not tell the times."""
+def _connections(by_endpoint: dict[str, str]) -> Iterator[_Connected]:
+    """Connections of this process to these addresses of which the kernel tells the times."""
     if sys.platform != "linux":
         return
+    libc = _libc()
     for name in os.listdir(_DESCRIPTORS):
-        try:
-            if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
-                connected = _connected(int(name))
-                if connected is not None:
-                    yield connected
-        except OSError:  # closed meanwhile, or not connected
+        descriptor = int(name)
+        there = _name(libc.getpeername, descriptor)
+        if there is None:
             continue
+        address = by_endpoint.get(endpoint(*there)) or by_endpoint.get(f":{there[1]}")
+        if address is None:
+            continue
+        here, busy_s = _name(libc.getsockname, descriptor), _busy_s(libc, descriptor)
+        if here is not None and busy_s is not None:
+            yield _Connected(address, here[1], busy_s)
 
 
-def _connected(descriptor: int) -> _Connected | None:
-    """What the kernel says of a socket that belongs to somebody else, who may close it at any time."""
-    borrowed = socket.socket(fileno=descriptor)
-    try:
-        if borrowed.family not in (socket.AF_INET, socket.AF_INET6) or borrowed.type != socket.SOCK_STREAM:
-            return None
-        told = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_NBYTES)
-        if len(told) < _TCP_INFO_NBYTES:
-            return None
-        (host, port, *_), (_, own_port, *_) = borrowed.getpeername(), borrowed.getsockname()
-    finally:
-        borrowed.detach()
-    (acked_nbytes,), (busy_us, full_us) = _ACKED.unpack_from(told), _TIMES.unpack_from(told)
-    if not acked_nbytes:  # what opens a connection counts as a byte, unless a kernel does not count
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+def _name(ask: Callable[..., int], descriptor: int) -> tuple[str, int] | None:
+    """Host and port of an end of a socket; None if there are none."""
+    told, length = ctypes.create_string_buffer(_NAME_NBYTES), ctypes.c_uint32(_NAME_NBYTES)
+    if ask(descriptor, told, ctypes.byref(length)):
         return None
-    return _Connected(host.removeprefix(_MAPPED), port, own_port, (busy_us - full_us) / 1e6)
+    name = told.raw
+    (family,), (port,) = _FAMILY.unpack_from(name), _PORT.unpack_from(name)
+    if family == socket.AF_INET:
+        return socket.inet_ntop(socket.AF_INET, name[4:8]), port
+    if family == socket.AF_INET6:
+        return socket.inet_ntop(socket.AF_INET6, name[8:24]).removeprefix(_MAPPED), port
+    return None
+
+
+def _busy_s(libc: ctypes.CDLL, descriptor: int) -> float | None:
+    """Seconds in which a connection had bytes on their way; None if it has ended, or the kernel does not count them."""
+    told, length = ctypes.create_string_buffer(_INFO_NBYTES), ctypes.c_uint32(_INFO_NBYTES)
+    failed = libc.getsockopt(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, told, ctypes.byref(length))
+    if failed or length.value < _INFO_NBYTES or told.raw[0] != _ESTABLISHED:
+        return None
+    (acked_nbytes,), (busy_us, full_us) = _ACKED.unpack_from(told), _TIMES.unpack_from(told)
+    if not acked_nbytes:  # what opens a connection counts as a byte, if any is counted
+        return None
+    return float(busy_us - full_us) / 1e6
