@@ -254,14 +254,16 @@ def _too_much(known: Known) -> Known:
 
 def not_full(known: Known, rates: Rates) -> Known:
     """What a link says that carries all it is given: B is that much, at least; after a while what it was, at least."""
-    more = known.before > 0 or rates.goodput > _HIGHER * known.bandwidth
+    # What is passed in no time that is counted is as if there were no link to wait for.
+    goodput = rates.goodput if rates.busy_s or not rates.sent_nbytes else ASSUMED_BANDWIDTH
+    more = known.before > 0 or goodput > _HIGHER * known.bandwidth
     higher = known.higher + 1 if more else 0
     least_s = _least(known, _delay_s(rates))
     raised = known.raised + 1 if known.raised else 0
     known = replace(known, passed=0.0, busy_s=0.0, fulls=0, higher=higher, raised=raised, least_delay_s=least_s)
     if higher < known.patience:
         return known
-    bandwidth = max(known.before, min(rates.goodput, 2 * known.bandwidth))
+    bandwidth = max(known.before, min(goodput, 2 * known.bandwidth))
     if _HIGHER * bandwidth >= known.ceiling:
         known = replace(known, floor=0.0, ceiling=0.0)
     return replace(known, bandwidth=bandwidth, before=0.0, higher=0, raised=1)

@@ -7,6 +7,7 @@ consumed.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -38,13 +39,15 @@ class UnderWay:
 
     def __init__(self) -> None:
         self._least_delay_s: dict[int, float] = {}
+        self._nbytes: dict[int, int] = {}
 
     def forget(self, peer: int) -> None:
         """Know nothing of a peer: another node has its number, maybe at another place."""
         self._least_delay_s.pop(peer, None)
+        self._nbytes.pop(peer, None)
 
     def nbytes(self, peer: int, link: LinkRates) -> int | None:
-        """Bytes that may be under way from now on; None if the link has shown nothing new."""
+        """Bytes that may be under way from now on, twice as many as before at most; None if nothing new was shown."""
         if not (link.nbytes and link.busy_s > 0):
             return None
         least_s = self._least_delay_s.get(peer, math.inf)
@@ -52,7 +55,11 @@ class UnderWay:
             least_s = self._least_delay_s[peer] = min(least_s, link.delay_s)
         elif math.isinf(least_s):  # a part of a first message has passed
             return None
-        return max(LEAST_UNDER_WAY_NBYTES, int(max(UNDER_WAY_S, FAR * least_s) * link.nbytes / link.busy_s))
+        # A peer that was late acknowledges much at once, of which the link was busy before.
+        most_nbytes = 2 * self._nbytes.get(peer, sys.maxsize)
+        borne_nbytes = int(max(UNDER_WAY_S, FAR * least_s) * link.nbytes / link.busy_s)
+        nbytes = self._nbytes[peer] = max(LEAST_UNDER_WAY_NBYTES, min(borne_nbytes, most_nbytes))
+        return nbytes
 
 
 @dataclass(init=False, slots=True, eq=False)

@@ -141,6 +141,8 @@ def _about_links(job: MeasuredJob, whiles: Mapping[int, Sequence[Rates]]) -> lis
     for node, rates in whiles.items():
         for peer in rates[-1].links:
             links = [each.links.get(peer, LinkRates()) for each in rates]
+            if not any(link.busy_s for link in links):
+                continue
             efforts[node, peer] = [Effort(link.nbytes, link.busy_s) for link in links]
             if all(link.busy_s >= BUSY * each.seconds for link, each in zip(links, rates, strict=True)):
                 busy.add((node, peer))

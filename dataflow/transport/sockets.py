@@ -68,11 +68,22 @@ def _by_endpoint(addresses: tuple[str, ...]) -> dict[str, str]:
     for address in addresses:
         host, _, port = address.rpartition(":")
         try:
-            found[endpoint(str(ipaddress.ip_address(unbracketed(host))), int(port))] = address
+            found[endpoint(_plain(unbracketed(host)), int(port))] = address
         except ValueError:
             named.append((f":{port}", address))
     count = Counter(port for port, _ in named)
     return found | {port: address for port, address in named if count[port] == 1}
+
+
+def _plain(host: str) -> str:
+    """An address as the kernel has it: without its scope, and that of IPv4 as such.
+
+    Raises:
+        ValueError: it is a name.
+    """
+    address = ipaddress.ip_address(host)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address).partition("%")[0]
 
 
 def _connections(by_endpoint: dict[str, str]) -> Iterator[_Connected]:
@@ -80,8 +91,11 @@ def _connections(by_endpoint: dict[str, str]) -> Iterator[_Connected]:
     if sys.platform != "linux":
         return
     libc = _libc()
-    for name in os.listdir(_DESCRIPTORS):
-        descriptor = int(name)
+    try:
+        descriptors = [int(name) for name in os.listdir(_DESCRIPTORS)]
+    except OSError:  # no /proc, or no descriptor left to read it with
+        return
+    for descriptor in descriptors:
         there = _name(libc.getpeername, descriptor)
         if there is None:
             continue

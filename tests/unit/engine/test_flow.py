@@ -180,6 +180,14 @@ def test_under_way_is_a_tenth_of_a_second_of_goodput_and_some_in_any_case() -> N
     assert under_way.nbytes(2, LinkRates(nbytes=6_000, busy_s=0.5, delay_s=0.01)) == LEAST_UNDER_WAY_NBYTES
 
 
+def test_under_way_grows_twofold_at_most_where_much_is_acknowledged_at_once() -> None:
+    under_way = UnderWay()
+    assert under_way.nbytes(1, LinkRates(nbytes=1_000_000, busy_s=0.25, delay_s=0.01)) == 400_000
+    assert under_way.nbytes(1, LinkRates(nbytes=1_000_000, busy_s=0.005, delay_s=0.01)) == 800_000
+    assert under_way.nbytes(1, LinkRates(nbytes=1_000_000, busy_s=0.005, delay_s=0.01)) == 1_600_000
+    assert under_way.nbytes(1, LinkRates(nbytes=1_000_000, busy_s=0.25, delay_s=0.01)) == 400_000
+
+
 def test_under_way_to_a_far_peer_is_more_than_what_credit_takes_to_come_back() -> None:
     """A stream that carries 3 MB/s with 0.75 MB under way must not be limited to less: it would carry less."""
     under_way = UnderWay()

@@ -169,6 +169,13 @@ def test_links_of_one_node_that_are_all_slow_are_named_together(links: list[tupl
     assert said(*mesh(4, dict.fromkeys(links, [(1_000_000, 1.0)] * 3))) == [f"{subject} 1 MB/s, the others 11"]
 
 
+def test_links_that_carry_nothing_are_no_part_of_what_is_named_together() -> None:
+    links = [(node, other) for node in range(4) for other in range(4) if node != other and 3 in (node, other)]
+    slow = dict.fromkeys(links, [(1_000_000, 1.0)] * 3) | {(node, 4): [(0, 0.0)] * 3 for node in range(4)}
+    (sentence,) = said(*mesh(5, slow)[:4])
+    assert sentence == "the links from and to node-3 carry 1 MB/s, the others 11"
+
+
 def test_slow_links_of_different_nodes_are_counted() -> None:
     slow = [(1_000_000, 1.0)] * 3
     assert said(*mesh(4, {(0, 1): [(500_000, 1.0)] * 3, (2, 3): slow})) == [

@@ -52,6 +52,16 @@ def test_bandwidth_that_rises_is_believed_twice_as_much_every_two_seconds():
     assert [key.partitions for key, _ in itertools.groupby(chosen)] == [choice.partitions, 14, 7, 4, 3]
 
 
+def test_bandwidth_is_raised_though_what_passes_does_so_in_no_time_that_is_counted():
+    """A kernel counts busy time in ticks of some milliseconds."""
+    known, (*_, choice) = run(MEASURED, Known(), Choice(1, 1), [12.5e6] * 8)
+    fallen = known.bandwidth
+    for number in range(16):
+        offered = GAMMA * M * PEERS / choice.span
+        known, choice = MEASURED.decide(known, choice, rates(offered, 0.008 * (number % 2)), PEERS)
+    assert known.bandwidth >= 4 * fallen
+
+
 def test_bursts_beyond_what_a_link_carries_are_believed_ever_later():
     """What passes in bursts passes at 10 times the rate: more is tried, and found too much, but ever less often."""
     known, choice, raised = Known(), Choice(1, 1), []

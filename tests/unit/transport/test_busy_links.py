@@ -45,14 +45,24 @@ def test_acknowledgements_that_are_late_make_no_link_busy_that_the_kernel_counts
 
 
 @pytest.mark.parametrize(
-    ("counted_s", "any_s"), [([0.5, 0.5], 0.75), ([0.0, 1.0], 1.0), ([0.25, 0.0], 0.25), ([1.25, 0.5], 1.0)]
+    ("counted_s", "any_s"),
+    [([0.5, 0.5], 0.75), ([0.0, 1.0], 1.0), ([0.25, 0.0], 0.25), ([1.25, 0.5], 1.0), ([0.25, 0.5, 0.25, 0.5], 0.8125)],
 )
-def test_any_link_is_busy_as_if_each_were_by_chance(counted_s: list[float], any_s: float) -> None:
-    assert Busy().after(1.0, {0: 1.0, 1: 1.0}, 1.0, dict(enumerate(counted_s)))[1] == any_s
+def test_any_link_is_busy_as_if_the_three_busiest_were_by_chance(counted_s: list[float], any_s: float) -> None:
+    waited_s = dict.fromkeys(range(len(counted_s)), 1.0)
+    assert Busy().after(1.0, waited_s, 1.0, dict(enumerate(counted_s)))[1] == any_s
 
 
 def test_link_that_is_not_counted_is_busy_as_its_acknowledgements_say_beside_others_that_are() -> None:
-    assert Busy().after(2.0, {1: 2.0, 2: 1.0}, 2.0, {1: 1.0}) == ({1: 1.0, 2: 1.0}, 1.5)
+    assert Busy().after(2.0, {1: 2.0, 2: 0.5}, 2.0, {1: 1.0}) == ({1: 1.0, 2: 0.5}, 1.25)
+    assert Busy().after(2.0, {1: 2.0, 2: 1.5}, 2.0, {1: 1.0}) == ({1: 1.0, 2: 1.5}, 1.75)
+
+
+def test_peer_that_has_joined_anew_and_is_counted_anew_takes_nothing_away() -> None:
+    busy = Busy()
+    busy.after(50.0, {1: 45.0, 2: 45.0}, 45.0, {1: 40.0, 2: 40.0})
+    assert busy.after(0.5, {1: 45.5, 2: 45.5}, 45.5, {1: 0.125, 2: 40.25}) == ({1: 40.0, 2: 40.25}, 48.25)
+    assert busy.after(0.5, {1: 46.0, 2: 46.0}, 46.0, {1: 0.25, 2: 40.25}) == ({1: 40.125, 2: 40.25}, 48.375)
 
 
 def test_peer_that_is_reached_no_more_and_waits_for_nothing_is_not_busy() -> None:
@@ -61,19 +71,20 @@ def test_peer_that_is_reached_no_more_and_waits_for_nothing_is_not_busy() -> Non
     assert busy.after(1.0, {1: 0.5, 2: 1.5}, 1.5, {2: 0.75})[0] == {1: 0.25, 2: 0.75}
 
 
-@given(st.lists(st.tuples(*[st.floats(0.0, 1.0)] * 4, st.booleans()), min_size=1, max_size=20))
+@given(st.lists(st.tuples(*[st.floats(0.0, 1.0)] * 4, st.booleans(), st.booleans()), min_size=1, max_size=20))
 def test_busy_seconds_never_become_less_and_any_is_busy_while_one_is(
-    whiles: list[tuple[float, float, float, float, bool]],
+    whiles: list[tuple[float, float, float, float, bool, bool]],
 ) -> None:
     busy, waited, counted, told = Busy(), [0.0, 0.0], [0.0, 0.0], ({0: 0.0, 1: 0.0}, 0.0)
-    for number, (*more, counts) in enumerate(whiles, start=1):
+    for number, (*more, counts, anew) in enumerate(whiles, start=1):
+        counted[0] = 0.0 if anew else counted[0]
         waited = [total + each for total, each in zip(waited, more[:2], strict=True)]
         counted = [total + each for total, each in zip(counted, more[2:], strict=True)]
         by_peer = dict(enumerate(counted)) if counts else {}
         before, told = told, busy.after(1.0, dict(enumerate(waited)), max(waited), by_peer)
         assert told[1] >= before[1]
         assert all(told[0][peer] >= before[0][peer] for peer in (0, 1))
-        if all(each[-1] for each in whiles[:number]):
+        if all(each[4] for each in whiles[:number]):
             assert max(told[0].values()) - 1e-9 <= told[1] <= number + 1e-9
 
 

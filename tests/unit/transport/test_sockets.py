@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dataflow.transport import sockets
 from dataflow.transport.sockets import SocketTimes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells for how long a connection was busy")
@@ -111,6 +113,29 @@ def test_addresses_are_those_that_were_dialled(host: str) -> None:
         assert SocketTimes().busy_s([f"203.0.113.7:{port}", "memory:0"]) == {}
     finally:
         made.close()
+
+
+def test_scope_and_mapping_of_an_address_make_no_difference(pair: Pair) -> None:
+    port = pair.address.rpartition(":")[2]
+    mapped = f"[::ffff:127.0.0.1]:{port}"
+    assert SocketTimes().busy_s([mapped]).keys() == {mapped}
+    assert SocketTimes().busy_s([f"[fe80::1%eth0]:{port}"]) == {}
+
+
+def test_nothing_is_known_where_descriptors_cannot_be_listed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "_DESCRIPTORS", "/nowhere")
+    assert SocketTimes().busy_s([pair.address]) == {}
+
+
+def test_sockets_of_others_stay_as_they_are(pair: Pair) -> None:
+    """Python makes sockets non-blocking, for all who have the descriptor, that it is given with a default timeout."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(30.0)
+    try:
+        SocketTimes().busy_s([pair.address])
+    finally:
+        socket.setdefaulttimeout(before)
+    assert os.get_blocking(pair.near.fileno())
 
 
 def test_descriptors_that_come_and_go_meanwhile_do_no_harm(pair: Pair) -> None:
