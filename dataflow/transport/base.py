@@ -61,7 +61,7 @@ class Network(Protocol):
     def busy_s(self, addresses: Collection[str]) -> dict[str, float]:
         """Seconds so far in which bytes were on their way to each of these addresses, where the kernel tells that.
 
-        Whether the other side's process has read them makes no difference.
+        They are until the other side's kernel has acknowledged them, whether its process has read them or not.
         """
 
     async def close(self) -> None:
