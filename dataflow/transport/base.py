@@ -59,7 +59,7 @@ class Network(Protocol):
         """
 
     def busy_s(self, addresses: Collection[str]) -> dict[str, float]:
-        """Seconds so far in which bytes were on their way to each of these addresses, where the kernel tells that.
+        """Seconds in which the connection to each of these addresses had bytes on their way, where that is known.
 
         They are until the other side's kernel has acknowledged them, whether its process has read them or not.
         """

@@ -46,7 +46,7 @@ class BusyLinks:
         Args:
             measured: by peer; its busy seconds are those in which something waited for acknowledgements.
             waited_s: seconds in which something waited for those of any peer.
-            counted_s: what the kernel has counted, of some peers; it begins anew with a peer that has joined anew.
+            counted_s: what the kernel has counted of the connections to some peers; a new one begins with nothing.
                 Nothing tells how these seconds overlap: see `OVERLAPPING`.
         """
         now_s = self._clock.now()
@@ -56,8 +56,9 @@ class BusyLinks:
         for peer, link in measured.items():
             newly_s, self._waited_s[peer] = link.busy_s - self._waited_s.get(peer, 0.0), link.busy_s
             if peer in counted_s:
-                newly_s = max(0.0, counted_s[peer] - self._counted_s.get(peer, 0.0))
-                self._counted_s[peer] = counted_s[peer]
+                before_s, self._counted_s[peer] = self._counted_s.get(peer, 0.0), counted_s[peer]
+                newly_s = counted_s[peer] - before_s if counted_s[peer] >= before_s else counted_s[peer]
+                newly_s = min(newly_s, seconds)  # the older of two connections has ended
             shares.append(min(1.0, newly_s / seconds) if seconds > 0.0 else 0.0)
             self._links_s[peer] = self._links_s.get(peer, 0.0) + newly_s
         free = prod(1.0 - share for share in nlargest(OVERLAPPING, shares))

@@ -14,13 +14,13 @@ import grpc
 import grpc.aio
 
 from dataflow.errors import AuthError, WireError
+from dataflow.transport import sockets
 from dataflow.transport.addresses import endpoint
 from dataflow.transport.authorization import TokenInterceptor, everything, token_metadata
 from dataflow.transport.base import Accept, Connection, ConnectionLostError, serve
 from dataflow.transport.encryption import KeyPair, add_port, open_aio_channel
 from dataflow.transport.frames import MAX_PACKET_NBYTES
 from dataflow.transport.generated import data_pb2
-from dataflow.transport.sockets import SocketTimes
 
 _SERVICE: Final = data_pb2.DESCRIPTOR.services_by_name["DataPlane"].full_name
 _METHOD: Final = "Connect"
@@ -65,7 +65,6 @@ class GrpcNetwork:
     ) -> None:
         self._token, self._host, self._port, self._pair = token, host, port, pair
         self._servers: list[grpc.aio.Server] = []
-        self._times = SocketTimes()
 
     async def listen(self, accept: Accept) -> str:
         """Accept connections; see `Network.listen`.
@@ -106,8 +105,8 @@ class GrpcNetwork:
         return connection
 
     def busy_s(self, addresses: Collection[str]) -> dict[str, float]:
-        """Seconds so far in which bytes were on their way; see `Network.busy_s`."""
-        return self._times.busy_s(addresses)
+        """Seconds in which connections had bytes on their way; see `Network.busy_s`."""
+        return sockets.busy_s(addresses)
 
     async def close(self) -> None:
         """Stop the servers, which breaks the connections they accepted."""

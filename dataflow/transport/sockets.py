@@ -1,7 +1,7 @@
 """What the kernel says of this process's connections over TCP: for how long they had something on its way.
 
 A peer that gets no processor acknowledges messages late, and its kernel acknowledges their bytes all the same: so this
-tells a slow link from a slow peer. Linux alone tells it; elsewhere nothing is known.
+tells a slow link from a slow peer. Linux tells it from 4.10 on; where it does not, nothing is known.
 
 Sockets belong to others, who may close them at any time. So the kernel is asked by number, and no object is made that
 would close one of its own accord.
@@ -16,9 +16,9 @@ import socket
 import struct
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import cache, lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from dataflow.transport.addresses import endpoint, unbracketed
 
@@ -32,33 +32,15 @@ _TIMES: Final = struct.Struct("=168x2Q")  # tcpi_busy_time and tcpi_rwnd_limited
 _ESTABLISHED: Final = 1  # tcpi_state
 
 
-class _Connected(NamedTuple):
-    """A connection: the address that was looked for, this end's port, and seconds in which bytes were on their way."""
+def busy_s(addresses: Collection[str]) -> dict[str, float]:
+    """Seconds in which the connections that there are now to each of `addresses` had bytes on their way, where known.
 
-    address: str
-    port: int
-    busy_s: float
-
-
-class SocketTimes:
-    """For how long connections to each address had bytes on their way, over all that there were one after the other."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int], float] = {}
-        self._totals_s: dict[str, float] = {}
-
-    def busy_s(self, addresses: Collection[str]) -> dict[str, float]:
-        """Seconds since the start by address, of those of `addresses` to which there is a connection now.
-
-        The time counts in which the other end's kernel had not acknowledged all bytes that it had room for.
-        """
-        known: dict[tuple[str, int], float] = {}
-        for address, port, busy_s in _connections(_by_endpoint(tuple(addresses))):
-            known[address, port] = busy_s
-            newly_s = max(0.0, busy_s - self._known.get((address, port), 0.0))
-            self._totals_s[address] = self._totals_s.get(address, 0.0) + newly_s
-        self._known = known
-        return {address: self._totals_s[address] for address, _ in known}
+    The time counts in which the other end's kernel had not acknowledged all bytes that it had room for.
+    """
+    found: dict[str, float] = {}
+    for address, seconds in _connections(_by_endpoint(tuple(addresses))):
+        found[address] = found.get(address, 0.0) + seconds
+    return found
 
 
 @lru_cache(maxsize=64)
@@ -86,8 +68,8 @@ def _plain(host: str) -> str:
     return str(mapped or address).partition("%")[0]
 
 
-def _connections(by_endpoint: dict[str, str]) -> Iterator[_Connected]:
-    """Connections of this process to these addresses of which the kernel tells the times."""
+def _connections(by_endpoint: dict[str, str]) -> Iterator[tuple[str, float]]:
+    """Addresses of this process's connections to them, and their times, of which the kernel tells these."""
     if sys.platform != "linux":
         return
     libc = _libc()
@@ -96,15 +78,11 @@ def _connections(by_endpoint: dict[str, str]) -> Iterator[_Connected]:
     except OSError:  # no /proc, or no descriptor left to read it with
         return
     for descriptor in descriptors:
-        there = _name(libc.getpeername, descriptor)
-        if there is None:
-            continue
-        address = by_endpoint.get(endpoint(*there)) or by_endpoint.get(f":{there[1]}")
-        if address is None:
-            continue
-        here, busy_s = _name(libc.getsockname, descriptor), _busy_s(libc, descriptor)
-        if here is not None and busy_s is not None:
-            yield _Connected(address, here[1], busy_s)
+        name = _peer_name(libc, descriptor)
+        address = name and (by_endpoint.get(endpoint(*name)) or by_endpoint.get(f":{name[1]}"))
+        seconds = _busy_s(libc, descriptor) if address else None
+        if address and seconds is not None:
+            yield address, seconds
 
 
 @cache
@@ -112,10 +90,10 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
-def _name(ask: Callable[..., int], descriptor: int) -> tuple[str, int] | None:
-    """Host and port of an end of a socket; None if there are none."""
+def _peer_name(libc: ctypes.CDLL, descriptor: int) -> tuple[str, int] | None:
+    """Host and port of the other end of a socket; None if there are none."""
     told, length = ctypes.create_string_buffer(_NAME_NBYTES), ctypes.c_uint32(_NAME_NBYTES)
-    if ask(descriptor, told, ctypes.byref(length)):
+    if libc.getpeername(descriptor, told, ctypes.byref(length)):
         return None
     name = told.raw
     (family,), (port,) = _FAMILY.unpack_from(name), _PORT.unpack_from(name)

@@ -58,11 +58,17 @@ def test_link_that_is_not_counted_is_busy_as_its_acknowledgements_say_beside_oth
     assert Busy().after(2.0, {1: 2.0, 2: 1.5}, 2.0, {1: 1.0}) == ({1: 1.0, 2: 1.5}, 1.75)
 
 
-def test_peer_that_has_joined_anew_and_is_counted_anew_takes_nothing_away() -> None:
+def test_new_connection_to_a_peer_adds_what_is_counted_of_it() -> None:
     busy = Busy()
     busy.after(50.0, {1: 45.0, 2: 45.0}, 45.0, {1: 40.0, 2: 40.0})
-    assert busy.after(0.5, {1: 45.5, 2: 45.5}, 45.5, {1: 0.125, 2: 40.25}) == ({1: 40.0, 2: 40.25}, 48.25)
-    assert busy.after(0.5, {1: 46.0, 2: 46.0}, 46.0, {1: 0.25, 2: 40.25}) == ({1: 40.125, 2: 40.25}, 48.375)
+    assert busy.after(0.5, {1: 45.5, 2: 45.5}, 45.5, {1: 0.125, 2: 40.25}) == ({1: 40.125, 2: 40.25}, 48.3125)
+    assert busy.after(0.5, {1: 46.0, 2: 46.0}, 46.0, {1: 0.25, 2: 40.25}) == ({1: 40.25, 2: 40.25}, 48.4375)
+
+
+def test_end_of_the_older_of_two_connections_to_a_peer_adds_no_more_than_the_while() -> None:
+    busy = Busy()
+    busy.after(50.0, {1: 45.0}, 45.0, {1: 40.0})
+    assert busy.after(0.5, {1: 45.0}, 45.0, {1: 30.0})[0] == {1: 40.5}
 
 
 def test_peer_that_is_reached_no_more_and_waits_for_nothing_is_not_busy() -> None:
