@@ -197,7 +197,7 @@ class Dispatcher:
     def measured(self) -> list[MeasuredJob]:
         """What the nodes of every job that runs, or was over less than `PAST_S` seconds ago, have told lately."""
         self._forget_past()
-        return [*(job for _, job in self._past), *(run.measured() for run in self._runs.values() if run.recent)]
+        return [*(job for _, job in self._past), *(run.measured() for run in self._runs.values() if run.told)]
 
     def nodes(self) -> list[pb.NodeStatus]:
         """Every attached node."""
@@ -403,9 +403,9 @@ class Dispatcher:
 
     def _see(self, run: JobRun, statistics: pb.NodeStatistics) -> None:
         """Nodes that another one has received something of since it told the last time were alive then."""
-        told = run.recent.get(statistics.node)
-        before = told[-1].received_nbytes if told else {}
-        then_s = run.told_s.get(statistics.node, self._clock.now())
+        told = run.told.newest(statistics.node)
+        before = told.received_nbytes if told else {}
+        then_s = run.told.told_s.get(statistics.node, self._clock.now())
         for peer, nbytes in statistics.received_nbytes.items():
             if nbytes > before.get(peer, 0) and peer in run.sessions:
                 run.sessions[peer].seen_s = max(run.sessions[peer].seen_s, then_s)

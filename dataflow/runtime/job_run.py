@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from dataflow.clock import Clock
@@ -20,7 +19,7 @@ from dataflow.engine.draining import objection
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.membership import BURIED, Life
 from dataflow.errors import MasterError
-from dataflow.observe.condition import RECENT, MeasuredJob
+from dataflow.observe.condition import MeasuredJob
 from dataflow.plan.job import JobSpec, Resume, adjusted_nodes, irreplaceable_nodes, needed_nodes, vacant_nodes
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bell import Bell
@@ -30,14 +29,13 @@ from dataflow.runtime.history import event_from_text, event_to_text, on_this_clo
 from dataflow.runtime.job_nodes import JobNodes, new_placement, placement_from_text
 from dataflow.runtime.resuming import checkpoints_of, keeping, look_again
 from dataflow.runtime.store import Store
+from dataflow.runtime.told_statistics import ToldStatistics
 from dataflow.runtime.wire import members_to_wire, statistics_from_wire
 from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
 
 _CLOSE_S = 5.0
 """Seconds a job process that has ended is given to leave on its own."""
-
-_APART_S = 0.9
 
 _WARNINGS = 20
 """The newest warnings, which a job's status has; its events have all."""
@@ -59,9 +57,7 @@ class JobRun:
 
     Attributes:
         bell: rings when there is news for those who watch or read logs.
-        live: newest statistics of each running node and how many have come, for those who watch.
-        recent: the newest statistics of each node, behind a few that were told about a second apart.
-        told_s: when a node told the newest of them, on the clock.
+        told: what its nodes have told of themselves lately.
     """
 
     def __init__(
@@ -75,10 +71,7 @@ class JobRun:
         settle: Callable[[], None],
     ) -> None:
         self.status, self.spec, self.bell = status, spec, Bell()
-        self.live: dict[int, tuple[int, pb.NodeStatistics]] = {}
-        self.recent: dict[int, deque[pb.NodeStatistics]] = {}
-        self.told_s: dict[int, float] = {}
-        self._kept_s: dict[int, float] = {}
+        self.told = ToldStatistics()
         self.next_event = store.event_count(status.job)
         self._store, self._clock, self._settle = store, clock, settle
         self._nodes = JobNodes(status.job, spec, bundle, store)
@@ -321,25 +314,16 @@ class JobRun:
 
         The newest of an incarnation that has died are its final ones, once the next one tells some.
         """
-        if statistics.node not in self.recent or self.recent[statistics.node][-1].incarnation != statistics.incarnation:
+        newest = self.told.newest(statistics.node)
+        if newest is None or newest.incarnation != statistics.incarnation:
             for before in self._store.statistics(self.id):
                 if before.node == statistics.node and before.incarnation != statistics.incarnation:
                     self._keep(pb.JobEvent(statistics=before))
         self._store.set_statistics(self.id, statistics)
-        now, recent = self._clock.now(), self.recent.setdefault(statistics.node, deque(maxlen=RECENT))
-        self.told_s[statistics.node] = now
-        if recent and recent[-1].incarnation != statistics.incarnation:
-            recent.clear()
-        if recent and now - self._kept_s[statistics.node] < _APART_S:
-            recent[-1] = statistics
-        else:
-            recent.append(statistics)
-            self._kept_s[statistics.node] = now
-        count, _ = self.live.pop(statistics.node, (0, statistics))
+        self.told.take(statistics, self._clock.now(), final=final)
         if final:
             self._keep(pb.JobEvent(statistics=statistics))
         else:
-            self.live[statistics.node] = (count + 1, statistics)
             self.bell.ring()
 
     def checkpoint(self, node: int, chunk: pb.CheckpointChunk) -> None:
@@ -382,15 +366,15 @@ class JobRun:
 
     def measured(self) -> MeasuredJob:
         """What its nodes have told of themselves lately, but for those that have died or left."""
-        heard = {node: recent for node, recent in sorted(self.recent.items()) if self.hears(node)}
-        told = {node: tuple(map(statistics_from_wire, recent)) for node, recent in heard.items()}
+        told = {node: tuple(map(statistics_from_wire, told)) for node, told in sorted(self.told) if self.hears(node)}
         return MeasuredJob(self.id, self.spec.name, tuple(self.status.node_names), told)
 
-    def passing(self, statistics: pb.NodeStatistics) -> pb.JobEvent:
-        """An event that is not kept."""
-        event = pb.JobEvent(statistics=statistics)
-        self._stamp(event)
-        return event
+    def news(self, seen: dict[int, int]) -> list[pb.JobEvent]:
+        """What nodes have told, as events that are not kept; see `ToldStatistics.news`."""
+        events = [pb.JobEvent(statistics=statistics) for statistics in self.told.news(seen)]
+        for event in events:
+            self._stamp(event)
+        return events
 
     def _decide(self, event: co.Event, now: float) -> list[co.Command]:
         if isinstance(event, co.NodePrepared):
@@ -445,8 +429,7 @@ class JobRun:
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.close()
-        self.live.clear()
-        self.recent.clear()
+        self.told.forget()
         self._nodes.close()
         self._looking = asyncio.get_running_loop().create_task(self._find_checkpoint(keeper))
 

@@ -14,7 +14,6 @@ from dataflow.errors import AkoError, BundleError, CheckpointError, ConfigError,
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.dispatcher import Dispatcher
-from dataflow.runtime.job_run import JobRun
 from dataflow.runtime.store import Store
 from dataflow.runtime.wire import CHUNK_NBYTES
 from dataflow.transport.generated import control_pb2 as pb
@@ -62,8 +61,8 @@ class MasterService(MasterServicer):
         job = self._store.job(await self._find(request.job, context))
         statistics = self._store.statistics(job.job)
         run = self._dispatcher.run(job.job)
-        recent = run.recent.values() if run is not None and not run.ended else ()
-        earlier = [each for told in recent for each in list(told)[:-1]]
+        told = run.told if run is not None and not run.ended else ()
+        earlier = [each for _, recent in told for each in recent[:-1]]
         reply = pb.GetJobReply(status=job.status, statistics=statistics, spec_json=job.spec_json, earlier=earlier)
         if job.status.HasField("failed_node"):
             reply.last_lines.extend(self._store.last_log_lines(job.job, job.status.failed_node, LAST_LINES))
@@ -102,7 +101,7 @@ class MasterService(MasterServicer):
                 if event.WhichOneof("body") == "state" and JobState(event.state.state) in ENDED:
                     return
             if run is not None and ticket is not None and not events:
-                for event in _news(run, seen):
+                for event in run.news(seen):
                     yield event
                 await ticket.wait()
             elif not events:
@@ -190,13 +189,6 @@ class MasterService(MasterServicer):
             return self._store.find(prefix)
         except AkoError as error:
             await _refuse(context, error)
-
-
-def _news(run: JobRun, seen: dict[int, int]) -> list[pb.JobEvent]:
-    """Statistics that came since the counts in `seen`, which are brought up to date."""
-    fresh = [(node, count, statistics) for node, (count, statistics) in run.live.items() if seen.get(node) != count]
-    seen.update({node: count for node, count, _ in fresh})
-    return [run.passing(statistics) for _, _, statistics in fresh]
 
 
 def _check_operation_id(operation_id: str) -> None:
