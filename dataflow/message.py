@@ -8,13 +8,14 @@ never written again: sender, engine and transport may all hold it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 HEADER_NBYTES = 128
-"""What a message costs besides its arrays, in bytes, for credit: a generous bound on its header."""
+"""What a message costs besides its arrays and texts, in bytes, for credit: a generous bound on its header."""
 
 SCALARS = (bool, int, float, str)
 
@@ -49,7 +50,14 @@ class Tick(Sharded):
 
 _FIELDS: dict[type, tuple[str, ...]] = {}
 _ARRAYS: dict[type, tuple[str, ...]] = {}
-_SCALAR = frozenset(name for kind in SCALARS for name in (kind.__name__, f"{kind.__name__} | None"))
+_LONG: dict[type, tuple[str, ...]] = {}
+
+
+def _declarations(kinds: Iterable[type]) -> frozenset[str]:
+    return frozenset(name for kind in kinds for name in (kind.__name__, f"{kind.__name__} | None"))
+
+
+_SCALAR, _SHORT = _declarations(SCALARS), _declarations(set(SCALARS) - {str})
 
 
 def field_names(kind: type[Message]) -> tuple[str, ...]:
@@ -64,16 +72,29 @@ def array_names(kind: type[Message]) -> tuple[str, ...]:
     """Names of the fields of a message type that may be arrays: those that are not declared to be scalars."""
     names = _ARRAYS.get(kind)
     if names is None:
-        declared = {field.name: getattr(field.type, "__name__", field.type) for field in dataclasses.fields(kind)}
-        names = _ARRAYS[kind] = tuple(name for name, type_ in declared.items() if type_ not in _SCALAR)
+        names = _ARRAYS[kind] = _declared_otherwise(kind, _SCALAR)
     return names
 
 
 def nbytes(message: Message, tensor_scale: int = 1) -> int:
-    """Size of a message in bytes as credit counts it: its arrays, each `tensor_scale` times, plus `HEADER_NBYTES`."""
-    total = 0
-    for name in array_names(type(message)):
+    """Size of a message in bytes as credit counts it.
+
+    Its arrays, each `tensor_scale` times, a byte for each character of its texts, and `HEADER_NBYTES`.
+    """
+    kind, total, texts = type(message), 0, 0
+    names = _LONG.get(kind)
+    if names is None:
+        names = _LONG[kind] = _declared_otherwise(kind, _SHORT)
+    for name in names:
         value: Any = getattr(message, name)
         if isinstance(value, np.ndarray):
             total += value.nbytes
-    return total * tensor_scale + HEADER_NBYTES
+        elif isinstance(value, str):
+            texts += len(value)
+    return total * tensor_scale + texts + HEADER_NBYTES
+
+
+def _declared_otherwise(kind: type[Message], declarations: frozenset[str]) -> tuple[str, ...]:
+    """Names of the fields of a message type that are not declared to be one of these."""
+    declared = {field.name: getattr(field.type, "__name__", field.type) for field in dataclasses.fields(kind)}
+    return tuple(name for name, type_ in declared.items() if type_ not in declarations)

@@ -87,7 +87,8 @@ class CostModel(BaseModel):
 
     Args:
         model_nbytes: m, bytes that all of the model takes when it is sent; in turn, the code of a round.
-        cells: cells of the model's layout, and partitions at most that are chosen.
+        cells: cells of the model's layout, and partitions at most that are chosen; in turn, gradients at most until
+            each receiver has had its turn.
         partitions: p, if it is fixed.
         every: r, if it is fixed.
         bandwidth: B, bytes that one worker can send in a second; None if it is to be measured.
@@ -152,8 +153,8 @@ class CostModel(BaseModel):
         wanted = self.every or min(MOST_EVERY, max(1, math.ceil(work - 1e-9)))
         if self.in_turn:
             partitions = self._partitions(load, wanted, peers)
-            borne = min(wanted, max(1, LONGEST // partitions))
-            return Choice(partitions, self.every or max(borne, math.ceil(load - 1e-9)))
+            borne, most = (max(1, span // partitions) for span in (LONGEST, self.cells))
+            return Choice(partitions, self.every or max(min(wanted, borne), min(math.ceil(load - 1e-9), most)))
         span = max(longest(peers), _MORE_SPAN * load)
         for every in range(wanted, 0, -1):
             choice = Choice(self._partitions(load, every, peers), every)

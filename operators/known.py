@@ -75,7 +75,8 @@ class Known:
         before: B before nothing passed; 0 if it did, or was found to be all that a link carries since.
         proven: most bytes per second that passed while the link was full, since anything was last seen to queue.
         least_delay_s: shortest mean delay of a measurement; slowly forgotten.
-        higher: measurements in a row in which more passed than B, or in which all passes again.
+        higher: measurements in a row, but for those in which nothing was to be sent, in which more passed than B, or in
+            which all passes again.
         patience: how many it takes until B is raised.
         raised: measurements since B was raised, that one included; 0 once the link has been found full.
         unfit: how long the present choice has not been fitting, in measurements; counted twice if it is far off.
@@ -257,7 +258,9 @@ def not_full(known: Known, rates: Rates) -> Known:
     # What is passed in no time that is counted is as if there were no link to wait for.
     goodput = rates.goodput if rates.busy_s or not rates.sent_nbytes else ASSUMED_BANDWIDTH
     more = known.before > 0 or goodput > _HIGHER * known.bandwidth
-    higher = known.higher + 1 if more else 0
+    # Where rounds are rarer than measurements, nothing is sent in most of these, which says nothing.
+    so_far = known.higher if more or not rates.sent_nbytes else 0
+    higher = so_far + more
     least_s = _least(known, _delay_s(rates))
     raised = known.raised + 1 if known.raised else 0
     known = replace(known, passed=0.0, busy_s=0.0, fulls=0, higher=higher, raised=raised, least_delay_s=least_s)

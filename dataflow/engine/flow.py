@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -75,10 +76,10 @@ class Outgoing:
 
     stream: StreamId
     credit: int
-    waiting: list[tuple[Message, int]]
+    waiting: deque[tuple[Message, int]]
 
     def __init__(self, stream: StreamId, credit: int) -> None:
-        self.stream, self.credit, self.waiting = stream, credit, []
+        self.stream, self.credit, self.waiting = stream, credit, deque()
 
     def is_open(self) -> bool:
         """Whether a message made now would not have to wait."""
@@ -88,7 +89,7 @@ class Outgoing:
         """Commands that send what credit allows."""
         commands: list[Sending] = []
         while self.waiting and self.credit > 0:
-            message, size = self.waiting.pop(0)
+            message, size = self.waiting.popleft()
             self.credit -= size
             commands.append(SendMessage(self.stream, message, size))
         return commands

@@ -126,10 +126,15 @@ class Traffic:
     # In
 
     def message_arrived(self, event: MessageArrived) -> None:
-        """Take in a message, unless its sender has left."""
+        """Take in a message, unless its sender has left.
+
+        A deaf node still returns its credit: whoever waits for that would take in nothing of this node's.
+        """
         stream, size = event.stream, event.nbytes
         source = stream.source
         if source in self._gone:
+            if self._deaf:
+                self.consumed(Delivery("", event.message, stream, size))
             return
         if source != self._node:
             received_nbytes = self._tally.received_nbytes

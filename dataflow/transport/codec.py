@@ -37,7 +37,7 @@ def encode(message: Message, *, edge: int, sequence: int, max_message_nbytes: in
     """The frames of a message, numbered from `sequence`. The arrays are copied: they may be written to afterwards.
 
     Args:
-        message: arrays that are not in C order or not little endian are converted.
+        message: arrays that are not in C order, not little endian or of a class derived from NumPy's are converted.
         edge: number of the edge.
         sequence: sequence number of the first frame, from 1.
         max_message_nbytes: bound on the arrays' size, padding included.
@@ -161,7 +161,11 @@ class Assembler:
 
 
 def _portable(value: np.ndarray[Any, Any], where: str) -> tuple[np.ndarray[Any, Any], str]:
-    """The array in C order and little endian, and its type's name on the wire."""
+    """The array in C order and little endian, of 0 and 1 if it is of booleans, and its type's name on the wire."""
+    if isinstance(value, np.ma.MaskedArray):
+        what = "masked arrays do not cross the wire"
+        raise WireError(what, where=where, fix="fill it: array.filled(...), or send its mask as well")
+    value = np.asarray(value)
     name = value.dtype.str[1:]
     dtype = DTYPES.get(name)
     if dtype is None:
@@ -170,9 +174,11 @@ def _portable(value: np.ndarray[Any, Any], where: str) -> tuple[np.ndarray[Any, 
     if len(value.shape) > MAX_AXES:
         what = f"an array has more than {MAX_AXES} axes"
         raise WireError(what, got=len(value.shape), where=where)
-    if value.dtype == dtype and value.flags.c_contiguous:
-        return value, name
-    return value.astype(dtype, order="C"), name
+    if value.dtype != dtype or not value.flags.c_contiguous:
+        value = value.astype(dtype, order="C")
+    if name == "b1" and value.size and value.view(np.uint8).max() > 1:  # bytes that were looked at as booleans
+        value = value.view(np.uint8) != 0
+    return value, name
 
 
 def _padded_nbytes(shape: Sequence[int], dtype: np.dtype[Any], bound_nbytes: int) -> int:

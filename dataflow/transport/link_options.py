@@ -117,8 +117,8 @@ async def race(*coroutines: Coroutine[Any, Any, None]) -> None:
         task.result()
 
 
-def report_failure(callback: Callable[..., None], error: Exception) -> str:
-    """Show a callback's exception through the loop's exception handler; returns a sentence about it."""
+def report_failure(callback: Callable[..., object], error: Exception) -> str:
+    """Show a function's exception that nobody expected through the loop's handler; returns a sentence about it."""
     what = f"{getattr(callback, '__qualname__', callback)} failed: {error!r}"
     asyncio.get_running_loop().call_exception_handler({"message": what, "exception": error})
     return what

@@ -180,6 +180,8 @@ class OutgoingLink:
             await self._keep_up()
         except AkoError as error:
             self._lose(error)
+        except Exception as error:  # whoever waits for this link would wait for ever
+            self._lose(WireError(report_failure(self._keep_up, error)))
 
     async def _keep_up(self) -> None:
         """Connect, again and again; raises the error for which the link is given up."""

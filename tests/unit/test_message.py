@@ -15,12 +15,13 @@ class Images(Sharded):
     note: str | None = None
 
 
-def test_nbytes_is_arrays_plus_header() -> None:
-    message = Images(0, 0, 1, np.zeros((2, 3), np.float32), np.zeros(5, np.uint8), "scalars are free")
-    assert nbytes(message) == 2 * 3 * 4 + 5 + HEADER_NBYTES == 157
+def test_nbytes_is_arrays_and_texts_plus_header() -> None:
+    message = Images(0, 0, 1, np.zeros((2, 3), np.float32), np.zeros(5, np.uint8), "a text")
+    assert nbytes(message) == 2 * 3 * 4 + 5 + 6 + HEADER_NBYTES == 163
+    assert nbytes(message, tensor_scale=10) == 10 * (2 * 3 * 4 + 5) + 6 + HEADER_NBYTES
 
 
-def test_nbytes_of_scalars_alone_is_the_header() -> None:
+def test_nbytes_of_numbers_alone_is_the_header() -> None:
     assert nbytes(Tick(step=1, shard=0, shards=1)) == 128
 
 

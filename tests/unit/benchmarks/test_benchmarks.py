@@ -15,7 +15,7 @@ from ako_jobs.parameter_server import Config
 from dataflow.errors import JobFailedError
 from dataflow.lab.chaos import Kind
 from dataflow.observe.events import JobEvent
-from dataflow.reports import OperatorReport
+from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
@@ -284,3 +284,21 @@ def test_tree_has_converged_when_the_last_node_has_all_updates(monkeypatch: pyte
         lab_tree.convergence(events[:-1], 2, 4)
     # At 3.25 s both have made 4 at a pace of 0.5 s; they know 8 and 6, so lack 1 on average, of 2 x 2 in a second.
     assert lab_tree.gaps(events, 2, 4, 0.5)[-2] == (3.25, 0.25)
+
+
+def test_bandwidth_used_is_of_the_while_between_two_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    lab_bandwidth = importlib.import_module("lab_bandwidth")
+
+    def told(seconds: float, sent: int, waited_s: float, foretold: tuple[int, float], interface: int) -> object:
+        samples = {
+            "partition.predicted_nbytes_s": SampleStatistics(*foretold, maximum=99.0, last=99.0),
+            "partition.every": SampleStatistics(foretold[0], 2.0 * foretold[0], maximum=2.0, last=2.0),
+        }
+        sizes = {1: sent, 2: sent}
+        statistics = NodeStatistics(0, 10, 0, {}, waited_s, sizes, {}, samples, running_s=seconds)
+        return lab_bandwidth.Told(statistics, interface)
+
+    before, after = told(2.0, 500, 0.5, (2, 900.0), 1_000), told(6.0, 900, 1.5, (6, 1_700.0), 2_000)
+    # In 4 s 400 bytes to each of two peers, 1 s held back; four samples of 200 bytes a second on average.
+    assert lab_bandwidth.used(before, after) == lab_bandwidth.Used(200.0, 200.0, 250.0, 0.25, 2.0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.cost_model import Choice
+from operators.cost_model import Choice, CostModel
 from operators.known import Known
 from tests.unit.operators.measurements import GAMMA, MEASURED, PEERS, M, at_ease, full, rates, run, world
 
@@ -77,6 +77,42 @@ def test_bursts_beyond_what_a_link_carries_are_believed_ever_later():
     gaps = [later - earlier for earlier, later in itertools.pairwise(raised)]
     assert gaps == sorted(gaps)
     assert len(raised) <= 8
+
+
+def spans_where_rounds_are_rare(cost, pace, trickle):
+    """The spans chosen in ten minutes on a link of 100 Mbit/s, on which so many bytes pass for each half of 2 s."""
+    known, choice = Known(), cost.first(PEERS)
+    gradients = unsent = waits = 0.0
+    spans = []
+    for number in range(1200):
+        bad = trickle is not None and 60 <= number < 64
+        gradients += pace / 2
+        steps, gradients = divmod(gradients, 1)
+        rounds, unsent = divmod(unsent + steps, choice.every)
+        waits = min(64e6, waits + rounds * cost.model_nbytes * PEERS / (1 if cost.in_turn else choice.partitions))
+        passed = min(waits, trickle if bad else 6.25e6)
+        waits -= passed
+        busy = 1.0 if waits else passed / 6.25e6
+        measured = rates(2 * passed, busy, steps=int(steps), delay=3.0 if bad else 0.002)
+        known, choice = cost.decide(known, choice, measured, PEERS)
+        spans.append(choice.span)
+    return spans
+
+
+@pytest.mark.parametrize(
+    ("cost", "pace"),
+    [
+        (CostModel(model_nbytes=60_000_000), 0.7),
+        (CostModel(model_nbytes=100_000_000), 0.5),
+        (CostModel(model_nbytes=20_000, in_turn=True), 200.0),
+    ],
+)
+@pytest.mark.parametrize("trickle", [5_000, 50_000])
+def test_bandwidth_comes_back_after_two_bad_seconds_though_nothing_is_sent_in_most_measurements(cost, pace, trickle):
+    usual = spans_where_rounds_are_rare(cost, pace, None)
+    spans = spans_where_rounds_are_rare(cost, pace, trickle)
+    assert 20 * usual[-1] < max(spans[60:]) <= cost.cells
+    assert spans[-1] <= 2 * usual[-1]
 
 
 def test_nodes_far_from_each_other_do_not_take_their_distance_for_a_full_link():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,31 @@ def _unchecked(value: object) -> Picky:
 def test_encode_other_dtypes_are_refused_by_field_name(array: Array) -> None:
     with pytest.raises(WireError, match=r"do not cross the wire at Blob\.data; use one of f2"):
         encode(Blob(array), edge=2, sequence=1)
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_arrays_of_derived_classes_arrive_as_plain_ones(tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "mapped", np.float32, "w+", shape=(2, 3))
+    mapped[:] = np.arange(6).reshape(2, 3)
+    for array in (np.matrix([[1.0, 2.0]]), mapped):
+        arrived = round_trip(Blob(array), edge=2).data
+        assert type(arrived) is np.ndarray
+        np.testing.assert_array_equal(arrived, np.asarray(array), strict=True)
+
+
+def test_masked_array_is_refused_as_its_mask_would_be_lost() -> None:
+    masked = np.ma.masked_equal(np.arange(3.0), 1)
+    with pytest.raises(WireError, match="masked arrays do not cross the wire") as caught:
+        encode(Blob(masked), edge=2, sequence=1)
+    assert "Blob.data" in str(caught.value)
+
+
+@pytest.mark.parametrize("bytes_", [[2, 0, 1], [], [0, 255]])
+def test_bytes_that_are_looked_at_as_booleans_arrive_as_what_numpy_takes_them_for(bytes_: list[int]) -> None:
+    array = np.array(bytes_, np.uint8).view(bool)
+    arrived = round_trip(Blob(array), edge=2).data
+    assert arrived.dtype == bool
+    assert arrived.tolist() == [value != 0 for value in bytes_]
 
 
 def test_message_size_is_bounded_on_both_sides() -> None:

@@ -347,6 +347,24 @@ def test_peer_that_has_yet_to_hear_of_a_newcomer_is_given_longer_than_one_that_d
     run(body)
 
 
+def test_error_that_nobody_expects_of_a_network_costs_the_link_and_is_shown() -> None:
+    class Broken(MemoryNetwork):
+        async def dial(self, address: str) -> Connection:
+            raise OSError(24, f"Too many open files for {address}")
+
+    async def body(subject: Subject) -> None:
+        shown: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: shown.append(context["message"]))
+        node = Node(subject, 0)
+        with pytest.raises(WireError, match=r"cannot connect to node 1: .*Too many open files"):
+            await node.links.connect({1: "memory:1"})
+        assert [peer for peer, _ in node.lost] == [1]
+        assert len(shown) == 1
+        await closed([node])
+
+    run_check(body, lambda: Subject.of(Broken()))
+
+
 def test_close_while_connecting_ends_the_attempt() -> None:
     async def body(subject: Subject) -> None:
         node = Node(subject, 0, options=OPTIONS)
