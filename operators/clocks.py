@@ -29,7 +29,8 @@ class ClocksState(State):
     """Live clocks of one node: `made` counts its own gradients, `images` what its whole role saw in as many steps.
 
     `poisoned` counts those of its own gradients that were replaced by zeros, and `of_all` those of all nodes that had
-    come when it was sent weights last, where somebody counts; once that is `enough`, it makes no more.
+    come when it was sent weights last, where somebody counts; once that is `enough`, it makes no more. It is
+    `over` once nothing more comes to make any of.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class ClocksState(State):
         self.made = 0
         self.images = 0
         self.rejected = self.poisoned = self.of_all = 0
-        self.enough = False
+        self.enough = self.over = False
         self.cells = cells
         self._applied = {
             origin: np.where(mask, np.int64(0), np.int64(FAR)).astype(np.int64) for origin, mask in owned.items()
@@ -220,7 +221,7 @@ class ClocksState(State):
         copy = ClocksState(self.cells, {}, span=self._first_span)
         copy.made, copy.images, copy.rejected = self.made, self.images, self.rejected
         copy.poisoned, copy._own = self.poisoned, self._own
-        copy.of_all, copy.enough = self.of_all, self.enough
+        copy.of_all, copy.enough, copy.over = self.of_all, self.enough, self.over
         copy._applied = {origin: applied.copy() for origin, applied in self._applied.items()}
         copy._owned = dict(self._owned)
         copy._lowest, copy._span = dict(self._lowest), dict(self._span)

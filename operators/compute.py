@@ -139,9 +139,16 @@ class Compute(Gather):
         clocks: ClocksState,
         node: NodeContext,
     ) -> Part | None:
-        """The part of one shard, on the step's snapshots of the states; None if no more are needed."""
+        """The part of one shard, on the step's snapshots of the states; None if no more are needed.
+
+        Raises:
+            OperatorError: there is not a label for each image.
+        """
         if clocks.enough:
             return None
+        if len(batch.images) != len(batch.labels):
+            what = f"a mini-batch has {len(batch.images)} images and {len(batch.labels)} labels"
+            raise OperatorError(what, fix="look at the operators between source and compute")
         images, steps = len(batch.images), self._local_steps(batch)
         advanced, workspace = statistics.copy(), self._workspace(-(-images // steps))
 
@@ -242,6 +249,11 @@ class Compute(Gather):
         due = self.checkpoints.due(number - 1, number, node.size) if self.checkpoints else None
         if due is not None:
             yield Checkpoint(due)
+
+    def on_end(self, clocks: ClocksState) -> Emissions:
+        """Note that no more gradients are made, however many mini-batches were read: somebody may have dropped some."""
+        clocks.over = True
+        yield from ()
 
     def _direct(
         self, gradient: Vector, seen: Sequence[Part], replica: VectorState, velocity: VectorState, rate: float

@@ -42,9 +42,10 @@ class Talk(Operator):
     window = Writes()
     clocks = Writes()
 
-    def ready(self, roll: RollState, course: CourseState) -> bool:
+    def ready(self, roll: RollState, course: CourseState, clocks: ClocksState) -> bool:
         """Whether anything is due, or the end."""
-        return bool(roll.due() or roll.unaware(closed=course.closed)) or roll.is_over(closed=course.closed)
+        closed = _makes_no_more(course, clocks)
+        return bool(roll.due() or roll.unaware(closed=closed)) or roll.is_over(closed=closed)
 
     def process(
         self, tick: Tick, roll: RollState, course: CourseState, window: Outgoing, clocks: ClocksState, node: NodeContext
@@ -70,13 +71,14 @@ class Talk(Operator):
                 case _:
                     yield from self._settle(roll, course, window, clocks)
         # At once, though this node stays for those that are late: they may need what others make without its gradients.
-        for member in roll.unaware(closed=course.closed):
+        closed = _makes_no_more(course, clocks)
+        for member in roll.unaware(closed=closed):
             roll.has_told(member)
-            yield self.words(Word("through", node.index, member, number=course.number), to=member)
-        if roll.is_over(closed=course.closed):
+            yield self.words(Word("through", node.index, member, number=clocks.made), to=member)
+        if roll.is_over(closed=closed):
             if not roll.settled:
-                for member in (*roll.peers, roll.node) if course.closed else roll.peers:
-                    yield self.words(Word("through", node.index, member, number=course.number), to=member)
+                for member in (*roll.peers, roll.node) if closed else roll.peers:
+                    yield self.words(Word("through", node.index, member, number=clocks.made), to=member)
             yield EndOfData()
 
     def on_left(self, member: int, roll: RollState, window: Outgoing) -> Emissions:
@@ -126,6 +128,11 @@ class Talk(Operator):
         window.start(number)
         for member, turn in (*turns.items(), (roll.node, roll.turn)):
             yield self.words(Word("settled", roll.node, member, turn, number), to=member)
+
+
+def _makes_no_more(course: CourseState, clocks: ClocksState) -> bool:
+    """Whether every mini-batch that was read has become a gradient, or will never be one, and no more are read."""
+    return course.closed and (clocks.over or clocks.made >= course.number)
 
 
 class Listen(Operator):

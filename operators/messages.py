@@ -35,7 +35,14 @@ class Batch(Sharded):
     readers: int = 0
 
     def with_images(self, images: npt.NDArray[np.float32]) -> Self:
-        """This shard with other images of the same number."""
+        """This shard with other images of the same number.
+
+        Raises:
+            ValueError: there are more or fewer of them.
+        """
+        if len(images) != len(self.labels):
+            what = f"{len(images)} images in the place of {len(self.labels)}: make a Batch with their labels instead"
+            raise ValueError(what)
         kind = type(self)
         return kind(**{name: getattr(self, name) for name in field_names(kind)} | {"images": images})
 
