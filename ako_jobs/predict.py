@@ -82,13 +82,18 @@ class TrainedModel:
             images: (images, channels, height, width), unsigned bytes or floats in [0, 1].
 
         Raises:
-            DataError: the images have another shape or type.
+            DataError: the images have another shape or type, or other values.
         """
         if images.ndim != 4 or images.shape[1:] != self.spec.input:
             what = f"the network takes images of shape (images, {', '.join(map(str, self.spec.input))})"
             raise DataError(what, got=images.shape)
         if images.dtype != np.uint8 and images.dtype.kind != "f":
             raise DataError(what="images are unsigned bytes, or floats in [0, 1]", got=str(images.dtype))
+        if images.size and images.dtype != np.uint8 and not (images.min() >= 0 and images.max() <= 1):
+            got = f"{images.min():g} to {images.max():g}"
+            raise DataError(
+                what="images of floats are of values in [0, 1]", got=got, fix="divide them by their largest"
+            )
         model, parts = build_network(self.spec), []
         workspace = model.workspace(_BATCH)
         for begin in range(0, len(images), _BATCH):

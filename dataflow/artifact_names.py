@@ -7,8 +7,10 @@ from typing import Final
 
 from dataflow.errors import WireError
 
-NAME_RULE: Final = "use a relative path of letters, digits, '._-' and '/', whose names do not begin with '.'"
-"""What to do about a name that is refused; there are at most 8 names, of at most 128 characters."""
+NAME_RULE: Final = (
+    "use a relative path of letters, digits, '._-' and '/', whose names do not begin with '.', at most 8 of at most 128"
+)
+"""What to do about a name that is refused."""
 
 RECORD_FOLDER: Final = "events"
 """Artifacts below this name make up the record of a run; those of operators are refused there."""

@@ -38,6 +38,9 @@ class Accumulate(Operator):
     def process(self, gradient: Gradient, window: WindowState) -> Emissions:
         """Take in a gradient."""
         values = gradient.values
+        if values.dtype != np.float32 or values.ndim != 1:
+            what = f"gradient {gradient.number} is {values.ndim}-dimensional {values.dtype}, not a vector of float32"
+            raise OperatorError(what, fix="look at the operators between compute and accumulate")
         if not sound(values):
             window.poisoned += 1
             if window.poisoned > self.max_poison:

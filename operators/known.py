@@ -77,7 +77,8 @@ class Known:
         least_delay_s: shortest mean delay of a measurement; slowly forgotten.
         higher: measurements in a row, but for those in which nothing was to be sent, in which more passed than B, or in
             which all passes again.
-        patience: how many it takes until B is raised.
+        patience: how many it takes until B is raised: twice as many once a raised one has proved wrong, and half as
+            many for each while in which one has not.
         raised: measurements since B was raised, that one included; 0 once the link has been found full.
         unfit: how long the present choice has not been fitting, in measurements; counted twice if it is far off.
         peers: n - 1 in the last measurement.
@@ -242,15 +243,21 @@ def _silent(known: Known) -> Known:
 
     Not so a B that has just been raised: that was too much.
     """
-    if 0 < known.raised <= _TRIED:
+    if _is_fresh(known):
         return replace(_too_much(known), fulls=0, bandwidth=known.bandwidth / 2)
     before, fulls = known.before or known.bandwidth, known.fulls if known.before else 0
     return replace(known, fulls=fulls, before=before, bandwidth=max(known.bandwidth / 2, before / _SILENT))
 
 
 def _too_much(known: Known) -> Known:
-    """It takes twice as long until B is raised again if what it had been raised to is more than the link carries."""
-    return replace(known, patience=min(2 * known.patience, _MOST_PATIENCE), raised=0) if known.raised else known
+    """It takes twice as long until B is raised again if it has just been raised to more than the link carries."""
+    patience = min(2 * known.patience, _MOST_PATIENCE) if _is_fresh(known) else known.patience
+    return replace(known, patience=patience, raised=0)
+
+
+def _is_fresh(known: Known) -> bool:
+    """Whether B has been raised so lately that it may prove wrong."""
+    return 0 < known.raised <= _TRIED
 
 
 def not_full(known: Known, rates: Rates) -> Known:
@@ -263,8 +270,11 @@ def not_full(known: Known, rates: Rates) -> Known:
     higher = so_far + more
     least_s = _least(known, _delay_s(rates))
     raised = known.raised + 1 if known.raised else 0
-    known = replace(known, passed=0.0, busy_s=0.0, fulls=0, higher=higher, raised=raised, least_delay_s=least_s)
-    if higher < known.patience:
+    # A B that has been right for a while, and for another, makes up for one that was wrong.
+    patience = max(_PATIENCE, known.patience // 2) if raised > _TRIED and raised % _TRIED == 1 else known.patience
+    known = replace(known, passed=0.0, busy_s=0.0, fulls=0, least_delay_s=least_s)
+    known = replace(known, higher=higher, raised=raised, patience=patience)
+    if higher < patience:
         return known
     bandwidth = max(known.before, min(goodput, 2 * known.bandwidth))
     if _HIGHER * bandwidth >= known.ceiling:

@@ -16,7 +16,7 @@ from ako_jobs.compare.runs import check_cases, claim, run_comparison, runs
 from ako_jobs.compare.table import cells, document, remarks, rows
 from dataflow.cli.common import JsonFlag, examples, master_address, note, parse_settings, print_json, print_table, verbs
 from dataflow.cli.compare_progress import CompareProgress
-from dataflow.cli.emulated import LabFlag, cluster_maker, lab_plan
+from dataflow.cli.emulated import LabFlag, cluster_maker, held, lab_plan
 from dataflow.cli.simulated import (
     BandwidthOption,
     ComputeOption,
@@ -130,7 +130,7 @@ def compare(
         for warning in warnings:
             note(f"{variant}: {warning}")
     out = out.expanduser()
-    with claim(out, comparison):
+    with claim(out, comparison), held(plan):
         with CompareProgress(len(runs(comparison))) as progress, Nursery() as nursery:
             outcomes = run_comparison(comparison, out, progress, cluster_maker(plan, nursery))
         table = rows(comparison, outcomes)

@@ -121,9 +121,11 @@ def measured_job(job: JobStatus) -> dict[str, object]:
 
 
 def _measured(job: JobStatus) -> MeasuredJob:
-    """What its nodes have told; while it runs, without those that have died or left, of whom that is long ago."""
-    out = frozenset() if job.ended else {change.node for change in job.changes if change.life in BURIED}
-    told = [each for each in (*job.earlier, *job.statistics) if each.node not in out]
+    """What its nodes have told; while it runs, without what those told that have died since, or left."""
+    told = [*job.earlier, *job.statistics]
+    if not job.ended:
+        alive = {each.node: None if each.life in BURIED else each.incarnation for each in job.changes}
+        told = [each for each in told if alive.get(each.node, each.incarnation) == each.incarnation]
     return MeasuredJob(job.id, job.name, job.node_names, group(told))
 
 

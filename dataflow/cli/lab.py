@@ -90,8 +90,8 @@ def up(
 def status(json: JsonFlag = False) -> None:
     """Show the hosts of the lab, and the jobs that run in it.
 
-    Of each host: its address, rate, share of the CPU, traffic so far, whom it is cut off from, and its processes. Of
-    each job: what `ako status ID` shows.
+    Of each host: its address, rate, share of the CPU, traffic so far, whom it is cut off from, whether packets are
+    lost, and its processes. Of each job: what `ako status ID` shows.
     """
     plan = lab.find(default_state_dir())
     _show(plan, running_jobs(plan), json=json)
@@ -270,7 +270,7 @@ def _show(plan: LabPlan, jobs: Sequence[JobStatus], *, json: bool) -> None:
         print_json({"name": plan.name, "latency_s": plan.latency_s, "stations": stations, "jobs": measured})
         return
     print_table(
-        ("HOST", "ADDRESS", "RATE", "CORES", "SENT", "RECEIVED", "CUT FROM", "PROCESSES"),
+        ("HOST", "ADDRESS", "RATE", "CORES", "SENT", "RECEIVED", "CUT FROM", "LOSS", "PROCESSES"),
         [
             (
                 each.name,
@@ -280,6 +280,7 @@ def _show(plan: LabPlan, jobs: Sequence[JobStatus], *, json: bool) -> None:
                 megabytes(each.sent_nbytes),
                 megabytes(each.received_nbytes),
                 ", ".join(each.cut_from),
+                "some" if each.lossy else None,
                 len(each.processes) or None,
             )
             for each in stations

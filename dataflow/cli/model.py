@@ -54,6 +54,8 @@ def predict(
 def _read_images(path: Path) -> np.ndarray:
     try:
         found = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise DataError(what="there is no such file", where=str(path)) from error
     except (OSError, ValueError, EOFError) as error:
         raise DataError(
             what=f"not an array of images: {error}", where=str(path), fix="save it with numpy.save"

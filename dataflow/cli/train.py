@@ -27,7 +27,7 @@ from dataflow.cli.common import (
     parse_settings,
     verbs,
 )
-from dataflow.cli.emulated import LabFlag, lab_plan
+from dataflow.cli.emulated import LabFlag, held, lab_plan
 from dataflow.cli.simulated import (
     BandwidthOption,
     ComputeOption,
@@ -122,7 +122,7 @@ def run(
     _check_target(json)
     given = parse_settings(settings)
     plan = lab_plan(lab)
-    with Nursery() as nursery:
+    with held(plan), Nursery() as nursery:
         if job in BUILT_IN and not (sim or master or lab):
             with suppress(OSError):  # the cluster's processes will say so
                 nursery.begin([BUILT_IN[job]])  # it imports while this process does

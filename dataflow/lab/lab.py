@@ -5,8 +5,9 @@ Invariant: whatever is made bears the name of the state directory's lab, and not
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from dataflow.lab.state import LabState, forget_state, in_use, read_state, relay
 from dataflow.runtime.process import module_command
 
 _RELAYS_S = 30.0
+_FORCED_S = 10.0
+_NAMED = Path("/run/netns")
 _POLL_S = 0.02
 
 
@@ -67,6 +70,7 @@ class StationStatus:
         cores: how many cores it may use; None: all.
         sent_nbytes, received_nbytes: bytes that its interface has counted since the lab was made, headers among them.
         cut_from: names of the stations that nothing passes to or from.
+        lossy: whether a share of its packets is lost.
         processes: what runs there.
     """
 
@@ -78,6 +82,7 @@ class StationStatus:
     sent_nbytes: int
     received_nbytes: int
     cut_from: tuple[str, ...]
+    lossy: bool
     processes: tuple[Process, ...]
 
 
@@ -93,10 +98,11 @@ def up(plan: LabPlan, state_dir: Path, clock: Clock) -> Removed:
         What was there before.
 
     Raises:
-        LabError: this machine cannot make it, and what is missing; or a job runs in the one that is up. Nothing of
-            the new one is left then.
+        LabError: this machine cannot make it, and what is missing; or a job runs in the one that is up, or this does.
+            Nothing of the new one is left then.
     """
     require_tools()
+    _check_outside(plan.name)
     plan = fit(plan)
     with in_use(state_dir, alone=True):
         state = LabState(plan=plan, complete=False, lent=_lends(plan, read_state(state_dir)))
@@ -125,11 +131,22 @@ def down(state_dir: Path, clock: Clock, *, force: bool = False) -> Removed:
         What was there.
 
     Raises:
-        LabError: a job runs in it; nothing has changed then.
+        LabError: a job runs in it, or this does; nothing has changed then.
     """
     require_tools()
-    ended = kill_all(leftovers(lab_name(state_dir), _namespaces()), clock) if force else 0
-    with in_use(state_dir, alone=True):
+    name, ended, deadline_s = lab_name(state_dir), 0, clock.now() + _FORCED_S
+    _check_outside(name)
+    with ExitStack() as held:
+        while True:
+            ended += kill_all(leftovers(name, _namespaces()), clock) if force else 0
+            try:
+                held.enter_context(in_use(state_dir, alone=True))
+            except LabError:  # who holds it may be about to start something in it
+                if not force or clock.now() > deadline_s:
+                    raise
+                clock.sleep(_POLL_S)
+            else:
+                break
         state = read_state(state_dir)
         if state is not None:
             with suppress(OSError):  # on a full disk, too, everything can be removed
@@ -222,6 +239,7 @@ def _status(plan: LabPlan, station: Station) -> StationStatus:
         sent_nbytes=int(link["stats64"]["tx"]["bytes"]),
         received_nbytes=int(link["stats64"]["rx"]["bytes"]),
         cut_from=_cut_from(plan, station),
+        lossy=_loses(station),
         processes=tuple(Process(each, command_of(each)) for each in processes(station.namespace)),
     )
 
@@ -242,6 +260,20 @@ def _cut_from(plan: LabPlan, station: Station) -> tuple[str, ...]:
     neighbours = run_json(("ip", "-n", station.namespace, "-j", "neigh", "show", "nud", "permanent"))
     lost = {each["dst"] for each in neighbours if is_cut(each.get("lladdr", ""))}
     return tuple(other.name for other in plan.stations if other.address in lost)
+
+
+def _check_outside(name: str) -> None:
+    """Nothing, unless this runs in a lab of that name, whose processes are to be ended.
+
+    Raises:
+        LabError: it does.
+    """
+    here = Path("/proc/thread-self/ns/net").stat()
+    for namespace in leftovers(name, _namespaces()):
+        with suppress(OSError):
+            if os.path.samestat(here, (_NAMED / namespace).stat()):
+                fix = "leave what `ako lab exec` has started there first"
+                raise LabError(what="this is inside of the lab", got=namespace, fix=fix)
 
 
 def _share_cores(plan: LabPlan) -> None:

@@ -51,6 +51,9 @@ _DELAYED_PACKETS: Final = 100_000
 RATES: Final = (1e3, 1e11)
 """The least and the largest rate of a link, in bytes per second."""
 
+_DIGITS: Final = 9
+_MOST_QUEUED_NBYTES: Final = 2**32 - 1  # that tc takes
+
 CORES: Final = (0.05, 1024.0)
 """The least and the largest share of the CPU, in cores."""
 
@@ -157,7 +160,7 @@ class LabPlan(BaseModel):
         """
         if name == SWITCH:
             return self.switch
-        if not name.isdecimal():
+        if not name.isdecimal() or len(name) > _DIGITS:
             raise ConfigError(what="not a host", got=name, fix=f"write its number, or {SWITCH}")
         return self.host(int(name))
 
@@ -367,7 +370,7 @@ def _address_commands(station: Station) -> list[Command]:
 
 def _tbf(rate: float, burst: int, queue_nbytes: int) -> Command:
     """A token bucket. ``bps`` is bytes per second for ``tc``; the queue has room for `_QUEUE_S` of traffic at least."""
-    limit = max(queue_nbytes, round(rate * _QUEUE_S))
+    limit = min(_MOST_QUEUED_NBYTES, max(queue_nbytes, round(rate * _QUEUE_S)))
     return ("tbf", "rate", f"{round(rate)}bps", "burst", str(burst), "limit", str(limit))
 
 

@@ -45,6 +45,18 @@ def test_exec_gives_the_commands_output_and_exit_code(lab: Lab) -> None:
     assert "198.18.0.1/" not in output
 
 
+@pytest.mark.parametrize("station", ["0", "switch"])
+@pytest.mark.parametrize("words", [("down",), ("down", "--force"), ("up", "2")])
+def test_lab_is_not_ended_from_inside_of_it(lab: Lab, station: str, words: tuple[str, ...]) -> None:
+    """Whoever asked would be ended with it, when half of it was gone."""
+    lab("up", "1")
+    process = lab.start("exec", station, "--", sys.executable, "-m", "dataflow.cli.main", "lab", *words)
+    _, said = process.communicate()
+    assert process.returncode == 2
+    assert f"this is inside of the lab (got {lab.name}-{station})" in said
+    assert set(lab.stations()) == {"0", "switch"}
+
+
 def test_exec_within_a_share_of_the_cpu_computes_no_more(lab: Lab) -> None:
     if find_cpu_control() is None:
         pytest.skip("this machine has no control groups that limit the CPU")

@@ -203,3 +203,10 @@ def test_cut_loses_what_two_hosts_send_each_other_until_it_is_mended(lab: Lab) -
     lab("fault", "mend", "2")
     assert all(station["cut_from"] == [] for station in lab.stations().values())
     assert open_from(2) == "open"
+
+
+def test_loss_of_packets_is_shown_until_it_is_taken_back(lab: Lab) -> None:
+    lab("up", "2")
+    for share, lossy in (("0.5", [False, True, False]), ("0", [False] * 3)):
+        lab("fault", "loss", "1", share)
+        assert [station["lossy"] for station in lab.stations().values()] == lossy

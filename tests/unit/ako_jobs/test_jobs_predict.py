@@ -56,6 +56,9 @@ def test_predict_no_images_gives_no_classes(tmp_path: Path) -> None:
     [
         (np.zeros((2, 8, 8), np.uint8), r"shape .images, 1, 8, 8. .got .2, 8, 8."),
         (np.zeros((2, 1, 8, 8), np.int64), "unsigned bytes, or floats"),
+        (np.full((2, 1, 8, 8), 1.5), r"values in \[0, 1\] \(got 1.5 to 1.5\)"),
+        (np.full((2, 1, 8, 8), -0.5, np.float32), r"got -0.5 to -0.5"),
+        (np.full((2, 1, 8, 8), np.nan), r"got nan to nan"),
     ],
 )
 def test_predict_wrong_images_are_refused(tmp_path: Path, images: np.ndarray, said: str) -> None:

@@ -69,12 +69,16 @@ def test_ls_has_a_line_for_each_job_however_long_the_reason_of_one_is(
 
 
 def test_status_of_a_running_job_leaves_out_what_a_node_told_before_it_died(capsys: pytest.CaptureFixture[str]) -> None:
-    """Unless it has come back: then it is its next incarnation that tells."""
+    """Until its next incarnation tells something."""
     told = tuple(NodeStatistics(node, steps=steps, running_s=9.0) for node, steps in ((0, 900), (1, 2000), (2, 1000)))
     names = ("first", "second", "third")
     job = replace(FAILED, state=JobState.RUNNING, failed_node=None, node_names=names, statistics=told)
-    dead, back = (NodeChange(1, life, 0, "", 0.0, "second") for life in ("waiting", "alive"))
-    for changes, shown in (((), "first second third"), ((dead,), "first third"), ((back,), "first second third")):
+    dead, there, again = (
+        NodeChange(1, life, incarnation, "", 0.0, "second")
+        for life, incarnation in (("waiting", 0), ("alive", 0), ("joining", 1))
+    )
+    every, others = "first second third", "first third"
+    for changes, shown in (((), every), ((dead,), others), ((there,), every), ((again,), others)):
         show_job(replace(job, changes=changes))
         table = capsys.readouterr().out.partition("nodes, since the start:")[2]
         assert " ".join(word for word in table.split() if word in names) == shown

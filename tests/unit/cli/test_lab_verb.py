@@ -14,6 +14,8 @@ from dataflow.cli.main import main
 from dataflow.errors import LabError
 from dataflow.lab import commands
 from dataflow.lab.plan import Command, Host, LabPlan
+from dataflow.lab.state import in_use
+from dataflow.runtime.state_dir import default_state_dir
 
 
 @pytest.fixture(autouse=True)
@@ -170,6 +172,39 @@ def test_compare_in_the_lab_has_its_runs_on_the_hosts(
     assert asked == [("ako-lab-12", "state", 2)] * 2
     assert (said["comparison"]["lab"], said["comparison"]["nodes"]) == ("20mbit, 10mbit", 2)
     assert [run["reason"] for run in said["failures"]] == ["none today"] * 2
+
+
+def test_lab_that_a_comparison_is_made_in_is_held_from_first_to_last(
+    two_hosts: LabPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusals = []
+
+    def cluster(plan: LabPlan, state_dir: Path, nodes: int, *, ahead: Sequence[str]) -> NoReturn:
+        raise LabError(what="none today")
+
+    def compared(comparison: object, out: Path, progress: object, make: object) -> NoReturn:
+        with pytest.raises(LabError, match="the lab is in use"), in_use(default_state_dir(), alone=True):
+            pass
+        refusals.append(comparison)
+        raise LabError(what="that will do")
+
+    monkeypatch.setattr("dataflow.cli.emulated.lab_cluster", cluster)
+    monkeypatch.setattr("dataflow.cli.compare.as_it_is", lambda plan: plan)
+    monkeypatch.setattr("dataflow.cli.compare.run_comparison", compared)
+    assert main(["compare", "ako", "--lab", "--out", str(tmp_path / "out")]) == 2
+    assert "that will do" in capsys.readouterr().err
+    assert len(refusals) == 1
+    with in_use(default_state_dir(), alone=True):
+        pass
+
+
+@pytest.mark.usefixtures("tools")
+def test_lab_that_was_replaced_since_it_was_found_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = iter(Host(rate=rate) for rate in (12.5e6, 1e6))
+    monkeypatch.setattr("dataflow.cli.emulated.find", lambda _: LabPlan(name="ako-lab-12", hosts=(next(found),)))
+    assert "another lab has been made in the place of this one" in refused(capsys, "lab", "run", "ako")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dataflow.errors import ConfigError
 from dataflow.lab.plan import (
     MOST_HOSTS,
+    RATES,
     Command,
     Host,
     LabPlan,
@@ -71,7 +72,7 @@ def test_station_of_a_host_and_of_the_switch() -> None:
     assert (PLAN.switch.namespace, PLAN.switch.address) == (f"{NAME}-switch", "198.18.255.254")
 
 
-@pytest.mark.parametrize("name", ["2", "-1", "one", ""])
+@pytest.mark.parametrize("name", ["2", "-1", "one", "", "1" * 5000])
 def test_station_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"no such host|not a host"):
         PLAN.station(name)
@@ -102,6 +103,10 @@ def test_rate_commands_hold_a_millisecond_of_burst_and_a_queue() -> None:
     # 4 MiB where the host's own sockets wait; 50 ms of 12.5 MB/s at the switch.
     assert at_host == ("tc", "-n", f"{NAME}-1", "qdisc", "replace", "dev", "eth0", *bucket, "4194304")
     assert at_port == ("tc", "-n", f"{NAME}-switch", "qdisc", "replace", "dev", "port1", *bucket, "625000")
+
+
+def test_rate_commands_of_the_fastest_link_have_as_long_a_queue_as_tc_takes() -> None:
+    assert [command[-1] for command in rate_commands(PLAN, 1, RATES[1])] == ["4294967295"] * 2
 
 
 def test_rate_commands_of_a_slow_link_have_room_for_packets() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.cost_model import Choice, CostModel
-from operators.known import Known
+from operators.known import Known, not_full
+from operators.known import full as learn_full
 from tests.unit.operators.measurements import GAMMA, MEASURED, PEERS, M, at_ease, full, rates, run, world
 
 
@@ -113,6 +114,20 @@ def test_bandwidth_comes_back_after_two_bad_seconds_though_nothing_is_sent_in_mo
     spans = spans_where_rounds_are_rare(cost, pace, trickle)
     assert 20 * usual[-1] < max(spans[60:]) <= cost.cells
     assert spans[-1] <= 2 * usual[-1]
+
+
+def test_bandwidth_that_falls_and_rises_every_hour_is_believed_as_soon_each_time():
+    known, waits = Known(), []
+    for _ in range(6):
+        for _ in range(200):
+            known = learn_full(known, rates(125_000, 1.0, delay=0.05))
+        waited = 0
+        while known.bandwidth < 10e6:
+            known, waited = not_full(known, rates(600_000, 0.05, delay=0.05)), waited + 1
+        waits.append(waited)
+        for _ in range(200):
+            known = not_full(known, rates(600_000, 0.05, delay=0.05))
+    assert waits == waits[:1] * 6
 
 
 def test_nodes_far_from_each_other_do_not_take_their_distance_for_a_full_link():

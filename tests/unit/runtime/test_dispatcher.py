@@ -232,6 +232,30 @@ def test_measurements_of_a_job_are_the_newest_few_and_go_some_time_after_it_is_o
     play(tmp_path, scene)
 
 
+def test_measurements_of_a_node_that_is_started_again_are_none_until_it_tells_anew(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        sessions = [world.attach(name) for name in ("node-0", "node-1")]
+        job = world.submit("op", nodes=2)
+        for number, session in enumerate(sessions):
+            world.say(session, job, prepared=pb.Prepared(address=f"127.0.0.1:{number + 1}"))
+        for session in sessions:
+            world.say(session, job, ready=pb.Ready())
+            world.say(session, job, statistics=pb.NodeStatistics(steps=7))
+        assert [sorted(each.told) for each in world.dispatcher.measured()] == [[0, 1]]
+        run = world.dispatcher.run(job)
+        assert run is not None
+        exited = pb.ProcessExited(job=job, status=-9, start=run.start_number(1))
+        world.dispatcher.heard(sessions[1], pb.AgentMessage(exited=exited))
+        assert [sorted(each.told) for each in world.dispatcher.measured()] == [[0]]
+        world.wait(job, 30.0)
+        assert run.status.changes[1].incarnation == 1
+        assert [sorted(each.told) for each in world.dispatcher.measured()] == [[0]]
+        world.say(sessions[1], job, start=1, statistics=pb.NodeStatistics(steps=2, incarnation=1))
+        assert [each.told[1][-1].steps for each in world.dispatcher.measured()] == [2]
+
+    play(tmp_path, scene)
+
+
 def test_nodes_are_taken_in_the_order_of_their_names(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         for name in ("node-10", "node-2", "node-1"):
