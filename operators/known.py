@@ -79,7 +79,8 @@ class Known:
             which all passes again.
         patience: how many it takes until B is raised: twice as many once a raised one has proved wrong, and half as
             many for each while in which one has not.
-        raised: measurements since B was raised, that one included; 0 once the link has been found full.
+        raised: measurements in which something was sent since B was raised, that one included; 0 once the link has been
+            found full.
         unfit: how long the present choice has not been fitting, in measurements; counted twice if it is far off.
         peers: n - 1 in the last measurement.
         suspect: in how many measurements the link may have been full, less those in which it was not.
@@ -269,9 +270,10 @@ def not_full(known: Known, rates: Rates) -> Known:
     so_far = known.higher if more or not rates.sent_nbytes else 0
     higher = so_far + more
     least_s = _least(known, _delay_s(rates))
-    raised = known.raised + 1 if known.raised else 0
+    raised = known.raised + 1 if known.raised and rates.sent_nbytes else known.raised
     # A B that has been right for a while, and for another, makes up for one that was wrong.
-    patience = max(_PATIENCE, known.patience // 2) if raised > _TRIED and raised % _TRIED == 1 else known.patience
+    right = raised > max(_TRIED, known.raised) and raised % _TRIED == 1
+    patience = max(_PATIENCE, known.patience // 2) if right else known.patience
     known = replace(known, passed=0.0, busy_s=0.0, fulls=0, least_delay_s=least_s)
     known = replace(known, higher=higher, raised=raised, patience=patience)
     if higher < patience:

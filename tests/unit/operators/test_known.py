@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -114,6 +115,24 @@ def test_bandwidth_comes_back_after_two_bad_seconds_though_nothing_is_sent_in_mo
     spans = spans_where_rounds_are_rare(cost, pace, trickle)
     assert 20 * usual[-1] < max(spans[60:]) <= cost.cells
     assert spans[-1] <= 2 * usual[-1]
+
+
+@pytest.mark.parametrize("gap", [0, 8, 16, 40])
+def test_bursts_are_believed_ever_later_also_where_nothing_is_sent_between_rounds(gap):
+    """A link that carries a round of up to 1.2 MB/s in bursts; of a larger one it is full for a second and a half."""
+    known, raised = replace(Known(), bandwidth=1e6), 0
+    for _ in range(400):
+        before = known.bandwidth
+        for _ in range(2 if known.bandwidth <= 1.2e6 else 3):
+            if before <= 1.2e6:
+                known = not_full(known, rates(8e6, 0.5, delay=0.05))
+            else:
+                known = learn_full(known, rates(1e6, 1.0, delay=0.05))
+        raised += known.bandwidth > before
+        for _ in range(gap):
+            known = not_full(known, rates(0.0, 0.0))
+    assert 0 < raised <= 20
+    assert known.patience == 64
 
 
 def test_bandwidth_that_falls_and_rises_every_hour_is_believed_as_soon_each_time():
