@@ -13,10 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationErro
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from ako_jobs.datasets import LOADER
 from ako_jobs.models import network
 from ako_jobs.setting_values import literals, required
 from dataflow import Keep, StopRules
 from dataflow.errors import ConfigError, suggest
+from operators.data import DataRef
 from operators.dnn import NetworkSpec
 from operators.quarantine import MAX_POISON
 
@@ -190,6 +192,10 @@ class TrainingConfig(BaseModel):
     def network(self) -> NetworkSpec:
         """The network to train; a job with a network of its own overrides this."""
         return network(self.model, self.data, self.init)
+
+    def dataset(self) -> DataRef:
+        """The data to train on; a job with data of its own overrides this, and `network`."""
+        return DataRef(loader=LOADER, name=self.data, data_dir=self.data_dir)
 
     def keep(self) -> Keep:
         """What becomes of checkpoints."""

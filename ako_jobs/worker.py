@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from ako_jobs.config import TrainingConfig
-from ako_jobs.datasets import LOADER, DataSet
+from ako_jobs.datasets import DataSet
+from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.state import StateElement
@@ -68,8 +69,9 @@ class Setting:
             DataError: the data set cannot be read.
         """
         model = config.network()
-        ref = DataRef(loader=LOADER, name=config.data, data_dir=config.data_dir)
+        ref = config.dataset()
         data = cast("DataSet", open_data(ref))
+        _check_network(model, data, ref.name)
         if config.phantom:
             real = build_network(model)
             model = PhantomSpec.like(real.n_weights, real.n_classes)
@@ -299,6 +301,22 @@ def add_joining(graph: LogicalGraph) -> LogicalGraph:
         .connect("listen.loans", "lend")
         .connect("lend", "borrow", route=Route.BY_DESTINATION)
     )
+
+
+def _check_network(model: NetworkSpec, data: DataSet, name: str) -> None:
+    """Refuse a network that takes other images, or knows fewer classes.
+
+    Raises:
+        ConfigError: it does.
+    """
+    takes, has = tuple(model.input), data.train_images.shape[1:]
+    if takes != has:
+        what = f"the network takes images of shape {takes}, and those of {name} have another"
+        raise ConfigError(what, got=has, fix="have Config.network and Config.dataset fit each other")
+    classes = build_network(model).n_classes
+    if classes < data.n_classes:
+        what = f"the network has fewer classes than the {data.n_classes} of {name}"
+        raise ConfigError(what, got=classes, fix="have Config.network and Config.dataset fit each other")
 
 
 def _layer_starts(ranges: Sequence[WeightRange]) -> tuple[int, ...]:

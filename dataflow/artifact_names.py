@@ -8,7 +8,8 @@ from typing import Final
 from dataflow.errors import WireError
 
 NAME_RULE: Final = (
-    "use a relative path of letters, digits, '._-' and '/', whose names do not begin with '.', at most 8 of at most 128"
+    "use a relative path of letters, digits, '._-' and '/'; its names, 8 at most of 128 characters, "
+    "do not begin with '.'"
 )
 """What to do about a name that is refused."""
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from dataflow.errors import DataError
+from operators.named import Named
 
 
 class Data(Protocol):
@@ -34,13 +35,13 @@ class DataRef(BaseModel):
     """How to open a data set on any node.
 
     Args:
-        loader: ``module:function`` that returns a `Data`.
+        loader: function that returns a `Data`, or its name ``module:function``.
         name: its first argument.
-        data_dir: its argument ``data_dir``: folder of the files; the loader's default if None.
+        data_dir: its second one: folder of the files; the loader's default if None.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    loader: str
+    loader: Named
     name: str
     data_dir: str | None = None
 
@@ -56,7 +57,8 @@ def open_data(ref: DataRef) -> Data:
     try:
         loader: Any = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise DataError(what=f"the data loader cannot be imported: {error}", got=ref.loader) from error
+        fix = "have it in a file that travels with the job, or where Python finds it; `ako predict` takes --job FILE"
+        raise DataError(what=f"the data loader cannot be imported: {error}", got=ref.loader, fix=fix) from error
     data = cast("Data", loader(ref.name, ref.data_dir))
     _check(data.train_images, data.train_labels, data.n_classes, f"data {ref.name!r}, training part")
     _check(data.test_images, data.test_labels, data.n_classes, f"data {ref.name!r}, test part")

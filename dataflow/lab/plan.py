@@ -51,8 +51,8 @@ _DELAYED_PACKETS: Final = 100_000
 RATES: Final = (1e3, 1e11)
 """The least and the largest rate of a link, in bytes per second."""
 
-_DIGITS: Final = 9
-_MOST_QUEUED_NBYTES: Final = 2**32 - 1  # that tc takes
+_HOST_DIGITS: Final = 9
+_MOST_QUEUED_NBYTES: Final = 2**32 - 1  # what tc takes
 
 CORES: Final = (0.05, 1024.0)
 """The least and the largest share of the CPU, in cores."""
@@ -160,7 +160,7 @@ class LabPlan(BaseModel):
         """
         if name == SWITCH:
             return self.switch
-        if not name.isdecimal() or len(name) > _DIGITS:
+        if not name.isdecimal() or len(name) > _HOST_DIGITS:
             raise ConfigError(what="not a host", got=name, fix=f"write its number, or {SWITCH}")
         return self.host(int(name))
 

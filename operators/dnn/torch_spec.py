@@ -6,31 +6,17 @@ Nothing here imports PyTorch.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PositiveInt
+from pydantic import BaseModel, ConfigDict, JsonValue, PositiveInt
+
+from operators.named import Named
 
 INSTALL_TORCH = (
     "install it on every node: pip install 'ako-dataflow[torch]', "
     "or first the smaller CPU build: pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 )
 """What to do where PyTorch is missing."""
-
-
-def _name(value: Any) -> Any:
-    """``module:function`` of a function; a name is left as it is."""
-    if not callable(value):
-        return value
-    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
-    if not name or "<" in name or module in ("", "__main__"):
-        what = f"{name or value!r} of {module or 'no module'} cannot be found by name on a node: "
-        fix = "write a function at the top level of a file in the job's folder"
-        raise ValueError(what + fix)
-    return f"{module}:{name}"
-
-
-Named = Annotated[str, BeforeValidator(_name), Field(pattern=r"^[\w.]+:[\w.]+$")]
-"""A function by its name, ``module:function``; may be given as the function itself."""
 
 
 class TorchSpec(BaseModel):
