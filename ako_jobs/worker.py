@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from ako_jobs.config import TrainingConfig
-from ako_jobs.datasets import DataSet
+from ako_jobs.datasets import LOADER, DataSet
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
@@ -65,11 +65,14 @@ class Setting:
         """The setting of a configuration; opens the data set.
 
         Raises:
-            ConfigError: the network does not fit the images.
+            ConfigError: the network does not fit the images, or another data set is named than the job's own.
             DataError: the data set cannot be read.
         """
         model = config.network()
         ref = config.dataset()
+        if ref.loader != LOADER and config.data != type(config).model_fields["data"].default:
+            what = f"the job is on data of its own, {ref.name}, and data names another set"
+            raise ConfigError(what, got=config.data, fix="leave it out")
         data = cast("DataSet", open_data(ref))
         _check_network(model, data, ref.name)
         if config.phantom:

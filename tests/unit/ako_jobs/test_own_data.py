@@ -70,9 +70,10 @@ def test_data_of_ones_own_fit_every_topology() -> None:
     [
         ({"width": 4}, r"takes images of shape \(2, 4, 4\), and those of noise have another \(got \(2, 4, 5\)\)"),
         ({"classes": 2}, r"fewer classes than the 3 of noise \(got 2\)"),
+        ({"data": "mnist"}, r"data of its own, noise, and data names another set \(got mnist\)"),
     ],
 )
-def test_network_that_does_not_fit_the_data_is_refused(settings: dict[str, int], said: str) -> None:
+def test_network_or_name_that_does_not_fit_the_data_is_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         setting(**settings)
 
