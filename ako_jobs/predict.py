@@ -91,9 +91,8 @@ class TrainedModel:
             raise DataError(what="images are unsigned bytes, or floats in [0, 1]", got=str(images.dtype))
         if images.size and images.dtype != np.uint8 and not (images.min() >= 0 and images.max() <= 1):
             got = f"{images.min():g} to {images.max():g}"
-            raise DataError(
-                what="images of floats are of values in [0, 1]", got=got, fix="divide them by their largest"
-            )
+            fix = "divide them by the largest value that a pixel can have"
+            raise DataError(what="images of floats are of values in [0, 1]", got=got, fix=fix)
         model, parts = build_network(self.spec), []
         workspace = model.workspace(_BATCH)
         for begin in range(0, len(images), _BATCH):

@@ -20,7 +20,7 @@ from operators.compute import Compute
 from operators.course import Course
 from operators.data import DataRef, open_data
 from operators.divergence import SAMPLED_WEIGHTS, Divergence, SampleReplica, Samples
-from operators.dnn import NetworkSpec, PhantomSpec, WeightRange, build_network
+from operators.dnn import Network, NetworkSpec, PhantomSpec, WeightRange, build_network
 from operators.due import Due, Newest
 from operators.examine import Examine
 from operators.follow import Follow
@@ -74,13 +74,14 @@ class Setting:
             what = f"the job is on data of its own, {ref.name}, and data names another set"
             raise ConfigError(what, got=config.data, fix="leave it out")
         data = cast("DataSet", open_data(ref))
-        _check_network(model, data, ref.name)
+        network = build_network(model)
+        _check_network(network, model.input, data, ref.name)
         if config.phantom:
-            real = build_network(model)
-            model = PhantomSpec.like(real.n_weights, real.n_classes)
+            model = PhantomSpec.like(network.n_weights, network.n_classes)
+            network = build_network(model)
             ref = DataRef(loader="ako_jobs.phantom:load", name=f"{len(data.train_images)}")
             data = cast("DataSet", open_data(ref))
-        ranges = build_network(model).ranges
+        ranges = network.ranges
         layers = _layer_starts(ranges)
         return cls(
             config=config,
@@ -306,20 +307,19 @@ def add_joining(graph: LogicalGraph) -> LogicalGraph:
     )
 
 
-def _check_network(model: NetworkSpec, data: DataSet, name: str) -> None:
+def _check_network(network: Network, takes: tuple[int, ...], data: DataSet, name: str) -> None:
     """Refuse a network that takes other images, or knows fewer classes.
 
     Raises:
         ConfigError: it does.
     """
-    takes, has = tuple(model.input), data.train_images.shape[1:]
+    has, fix = data.train_images.shape[1:], "have Config.network and Config.dataset fit each other"
     if takes != has:
         what = f"the network takes images of shape {takes}, and those of {name} have another"
-        raise ConfigError(what, got=has, fix="have Config.network and Config.dataset fit each other")
-    classes = build_network(model).n_classes
-    if classes < data.n_classes:
+        raise ConfigError(what, got=has, fix=fix)
+    if network.n_classes < data.n_classes:
         what = f"the network has fewer classes than the {data.n_classes} of {name}"
-        raise ConfigError(what, got=classes, fix="have Config.network and Config.dataset fit each other")
+        raise ConfigError(what, got=network.n_classes, fix=fix)
 
 
 def _layer_starts(ranges: Sequence[WeightRange]) -> tuple[int, ...]:

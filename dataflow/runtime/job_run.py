@@ -366,11 +366,11 @@ class JobRun:
 
     def measured(self) -> MeasuredJob:
         """What its nodes have told of themselves lately, but for those that have died or left."""
-        nodes = self._coordinator.nodes
-        newest = [(node, told) for node, told in sorted(self.told) if self.hears(node)]
-        # What one that is started again told before it died is of the past until it tells something anew.
-        newest = [(node, told) for node, told in newest if told[-1].incarnation == nodes[node].incarnation]
-        told = {node: tuple(map(statistics_from_wire, told)) for node, told in newest}
+        told, nodes = {}, self._coordinator.nodes
+        for node, recent in sorted(self.told):
+            # What one that is started again told before it died is of the past until it tells something anew.
+            if self.hears(node) and recent[-1].incarnation == nodes[node].incarnation:
+                told[node] = tuple(map(statistics_from_wire, recent))
         return MeasuredJob(self.id, self.spec.name, tuple(self.status.node_names), told)
 
     def news(self, seen: dict[int, int]) -> list[pb.JobEvent]:
