@@ -22,7 +22,7 @@ from operators.clocks import ClocksState
 from operators.dnn import Network, NetworkSpec, build_network
 from operators.dnn.network import mean_statistics
 from operators.jit import in_any_order
-from operators.local_steps import compile_walk, walk
+from operators.local_steps import walk
 from operators.messages import Batch, Gradient, Progress, Vector
 from operators.optimizer import Sgd
 from operators.quarantine import MAX_POISON, advice, compile_check, poison, sound
@@ -124,7 +124,7 @@ class Compute(Gather):
         """Compile the kernels."""
         self._model = build_network(self.model)
         states = VectorState.compile, AverageState.compile
-        in_any_order(self._model.compile, self.optimizer.compile, *states, compile_check, compile_walk)
+        in_any_order(self._model.compile, self.optimizer.compile, *states, compile_check)
 
     def ready(self, clocks: ClocksState) -> bool:
         """Whether the staleness bound allows another gradient: c <= min(s + span) + slack (algorithm 1, line 3)."""

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from operators.dnn.arrays import read_only
-from operators.jit import compiled
 from operators.messages import Vector
 from operators.optimizer import Sgd
 
@@ -55,11 +54,10 @@ def walk(
         rate: of each step.
     """
     here, velocity, total = weights.copy(), velocity.copy(), np.zeros_like(weights)
-    direction, moved, loss = np.empty_like(weights), np.float32(1.0 if optimizer.scaled else rate), 0.0
+    gradient, loss = np.empty_like(weights), 0.0
     for part in parts(images, steps):
-        loss += differentiate(part, read_only(here), direction)
-        optimizer.direct(direction, here, velocity, rate)
-        _step(here, total, read_only(direction), moved)
+        loss += differentiate(part, read_only(here), gradient)
+        optimizer.step(read_only(gradient), here, velocity, total, rate)
     return Walk(total, velocity, loss)
 
 
@@ -67,16 +65,3 @@ def parts(images: int, steps: int) -> list[slice]:
     """Images in mini-batches whose sizes differ by one at most; none is empty, so few images make fewer of them."""
     steps = min(images, steps)
     return [slice(images * number // steps, images * (number + 1) // steps) for number in range(steps)]
-
-
-def compile_walk() -> None:
-    """Compile what `walk` needs, or load it from disk, so that no step waits for it."""
-    nothing = np.zeros(1, np.float32)
-    _step(nothing.copy(), nothing.copy(), read_only(nothing), np.float32(1))
-
-
-@compiled
-def _step(weights: Vector, total: Vector, direction: Vector, rate: np.float32) -> None:
-    for i in range(weights.size):
-        total[i] += direction[i]
-        weights[i] -= rate * direction[i]

@@ -83,9 +83,36 @@ class Sgd(BaseModel):
         if self.scaled:
             gradient *= scale
 
+    def step(self, gradient: Vector, weights: Vector, velocity: Vector, total: Vector, rate: float) -> None:
+        """Take a step, and add up its direction with those of steps before, in one pass.
+
+        Args:
+            gradient: (weights,) float32, of the loss at `weights`; only read.
+            weights: (weights,) float32, which move by the rate times the direction that `direct` would give.
+            velocity: from `velocity`, brought up to date.
+            total: (weights,) float32, the sum of directions, brought up to date.
+            rate: the learning rate.
+        """
+        of_step, of_velocity = _shares(self.momentum, self.look_ahead)
+        scale, moved = (rate, 1.0) if self.scaled else (1.0, rate)
+        _step(
+            read_only(gradient),
+            weights,
+            velocity,
+            total,
+            np.float32(self.momentum),
+            np.float32(self.weight_decay),
+            np.float32(scale),
+            np.float32(moved),
+            of_step,
+            of_velocity,
+        )
+
     def compile(self) -> None:
-        """Compile what `direct` needs, or load it from disk, so that no step waits for it."""
-        self.direct(np.zeros(1, np.float32), np.zeros(1, np.float32), self.velocity(1))
+        """Compile what `direct` and `step` need, or load it from disk, so that no step waits for it."""
+        gradient, weights, total = np.zeros((3, 1), np.float32)
+        self.direct(gradient, weights, self.velocity(1))
+        self.step(gradient, weights, self.velocity(1), total, 1.0)
 
 
 def travel(
@@ -176,6 +203,33 @@ def _accelerate(
         step = rate * (gradient[i] + decay * weights[i])
         velocity[i] = _sink(_move(velocity[i], step, momentum))
         gradient[i] = _direct(velocity[i], step, of_step, of_velocity)
+
+
+@compiled
+def _step(
+    gradient: Vector,
+    weights: Vector,
+    velocity: Vector,
+    total: Vector,
+    momentum: np.float32,
+    decay: np.float32,
+    scale: np.float32,
+    rate: np.float32,
+    of_step: np.float32,
+    of_velocity: np.float32,
+) -> None:
+    if velocity.size:
+        for i in range(gradient.size):
+            step = scale * (gradient[i] + decay * weights[i])
+            velocity[i] = _sink(_move(velocity[i], step, momentum))
+            direction = _direct(velocity[i], step, of_step, of_velocity)
+            total[i] += direction
+            weights[i] -= rate * direction
+    else:
+        for i in range(gradient.size):
+            direction = scale * (gradient[i] + decay * weights[i])
+            total[i] += direction
+            weights[i] -= rate * direction
 
 
 @compiled

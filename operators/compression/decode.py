@@ -134,33 +134,53 @@ def _words(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any
 
 
 @compiled
+def _bits_from(code: Code, at: int, end: int) -> Any:
+    """Eight bytes of a code as one number, or as many as there are before `end`."""
+    if end - at >= 8:
+        return np.uint64(_word(code, at)) | np.uint64(_word(code, at + 4)) << np.uint64(32)
+    bits = np.uint64(0)
+    for byte in range(end - at):
+        bits |= np.uint64(code[at + byte]) << np.uint64(8 * byte)
+    return bits
+
+
+@compiled
+def _n_ones(bits: Any) -> Any:
+    """How many bits are set, added up in pairs, fours and eights (Warren, Hacker's Delight, 5-1)."""
+    bits -= (bits >> _ONE) & np.uint64(0x5555555555555555)
+    bits = (bits & np.uint64(0x3333333333333333)) + ((bits >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return _signed((bits * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@compiled
 def _bitmap(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any, values_at: int, write: bool) -> int:
     signed = values_at < 0
     n_signs = (count + 7) // 8 if signed else 0
     n_bytes = (part.size + 7) // 8
     if n_signs + n_bytes > code.size - at:
         return -_TRUNCATED
-    if signed and not _padded(code, at + n_signs - 1, count & 7):
-        return -_PADDING
-    signs_at, at = at, at + n_signs
+    signs_at, at, end = at, at + n_signs, at + n_signs + n_bytes
+    if not write:
+        if (signed and not _padded(code, at - 1, count & 7)) or not _padded(code, end - 1, part.size & 7):
+            return -_PADDING
+        number = 0
+        for begin in range(at, end, 8):
+            number += _n_ones(_bits_from(code, begin, end))
+        return end if number == count else -_COUNT
     number = 0
-    for byte in range(n_bytes):
-        bits = np.uint64(code[at + byte])
+    for begin in range(at, end, 8):
+        bits, first = _bits_from(code, begin, end), 8 * (begin - at)
         while bits:
-            place = 8 * byte + _zeros(bits)
+            place = first + _zeros(bits)
             bits &= bits - _ONE
-            if place >= part.size:
-                return -_PADDING
-            if number == count:
-                return -_COUNT
-            if write:
-                if signed:
-                    negative = (code[signs_at + (number >> 3)] >> np.uint8(number & 7)) & np.uint8(1)
-                    part[place] += -delta if negative else delta
-                else:
-                    part[place] += scale * _float(code, values_at + 4 * number)
+            if signed:
+                negative = (code[signs_at + (number >> 3)] >> np.uint8(number & 7)) & np.uint8(1)
+                part[place] += -delta if negative else delta
+            else:
+                part[place] += scale * _float(code, values_at + 4 * number)
             number += 1
-    return at + n_bytes if number == count else -_COUNT
+    return end
 
 
 @compiled
@@ -170,7 +190,7 @@ def _filled(code: Code, at: int, buffer: Any, have: int) -> Any:
     Bits of the buffer that are not valid yet are those that the code has next, or zero.
     """
     if code.size - at >= 8:
-        word = np.uint64(_word(code, at)) | np.uint64(_word(code, at + 4)) << np.uint64(32)
+        word = _bits_from(code, at, code.size)
         return at + ((63 - have) >> 3), buffer | word << np.uint64(have), have | 56
     while at < code.size and have <= 56:
         buffer |= np.uint64(code[at]) << np.uint64(have)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from operators.compression.trailing_zeros import trailing_zeros
 from operators.dnn.arrays import read_only
 from operators.jit import compiled
 from operators.messages import Vector
@@ -29,6 +30,7 @@ _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _SIGN = np.uint32(31)
 _ONE = np.uint32(1)
 _BLOCK = 128
+_LANES = 64
 _BINS = 4096
 _ROUNDING = np.float32(1.5 * 2**23)
 _MAX_BYTE = np.float32(127)
@@ -48,16 +50,41 @@ def _any_over(bits: Words, limit: np.uint32) -> Any:
 
 
 @compiled
+def _zeros(word: Any) -> Any:
+    return np.int64(trailing_zeros(word))
+
+
+@compiled
+def _which_over(bits: Words, begin: int, limit: np.uint32) -> Any:
+    """A bit for each of the 64 from `begin` on, which is set if it is over the limit; the compiler uses vectors."""
+    which = np.uint64(0)
+    for lane in range(_LANES):
+        which |= np.uint64((bits[begin + lane] & _MAGNITUDE) > limit) << np.uint64(lane)
+    return which
+
+
+@compiled
+def _put(words: Words, filled: int, place: int, bits: np.uint32) -> int:
+    words[filled] = np.uint32(2 * place) | np.uint32(bits >> _SIGN)
+    return filled + 1
+
+
+@compiled
 def _over(bits: Words, first: int, limit: np.uint32, words: Words, filled: int) -> int:
     """Write the words of those over the limit behind the first `filled`; returns how many are filled then."""
     for begin in range(0, bits.size, _BLOCK):
-        block = bits[begin : min(begin + _BLOCK, bits.size)]
-        if _any_over(block, limit):
-            for place in range(block.size):
-                each = block[place]
-                if (each & _MAGNITUDE) > limit:
-                    words[filled] = np.uint32(2 * (first + begin + place)) | np.uint32(each >> _SIGN)
-                    filled += 1
+        end = min(begin + _BLOCK, bits.size)
+        if not _any_over(bits[begin:end], limit):
+            continue
+        for lanes in range(begin, end - _LANES + 1, _LANES):
+            which = _which_over(bits, lanes, limit)
+            while which:
+                place = lanes + _zeros(which)
+                which &= which - np.uint64(1)
+                filled = _put(words, filled, first + place, bits[place])
+        for rest in range(end - (end - begin) % _LANES, end):
+            if (bits[rest] & _MAGNITUDE) > limit:
+                filled = _put(words, filled, first + rest, bits[rest])
     return filled
 
 
@@ -100,21 +127,22 @@ def take(values: Vector, words: Words, counts: Numbers, taus: Vector, most: int,
         The first weight that is not finite, or -1; (words,) uint8 how many times tau each is sent. Where a weight is
         not finite nothing has been changed.
     """
-    multiples = np.empty(words.size, np.uint8)
     for word in words:
         if not math.isfinite(values[word >> _ONE]):
-            return np.int64(word >> _ONE), multiples
+            return np.int64(word >> _ONE), np.empty(0, np.uint8)
+    multiples = np.ones(words.size, np.uint8)
     at = 0
     for group in range(counts.size):
         tau = taus[group]
         bound = clip * tau
         for _ in range(counts[group]):
             place = words[at] >> _ONE
-            magnitude = abs(values[place])
-            times = max(np.float32(1), min(np.float32(most), np.float32(np.ceil(magnitude / tau)) - np.float32(1)))
+            magnitude, times = abs(values[place]), np.float32(1)
+            if most > 1:
+                times = max(times, min(np.float32(most), np.float32(np.ceil(magnitude / tau)) - np.float32(1)))
+                multiples[at] = np.uint8(times)
             left = min(magnitude - times * tau, bound)
             values[place] = -left if words[at] & _ONE else left
-            multiples[at] = np.uint8(times)
             at += 1
     return np.int64(-1), multiples
 

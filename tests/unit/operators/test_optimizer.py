@@ -55,6 +55,23 @@ def test_direct_momentum_sums_decayed_gradients():
     assert directions(sgd, [vector(1)] * 2, vector(4)) == ([[3], [4.5]], [4.5])
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_step_moves_by_what_direct_gives_and_adds_it_up(setting, scaled):
+    sgd, rng, rate = Sgd(**setting, scaled=scaled), np.random.default_rng(0), 0.3
+    weights, total = rng.standard_normal((2, 100)).astype(np.float32)
+    velocity = sgd.velocity(100)
+    for _ in range(3):
+        gradient = rng.standard_normal(100).astype(np.float32)
+        direction, kept, before = gradient.copy(), velocity.copy(), weights.copy()
+        sgd.direct(direction, weights, kept, rate)
+        expected = total + direction
+        sgd.step(gradient, weights, velocity, total, rate)
+        assert total.tolist() == expected.tolist()
+        assert velocity.tolist() == kept.tolist()
+        assert weights.tolist() == (before - np.float32(1 if scaled else rate) * direction).tolist()
+
+
 def test_direct_scaled_has_the_rate_in_the_velocity():
     # v = 2 * 1, then 2 / 2 + 4 * 1; the direction is rate + v / 2
     sgd = Sgd(momentum=0.5, look_ahead=1, scaled=True)
