@@ -122,8 +122,12 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """A text that others have written, such as an exception's, as one line of at most `limit` characters."""
-    return _cut(" ".join(text.split()), limit)
+    """A text that others have written, such as an exception's, as one line of at most `limit` characters.
+
+    What a terminal would not print but obey is written as in Python.
+    """
+    line = " ".join(text[: 100 * limit].split())
+    return _cut("".join(each if each.isprintable() else ascii(each)[1:-1] for each in line), limit)
 
 
 def in_words(error: BaseException) -> str:

@@ -69,6 +69,7 @@ def test_words_of_an_exception_are_one_line_and_cut() -> None:
     shown = in_words(RuntimeError("my\nmulti  line " + "x" * 20_000))
     assert (shown[:14], shown[-4:], len(shown)) == ("my multi line ", "x...", 300)
     assert one_line("a\n\tb") == "a b"
+    assert one_line("\x1b]0;mine\x07 \x1b[31mred\u202e é") == r"\x1b]0;mine\x07 \x1b[31mred\u202e é"
 
 
 class Noise(BaseModel):
