@@ -36,8 +36,9 @@ from dataflow.runtime.version import VERSION
 from dataflow.runtime.wire import MESSAGE_NBYTES
 from dataflow.transport.addresses import endpoint, is_loopback, unbracketed
 from dataflow.transport.authorization import TokenInterceptor
-from dataflow.transport.encryption import KeyPair, add_port
+from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated.control_pb2_grpc import add_MasterServicer_to_server
+from dataflow.transport.listener import Listener
 
 _STOP_S = 1.0
 
@@ -123,12 +124,10 @@ async def _serve(
         return None if pair is None or plain else job_pair(clock.wall())
 
     dispatcher = Dispatcher(store, clock, config.deadlines, config.lost_after_s, encrypt)
-    server = make_server(tokens)
     service = MasterService(dispatcher, store, VERSION, config.max_bundle_nbytes)
-    add_MasterServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     try:
         _try_port(config.host, config.port)
-        port = add_port(server, endpoint(config.host, config.port), pair)
+        listener = Listener(partial(make_server, tokens, service), config.host, config.port, pair)
     except (OSError, RuntimeError) as error:
         what, fix = (
             "cannot listen on this address; another program may have the port",
@@ -138,19 +137,19 @@ async def _serve(
             what, fix = f"cannot listen on this address: {error.strerror}", "check --host and --port"
         raise MasterError(what=what, where=endpoint(config.host, config.port), fix=fix) from error
     async with AsyncExitStack() as around:
-        facts = {"address": endpoint(config.host, port), "state_dir": str(config.state_dir)}
+        facts = {"address": endpoint(config.host, listener.port), "state_dir": str(config.state_dir)}
         if config.metrics_port is not None:
             metrics = served(config.metrics_host, config.metrics_port, dispatcher.measured)
             facts["metrics"] = await around.enter_async_context(metrics)
         dispatcher.recover()
-        await server.start()
+        await listener.start()
         write_endpoint(config.state_dir, facts["address"])
         announce(facts)
         try:
             await dispatcher.sweep()
         finally:
             dispatcher.shut_down()
-            await server.stop(_STOP_S)
+            await listener.stop(_STOP_S)
 
 
 def _try_port(host: str, port: int) -> None:
@@ -166,8 +165,8 @@ def _try_port(host: str, port: int) -> None:
         probe.bind(address)
 
 
-def make_server(tokens: Mapping[str, Role]) -> grpc.aio.Server:
-    """A server that guards whatever services are added to it by the tokens; it has the health service already."""
+def make_server(tokens: Mapping[str, Role], service: MasterService) -> grpc.aio.Server:
+    """A server of the master's service and gRPC's own for health, which the tokens guard."""
     server = grpc.aio.server(
         interceptors=[TokenInterceptor({token: partial(permits, role) for token, role in tokens.items()})],
         options=[
@@ -176,6 +175,7 @@ def make_server(tokens: Mapping[str, Role]) -> grpc.aio.Server:
             ("grpc.max_send_message_length", MESSAGE_NBYTES),
         ],
     )
+    add_MasterServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     return server
 

@@ -18,9 +18,10 @@ from dataflow.transport import sockets
 from dataflow.transport.addresses import endpoint
 from dataflow.transport.authorization import TokenInterceptor, everything, token_metadata
 from dataflow.transport.base import Accept, Connection, ConnectionLostError, serve
-from dataflow.transport.encryption import KeyPair, add_port, open_aio_channel
+from dataflow.transport.encryption import KeyPair, open_aio_channel
 from dataflow.transport.frames import MAX_PACKET_NBYTES
 from dataflow.transport.generated import data_pb2
+from dataflow.transport.listener import Listener
 
 _SERVICE: Final = data_pb2.DESCRIPTOR.services_by_name["DataPlane"].full_name
 _METHOD: Final = "Connect"
@@ -64,7 +65,8 @@ class GrpcNetwork:
         self, token: str | None = None, host: str = "127.0.0.1", port: int = 0, *, pair: KeyPair | None = None
     ) -> None:
         self._token, self._host, self._port, self._pair = token, host, port, pair
-        self._servers: list[grpc.aio.Server] = []
+        self._listeners: list[Listener] = []
+        self._accepted: set[_AcceptedConnection] = set()
 
     async def listen(self, accept: Accept) -> str:
         """Accept connections; see `Network.listen`.
@@ -74,22 +76,28 @@ class GrpcNetwork:
         """
 
         async def connect(_requests: object, context: _Context) -> None:
-            await _serve(accept, context)
+            connection = _AcceptedConnection(context)
+            self._accepted.add(connection)
+            try:
+                await _serve(accept, connection)
+            finally:
+                self._accepted.discard(connection)
 
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(connect)
-        server = grpc.aio.server(
-            interceptors=[] if self._token is None else [TokenInterceptor({self._token: everything})],
-            options=_OPTIONS,
-        )
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),))
+        def make() -> grpc.aio.Server:
+            interceptors = [] if self._token is None else [TokenInterceptor({self._token: everything})]
+            server = grpc.aio.server(interceptors=interceptors, options=_OPTIONS)
+            handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(connect)
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),))
+            return server
+
         try:
-            port = add_port(server, endpoint(self._host, self._port), self._pair)
+            listener = Listener(make, self._host, self._port, self._pair)
         except RuntimeError as error:
             what = f"cannot listen at {endpoint(self._host, self._port)}"
             raise WireError(what, fix="choose another port, or 0 for any free one") from error
-        await server.start()
-        self._servers.append(server)
-        return endpoint(self._host, port)
+        await listener.start()
+        self._listeners.append(listener)
+        return endpoint(self._host, listener.port)
 
     async def dial(self, address: str) -> Connection:
         """Connect to a listener; see `Network.dial`."""
@@ -110,8 +118,10 @@ class GrpcNetwork:
 
     async def close(self) -> None:
         """Stop the servers, which breaks the connections they accepted."""
-        servers, self._servers = self._servers, []
-        await asyncio.gather(*(server.stop(grace=None) for server in servers))
+        listeners, self._listeners = self._listeners, []
+        await asyncio.gather(*(listener.stop(None) for listener in listeners))
+        for connection in self._accepted:
+            await connection.close()
         # gRPC completes cancelled operations from its own threads; a loop that closes before fails a later one.
         await asyncio.sleep(_SETTLE_S)
 
@@ -165,6 +175,9 @@ class _AcceptedConnection:
         self._context = context
         self.closed = asyncio.Event()
 
+    async def greet(self) -> None:
+        await self._context.send_initial_metadata(())
+
     async def write(self, packet: bytes) -> None:
         try:
             await self._context.write(packet)
@@ -190,10 +203,9 @@ class _AcceptedConnection:
         return ConnectionLostError(what)
 
 
-async def _serve(accept: Accept, context: _Context) -> None:
+async def _serve(accept: Accept, connection: _AcceptedConnection) -> None:
     """Serve a call until `accept` ends or the connection is closed or broken; then the call ends."""
-    connection = _AcceptedConnection(context)
-    await context.send_initial_metadata(())
+    await connection.greet()
     task = asyncio.ensure_future(serve(accept, connection))
     try:
         await connection.closed.wait()
