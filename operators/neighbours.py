@@ -42,7 +42,8 @@ class Push(Operator):
 
     def process(self, gradient: Gradient, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         """Push and pull, if it is time, and say who is to be told."""
-        changes, pushes = gradient.number == self.change_after, gradient.number % self.every == 0
+        due = self.change_after is not None and gradient.number >= self.change_after
+        changes, pushes = due and replica.plans_change, gradient.number % self.every == 0
         if changes:
             replica.rewire(PLANNED)
             yield from _tell(self.adjusted, replica)

@@ -290,7 +290,13 @@ class SharedReplicaState(VectorState):
         else:
             told = self.sharing.note_for(neighbour) if self._early else self.sharing.tell(neighbour)
         if told is not None:
-            yield from self.messages.cut(neighbour, told, self._made, workers)
+            made = self._made if self._consistency != "bsp" else int(self.sharing.own.counts[self.sharing.node])
+            yield from self.messages.cut(neighbour, told, made, workers)
+
+    @property
+    def plans_change(self) -> bool:
+        """Whether the change that the job has planned is still to be made."""
+        return self._rewiring is not None and self._rewiring.number == PLANNED
 
     @property
     def over(self) -> bool:
@@ -479,6 +485,7 @@ class SharedReplicaState(VectorState):
         if survivors.joined and not self._entered:
             self._entered, self._epoch = True, newcomers.epoch
             self._queued.update((host, deque()) for host in self.sharing.sides)
+            self.pull()  # or the first gradients would be of the model at the start
         sayings, newcomers.sayings = newcomers.sayings, []
         for each in sayings:
             said = self._word(each.word, each.about, Claim(each.turn, {}))

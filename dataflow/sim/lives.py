@@ -47,11 +47,18 @@ class Lives:
         self.incarnations = [0] * nodes
         self._members: list[Members | None] = [None] * nodes
         self._absent: list[set[int]] = [set() for _ in range(nodes)]
+        self._heard: dict[tuple[int, int], int] = {}
         self._cuts: Counter[tuple[int, int]] = Counter()
+        self._down_since_s: dict[tuple[int, int], float] = {}
 
     def is_there(self, node: int, incarnation: int) -> bool:
         """Whether a node is there as this incarnation."""
         return node not in self.dead and incarnation == self.incarnations[node]
+
+    def knows(self, node: int, other: int) -> bool:
+        """Whether a node takes another for the incarnation that it is; what is sent to one that is gone is lost."""
+        incarnation = self.incarnations[other]
+        return not incarnation or node == other or self._heard.get((node, other)) == incarnation
 
     def start(self, node: int) -> None:
         """Have a node begin, and hear who is not there."""
@@ -75,8 +82,12 @@ class Lives:
     def revive(self, node: int, incarnation: int) -> None:
         """Have a node be there again, which has forgotten everything."""
         self.incarnations[node], self._members[node] = incarnation, None
+        self._heard = {pair: times for pair, times in self._heard.items() if node not in pair}
         self.dead.discard(node)
         self._network.join(node)
+        for link, cuts in self._cuts.items():
+            if node in link and cuts:
+                self._down_since_s[link] = self._clock.now()
 
     def meet(self, node: int, members: Members) -> None:
         """Have a node hear of a membership."""
@@ -94,10 +105,11 @@ class Lives:
             if other in self._absent[node]:  # before the start: else it would seem to have been there from the first on
                 self._absent[node].remove(other)
                 self._feed_at(at_s, node, NodeLeft(other))
+            self._clock.at(at_s, self._hear, (node, self.incarnations[node], other, incarnation))
             self._feed_at(at_s, node, NodeJoined(other, incarnation))
-        for link in self._cuts:
-            if node in link and sum(link) - node in members.addresses and self._cuts[link]:
-                self._clock.at(self._clock.now() + PATIENCE_S, self._lose_patience, link)
+        for link, cuts in self._cuts.items():
+            if node in link and cuts and sum(link) - node in members.addresses:
+                self._be_patient(link)
 
     def declare(self, faults: Sequence[Fault], detection_s: float) -> None:
         """Have faults of nodes and links happen; the coordinator hears of a node's failure `detection_s` later."""
@@ -117,18 +129,31 @@ class Lives:
                 case LinkChanges(at_s=at_s, node=node, rate=rate):
                     at(at_s, self._change_rate, (node, rate))
 
+    def _hear(self, heard: tuple[int, int, int, int]) -> None:
+        """Note that a node, if it is this incarnation still, is told of another's now."""
+        node, its_own, other, incarnation = heard
+        if self.is_there(node, its_own):
+            self._heard[node, other] = incarnation
+
     def _cut(self, nodes: tuple[int, int]) -> None:
         self._network.cut(*nodes)
         self._cuts[nodes] += 1
-        self._clock.at(self._clock.now() + PATIENCE_S, self._lose_patience, nodes)
+        if self._cuts[nodes] == 1:
+            self._down_since_s[nodes] = self._clock.now()
+            self._be_patient(nodes)
 
     def _mend(self, nodes: tuple[int, int]) -> None:
         self._network.mend(*nodes)
         self._cuts[nodes] -= 1
 
-    def _lose_patience(self, link: tuple[int, int]) -> None:
-        """Have both ends of a link that has been down for long say so."""
-        if self._cuts[link] and not self.dead.intersection(link):
+    def _be_patient(self, link: tuple[int, int]) -> None:
+        since_s = self._down_since_s[link]
+        self._clock.at(self._clock.now() + PATIENCE_S, self._lose_patience, (link, since_s))
+
+    def _lose_patience(self, down: tuple[tuple[int, int], float]) -> None:
+        """Have both ends say so of a link that has been down since then, if both have been there all the time."""
+        link, since_s = down
+        if self._cuts[link] and self._down_since_s[link] == since_s and not self.dead.intersection(link):
             for node, peer in (link, link[::-1]):
                 why = f"no connection for {PATIENCE_S:g} s"
                 self._coordinate(co.LinkBroken(node, peer, why, self.incarnations[peer]))

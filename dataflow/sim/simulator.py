@@ -378,6 +378,8 @@ class Simulator:
             self._meters[node].sent(stream.target, self._clock.now())
             self._meters[node].exchanged(self._times.message_s(node, nbytes))
         arrival = MessageArrived(stream, command.message, nbytes)
+        if not self._lives.knows(node, stream.target):
+            return
         if self._messages_cost and node != stream.target:
             self._pack(node, stream, arrival, nbytes)
         else:
@@ -385,6 +387,8 @@ class Simulator:
 
     def _send_end(self, node: int, command: SendEnd) -> None:
         stream = command.stream
+        if not self._lives.knows(node, stream.target):
+            return
         if self._messages_cost and node != stream.target:
             self._pack(node, stream, StreamEnded(stream), None)
         else:
@@ -435,7 +439,8 @@ class Simulator:
         action(argument)
 
     def _grant(self, node: int, command: GrantCredit) -> None:
-        self._network.signal(node, command.stream.source, CreditGranted(command.stream, command.nbytes))
+        if self._lives.knows(node, command.stream.source):
+            self._network.signal(node, command.stream.source, CreditGranted(command.stream, command.nbytes))
 
     def _go_on(self, node: int, command: GoOn) -> None:
         self._feed_at(self._clock.now(), node, command)

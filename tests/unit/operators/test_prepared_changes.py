@@ -58,6 +58,22 @@ def test_gradient_of_a_planned_change_does_not_make_another_that_is_asked_for() 
         states={"replica": one, "clocks": ShareClocks().create(NodeContext())},
     )
     push.send(Gradient(5, np.zeros(512, np.float32)))
-    assert [each.stage for each in push.emitted("adjusted")] == ["ready"]
+    assert not push.emitted("adjusted")
+    assert stages(one) == [(2, "ready")]
     one.decide(2, make=False)
+    assert set(one.sharing.sides) == {2}
+
+
+@pytest.mark.parametrize("number", [5, 9])
+def test_planned_change_is_made_by_the_first_gradient_that_is_not_before_it(number: int) -> None:
+    """A job that goes on from a checkpoint behind it begins with the tree of the start."""
+    one, _, _ = states(weights=512, then=Topology(kind="edges", edges=TURNED))
+    push = Harness(
+        Push(change_after=5),
+        node=NodeContext(members={"worker": (0, 1, 2)}),
+        states={"replica": one, "clocks": ShareClocks().create(NodeContext())},
+    )
+    for number_now in (4, number, number + 1):
+        push.send(Gradient(number_now, np.zeros(512, np.float32)))
+    assert [each.stage for each in push.emitted("adjusted")] == ["begun"]
     assert set(one.sharing.sides) == {2}

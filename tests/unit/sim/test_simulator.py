@@ -6,11 +6,13 @@ import json
 import signal
 import threading
 from collections import defaultdict
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 
 from ako_jobs.config import TrainingConfig
+from ako_jobs.integers import violations
 from ako_jobs.jobs import Job, load_job, prepare
 from ako_jobs.simulate import Simulation, execute_simulation, prepare_simulation, simulate
 from dataflow.compiled import form
@@ -368,6 +370,32 @@ def test_node_that_comes_back_joins_as_another_incarnation_and_all_end() -> None
     nodes: Any = finished.record["nodes"]
     assert [each["incarnation"] for each in nodes] == [0, 0, 1, 0]
     assert nodes[2]["steps"] > 0
+
+
+def test_node_that_is_back_as_its_death_becomes_known_gets_nothing_that_was_meant_for_its_predecessor() -> None:
+    faults = (parse_fault("fail:2@0.1+0.1"),)
+    model = ClusterModel(compute="gamma", step_s=0.005, latency_s=0.02, faults=faults)
+    settings = {"gradients": "100000", "tau": "100000", "pace_ms": "0", "time": "1.2"}
+    finished = simulate("ako_jobs.integers:build", settings, nodes=4, model=model)
+    assert [life[1:] for life in changes(finished)][-1] == (2, "alive", 1)
+    assert violations(cast("Any", finished.record["reports"])) == []
+
+
+def buried(faults: Sequence[str], time: float) -> list[float]:
+    """When nodes were buried, with links that are cut."""
+    model = ClusterModel(compute="constant", step_s=STEP_S, faults=tuple(map(parse_fault, faults)))
+    finished = simulate("ako", {**DIGITS, "epochs": 100, "time": time}, nodes=4, model=model)
+    return [at_s for at_s, _, life, _ in changes(finished) if life == "dying"]
+
+
+def test_link_that_was_mended_and_is_cut_again_has_its_whole_patience_again() -> None:
+    assert buried(["cut:0-1@0.5+1", "cut:0-1@2.4+0.2"], time=5) == []
+    assert buried(["cut:0-1@0.5+2.5", "cut:0-1@1.0+1"], time=5) == [pytest.approx(2.75, abs=0.01)]
+
+
+def test_node_that_has_come_back_behind_a_cut_link_is_not_buried_for_what_was_cut_before() -> None:
+    (at_s,) = buried(["cut:0-1@0.5", "fail:1@0.6+1.5"], time=5)[:1]
+    assert at_s == pytest.approx(4.35, abs=0.01)
 
 
 def test_simulated_failures_of_one_seed_are_equal_bit_for_bit() -> None:
