@@ -122,12 +122,13 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """A text that others have written, such as an exception's, as one line of at most `limit` characters.
+    """A text that others have written, such as an exception's, as one line of at most `limit` printable characters."""
+    return _cut(printable(" ".join(text[: 100 * limit].split())), limit)
 
-    What a terminal would not print but obey is written as in Python.
-    """
-    line = " ".join(text[: 100 * limit].split())
-    return _cut("".join(each if each.isprintable() else ascii(each)[1:-1] for each in line), limit)
+
+def printable(text: str) -> str:
+    """A text in which what a terminal would not print but obey is written as in Python."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def in_words(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import dataflow
-from dataflow.errors import ConfigError
+from dataflow.errors import ConfigError, printable
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ def connect(master: str, state_dir: Path | None) -> Client:
     """A client of the master at `master`, or of that of the state directory."""
     folder = state_dir or default_state_dir()
     address = master_address(master, folder)
-    return dataflow.Client(address, dataflow.find_token(state_dir=folder), dataflow.find_authority(folder))
+    authority = dataflow.find_authority(folder)
+    token = dataflow.find_token(state_dir=folder, plain_at="" if authority else address)
+    return dataflow.Client(address, token, authority)
 
 
 def master_address(master: str, state_dir: Path) -> str:
@@ -140,7 +142,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """Print a table on standard output; not wrapped unless a terminal shows it."""
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+        table.add_row(*("" if cell is None else printable(str(cell)) for cell in row))
     out = Console(markup=False, highlight=False, emoji=False)
     if out.is_terminal:
         out.print(table)

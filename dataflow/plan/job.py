@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import ElementSpec, LogicalGraph
@@ -78,11 +78,14 @@ class Resume(_Data):
     tensors: dict[str, dict[str, TensorType]] = {}
 
 
+MOST_OF_A_NAME: Final = 200
+
+
 class JobSpec(_Data):
     """What a client submits, besides the code bundle.
 
     Args:
-        name: for people; need not be unique.
+        name: for people; need not be unique. `MOST_OF_A_NAME` characters at most, which can be printed.
         graph: the checked logical graph.
         nodes: how many nodes it runs on.
         seed: root of every random number.
@@ -112,6 +115,14 @@ class JobSpec(_Data):
     max_nodes: int | None = Field(default=None, ge=1)
     keep: Keep = Keep()
     resume: Resume | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        if len(name) > MOST_OF_A_NAME or not name.isprintable():
+            message = f"a job's name has at most {MOST_OF_A_NAME} characters, which can be printed"
+            raise ValueError(message)
+        return name
 
     @model_validator(mode="after")
     def _has_so_many(self) -> Self:

@@ -22,7 +22,7 @@ import grpc
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import AkoError, AuthError, MasterError
 from dataflow.runtime import descriptors
-from dataflow.runtime.auth import check_host, find_authority, find_token
+from dataflow.runtime.auth import Role, check_host, find_authority, find_token
 from dataflow.runtime.control_groups import usable_cores
 from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.job_supervisor import JobSupervisor
@@ -155,9 +155,15 @@ class _Agent:
         address = await self._address()
         if not address:
             return False
-        token = find_token(self._config.token, self._config.state_dir)
+        try:
+            token, authority = self._credentials(address)
+        except AuthError as error:
+            if not patient:
+                raise
+            self._complain(str(error))
+            return False
         attached = False
-        channel = open_aio_channel(address, find_authority(self._config.state_dir), CHANNEL_OPTIONS)
+        channel = open_aio_channel(address, authority, CHANNEL_OPTIONS)
         stub: Any = MasterStub(channel)  # type: ignore[no-untyped-call]
         welcome, silent = asyncio.Event(), False
         call = stub.Attach(self._messages(welcome, self._outbox.connection), metadata=token_metadata(token))
@@ -229,6 +235,16 @@ class _Agent:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._spawner.close()
+
+    def _credentials(self, address: str) -> tuple[str, bytes | None]:
+        """The token, and the certificate of who must have signed the master's, if it must be signed.
+
+        Raises:
+            AuthError: there is no token; or another user's program listens there, which is not shown one.
+        """
+        authority = find_authority(self._config.state_dir)
+        plain_at = "" if authority else address
+        return find_token(self._config.token, self._config.state_dir, Role.NODE, plain_at=plain_at), authority
 
     async def _address(self) -> str:
         if self._config.master:

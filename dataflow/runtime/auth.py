@@ -10,10 +10,12 @@ import os
 import secrets
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
 from dataflow.errors import AuthError, ConfigError
+from dataflow.runtime.listening_users import require_own_master
 from dataflow.transport.addresses import is_loopback
 from dataflow.transport.generated import control_pb2
 
@@ -117,11 +119,17 @@ def read_token(state_dir: Path, role: Role = Role.ADMIN) -> str:
     return _sendable(token, str(path), fix="delete it and restart the master")
 
 
-def find_token(token: str = "", state_dir: Path | None = None) -> str:
-    """The token to use: the one given, else that of `AKO_TOKEN`, else that of the state directory.
+def find_token(token: str = "", state_dir: Path | None = None, role: Role = Role.ADMIN, *, plain_at: str = "") -> str:
+    """The token to use: the one given, else that of `AKO_TOKEN`, else that of the role in the state directory.
+
+    Args:
+        token: the one given; empty if none is.
+        state_dir: the master's, where it is on this machine.
+        role: see above.
+        plain_at: ``host:port`` at which it is to be shown in plain text; empty: it is encrypted.
 
     Raises:
-        AuthError: there is none, or it is no token.
+        AuthError: there is none, it is no token; or it is the state directory's, and who listens there is another user.
     """
     if token:
         return _sendable(token, "the token given")
@@ -129,7 +137,10 @@ def find_token(token: str = "", state_dir: Path | None = None) -> str:
         return _sendable(named, TOKEN_VARIABLE)
     if state_dir is None:
         raise AuthError(what="no token was given", fix=f"set {TOKEN_VARIABLE}, or name the master's state directory")
-    return read_token(state_dir)
+    found = read_token(state_dir, role)
+    if plain_at:
+        require_own_master(plain_at, state_dir / token_file(role))
+    return found
 
 
 def _sendable(token: str, where: str, fix: str = "print it with `ako token`") -> str:
@@ -142,17 +153,27 @@ def _sendable(token: str, where: str, fix: str = "print it with `ako token`") ->
 def find_authority(state_dir: Path | None = None) -> bytes | None:
     """PEM certificate of the authority that the master must be signed by; None if it is spoken to in plain text.
 
-    It is in the file that `AKO_CA` names; else in the state directory, unless the token is that of `AKO_TOKEN` and so,
-    perhaps, of another cluster.
+    It is in the file that `AKO_CA` names; else in the state directory, unless the token is that of `AKO_TOKEN` and not
+    one of its own, but of another cluster.
 
     Raises:
         AuthError: the file that was named cannot be read.
     """
     if named := os.environ.get(AUTHORITY_VARIABLE, ""):
         return _read_certificate(Path(named).expanduser())
-    if state_dir is None or os.environ.get(TOKEN_VARIABLE, ""):
+    if state_dir is None:
         return None
-    return read_authority(state_dir)
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    return None if token and token not in _own_tokens(state_dir) else read_authority(state_dir)
+
+
+def _own_tokens(state_dir: Path) -> set[str]:
+    """The tokens in a state directory that this user may read."""
+    found = set()
+    for role in Role:
+        with suppress(OSError):
+            found.add((state_dir / token_file(role)).read_text(errors="replace").strip())
+    return found
 
 
 def read_authority(state_dir: Path) -> bytes | None:

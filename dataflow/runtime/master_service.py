@@ -19,6 +19,8 @@ from dataflow.runtime.wire import CHUNK_NBYTES
 from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.generated.control_pb2_grpc import MasterServicer
 
+_LAST = 2**63 - 1
+
 LAST_LINES = 50
 """Log lines of the node that made a job fail, told with the job."""
 
@@ -89,7 +91,7 @@ class MasterService(MasterServicer):
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.JobEvent]:  # noqa: N802
         """See control.proto."""
         job = await self._find(request.job, context)
-        index = request.since
+        index = min(request.since, _LAST)
         seen: dict[int, int] = {}
         while True:
             run = self._dispatcher.run(job)
@@ -110,7 +112,7 @@ class MasterService(MasterServicer):
     async def Logs(self, request: pb.LogsRequest, context: Context) -> AsyncIterator[pb.LogsReply]:  # noqa: N802
         """See control.proto."""
         job = await self._find(request.job, context)
-        since = request.since
+        since = min(request.since, _LAST)
         while True:
             run = self._dispatcher.run(job)
             ticket = run.bell.ticket() if run else None
@@ -170,6 +172,9 @@ class MasterService(MasterServicer):
             if message.WhichOneof("body") != "hello" or not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", hello.name):
                 fix = "a name is 1 to 64 letters, digits, '.', '_' and '-'"
                 raise ConfigError(what="an agent introduced itself badly", got=hello.name, fix=fix)
+            if not re.fullmatch(r"[A-Za-z0-9._:%\[\]-]{1,255}", hello.host):
+                fix = "a host is an address, or a name of at most 255 letters, digits, '.', '_' and '-'"
+                raise ConfigError(what="an agent introduced itself badly", got=hello.host, fix=fix)
             if hello.version != self._version:
                 fix = f"install version {self._version} on the node"
                 raise ConfigError(what="the agent is of another version", got=hello.version, fix=fix)

@@ -10,7 +10,7 @@ import errno
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
@@ -42,6 +42,7 @@ SAMPLES = (
 
 _PATH = "/metrics"
 _SCRAPE_S = 5.0
+_REQUEST_S: Final = 5.0
 """Seconds within which the master's loop must answer a scrape."""
 
 _EXHAUSTED_S = 0.5
@@ -189,6 +190,8 @@ async def served(host: str, port: int, jobs: Callable[[], Sequence[MeasuredJob]]
         taken = error.errno == errno.EADDRINUSE
         fix = "stop the other program, or choose another --metrics-port" if taken else "check --metrics-host and port"
         raise MasterError(what, where=endpoint(host, port), fix=fix) from error
+    handler: Any = server.RequestHandlerClass
+    server.RequestHandlerClass = type("Hasty", (handler,), {"timeout": _REQUEST_S})
     server.get_request = _patient(server.get_request)  # type: ignore[method-assign]
     server.set_app(_only(_PATH, make_wsgi_app(registry)))
     try:

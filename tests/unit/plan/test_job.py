@@ -6,6 +6,7 @@ import json
 
 import pytest
 from plan_samples import Receive, Shard, ako, parameter_server
+from pydantic import ValidationError
 
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
@@ -69,3 +70,10 @@ def test_nodes_that_a_job_cannot_do_without_are_started_again_whatever_else_they
     spec = JobSpec(name="job", graph=graph, nodes=3)
     assert needed_nodes(spec) == {0, 1, 2}
     assert irreplaceable_nodes(spec) == frozenset()
+
+
+@pytest.mark.parametrize("name", ["x" * 201, "job\x1b[31m", "job\nFINISHED"])
+def test_name_that_is_long_or_cannot_be_printed_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="a job's name has at most 200 characters, which can be printed"):
+        JobSpec(name=name, graph=ako(), nodes=1)
+    assert JobSpec(name="größer als 1", graph=ako(), nodes=1).name == "größer als 1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,3 +32,24 @@ def test_log_of_which_the_beginning_is_dropped_comes_in_order_and_goes_on_from_t
     assert [line.text for line in (*first.lines, *second.lines)] == [str(number) for number in range(1800, 3000)]
     assert asyncio.run(told(first.next)) == [second]
     assert asyncio.run(told(second.next)) == []
+    assert asyncio.run(told(2**64 - 1)) == []
+
+
+@pytest.mark.parametrize("host", ["", "\x1b[2J10.0.0.1", "a b", "x" * 256])
+def test_agent_whose_host_is_no_address_is_refused(tmp_path: Path, host: str) -> None:
+    world = World(tmp_path)
+    service = MasterService(world.dispatcher, world.store, "1", 1000)
+
+    class Refusing:
+        async def abort(self, _code: object, details: str) -> None:
+            raise PermissionError(details)
+
+    async def introduce() -> None:
+        async def says() -> AsyncIterator[pb.AgentMessage]:
+            yield pb.AgentMessage(hello=pb.Hello(name="a", host=host, version="1"))
+
+        async for _ in service.Attach(says(), cast("Any", Refusing())):
+            pass
+
+    with pytest.raises(PermissionError, match="an agent introduced itself badly"):
+        asyncio.run(introduce())

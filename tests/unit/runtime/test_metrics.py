@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dataflow.errors import MasterError
 from dataflow.observe.condition import MeasuredJob
 from dataflow.reports import LinkStatistics, NodeStatistics, ProcessorTimes, SampleStatistics
+from dataflow.runtime import metrics
 from dataflow.runtime.metrics import served
 
 BEFORE = NodeStatistics(0, running_s=1.0, links={1: LinkStatistics(100, 2, 0.5, 1.0)})
@@ -156,6 +157,21 @@ def test_server_without_descriptors_does_not_spin_and_answers_once_there_are_som
             return await asyncio.to_thread(get, f"http://{address}/metrics")
 
     assert "ako_gradients_total" in asyncio.run(go())
+
+
+def test_connection_that_asks_for_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_REQUEST_S", 0.2)
+
+    def wait(address: str) -> bytes:
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=30) as idle:
+            idle.sendall(b"GET /metrics HTTP/1.1")
+            return idle.recv(1)
+
+    async def go() -> bytes:
+        async with served("127.0.0.1", 0, tuple) as address:
+            return await asyncio.to_thread(wait, address)
+
+    assert asyncio.run(go()) == b""
 
 
 def test_port_is_free_again_afterwards() -> None:
