@@ -222,17 +222,17 @@ def add_servers(
 
 
 def _check(config: Config) -> None:
+    if config.consistency != "async" and max(config.n_push, config.n_fetch) > 1:
+        raise ConfigError(
+            what=f"consistency={config.consistency} needs a push and a pull per mini-batch",
+            got=(config.n_push, config.n_fetch),
+            fix="use n_push=1 n_fetch=1, or consistency=async",
+        )
     if config.n_fetch % config.n_push:
         raise ConfigError(
             what="n_fetch must be a multiple of n_push: a pull is answered when a push is applied",
             got=(config.n_push, config.n_fetch),
             fix=f"use n_fetch={config.n_push}",
-        )
-    if config.consistency != "async" and config.n_fetch > 1:
-        raise ConfigError(
-            what=f"consistency={config.consistency} needs a push and a pull per mini-batch",
-            got=(config.n_push, config.n_fetch),
-            fix="use n_push=1 n_fetch=1, or consistency=async",
         )
 
 

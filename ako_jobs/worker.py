@@ -209,7 +209,9 @@ def add_worker(
         .with_state("newest", Newest(), role="worker")
         .with_state("samples", Samples(), role="worker")
         .with_state("roll", Roll(), role="worker")
-        .with_state("course", Course(batch=setting.batch), role="worker")
+        .with_state(
+            "course", Course(batch=setting.batch, data=setting.data.name, holdout=config.holdout), role="worker"
+        )
         .with_operator(
             "source",
             Source(

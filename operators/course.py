@@ -97,15 +97,22 @@ class Course(StateElement):
 
     Args:
         batch: images that a node reads at once, in which the course is counted; None if nobody says.
+        data: name of the data set.
+        holdout: fraction of its training images that is kept out.
     """
 
     kind: ClassVar[StateKind] = StateKind.LOCAL
     batch: int | None = Field(default=None, ge=1)
+    data: str = ""
+    holdout: float = Field(default=0.0, ge=0, lt=1)
 
     @property
     def form(self) -> str:
-        """What the course is counted in."""
-        return "" if self.batch is None else f"in steps of {self.batch} images"
+        """What the course is counted in, and through what it leads."""
+        if self.batch is None:
+            return ""
+        left_out = f" without {self.holdout:g} of it" if self.holdout else ""
+        return f"in steps of {self.batch} images of {self.data or 'the data'}{left_out}"
 
     def create(self, node: NodeContext) -> CourseState:
         """Before the first mini-batch."""

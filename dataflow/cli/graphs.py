@@ -23,6 +23,7 @@ from dataflow.cli.common import (
     print_table,
     verbs,
 )
+from dataflow.errors import ConfigError
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.render import plan_dot, plan_mermaid, plan_text
 from dataflow.quantities import bytes_per_second
@@ -113,12 +114,18 @@ def plan(
     ] = "",
 ) -> None:
     """Show what of a job would run where."""
+    if json and form not in (PlanFormat.TEXT, PlanFormat.JSON):
+        raise ConfigError(what="--json and another --format go not together", got=form.value, fix="leave out one")
+    if rate and form not in (PlanFormat.TEXT, PlanFormat.JSON):
+        what, fix = "with --rate there is a table or JSON", "leave out --format, or write --format json"
+        raise ConfigError(what, got=form.value, fix=fix)
+    json |= form is PlanFormat.JSON
     spec = prepare(load_job(job), parse_settings(settings), nodes).spec
     if rate:
         _trees().show_topologies(spec, bytes_per_second(rate), as_json=json)
         return
     physical = compile_graph(spec.graph, nodes, seed=spec.seed)
-    if json or form is PlanFormat.JSON:
+    if json:
         print_json(physical.model_dump(mode="json"))
         return
     render = {PlanFormat.TEXT: plan_text, PlanFormat.MERMAID: plan_mermaid, PlanFormat.DOT: plan_dot}[form]

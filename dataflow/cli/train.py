@@ -190,7 +190,7 @@ def _check_target(file: str) -> None:
     """Refuse what could not be written once the job is over."""
     path = Path(file).absolute()
     place = path if path.exists() else path.parent
-    if file and file != "-" and (path.is_dir() or not place.exists() or not os.access(place, os.W_OK)):
+    if file and file != "-" and (path.is_dir() or not path.parent.is_dir() or not os.access(place, os.W_OK)):
         raise ConfigError(
             what="the record cannot be written there", got=file, fix="name a file in a folder that you may write to"
         )

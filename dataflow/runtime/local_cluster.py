@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from dataflow.clock import Clock, SystemClock
-from dataflow.errors import MasterError
+from dataflow.errors import CheckpointError, ConfigError, DataError, GraphError, MasterError, PlanError
 from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE, read_authority, read_token
 from dataflow.runtime.client import Client
 from dataflow.runtime.cluster_processes import ClusterProcess, Nursery
@@ -52,6 +52,9 @@ class Place:
     enter: tuple[str, ...] = ()
     cores: int | None = None
     insecure: bool = False
+
+
+_REFUSALS: Final = (ConfigError, CheckpointError, DataError, GraphError, PlanError)
 
 
 class LocalCluster:
@@ -207,8 +210,11 @@ class LocalCluster:
         self._clock.sleep(_POLL_S)
 
     def _tidy(self, error: BaseException | None) -> None:
-        """Remove the folder; if something went wrong, which is more than to be told to end, that can be looked into."""
-        if isinstance(error, Exception):
+        """Remove the folder; if something went wrong, which is more than to be told to end, that can be looked into.
+
+        Nothing has where a job was refused.
+        """
+        if isinstance(error, Exception) and not isinstance(error, _REFUSALS):
             self._scratch.keep()
         else:
             self._scratch.close()

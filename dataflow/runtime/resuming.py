@@ -10,7 +10,7 @@ from dataflow.clock import Clock
 from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Manifest, check_fits, resumption
 from dataflow.engine.coordination import CheckpointFound
 from dataflow.engine.job_life import ENDED, JobState
-from dataflow.errors import AkoError, ConfigError
+from dataflow.errors import AkoError, CheckpointError, ConfigError
 from dataflow.plan.job import JobSpec, Resume, needed_nodes, nodes_with_parts, summed_nodes, vacant_nodes
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.bundle import Bundle
@@ -76,10 +76,25 @@ async def choose(store: Store, spec: JobSpec, bundle: Bundle) -> tuple[JobSpec, 
             raise ConfigError(what=f"the job is {before.status.state}, and goes on by itself", got=resume.job, fix=fix)
         bundle = bundle if bundle.digest else before.bundle
     folder = resumed_folder(store, resume)
-    manifest, broken = await asyncio.to_thread(newest_whole, folder, resume.number)
+    try:
+        manifest, broken = await asyncio.to_thread(newest_whole, folder, resume.number)
+    except CheckpointError as error:
+        raise _with_earlier(error, store, resume) from error
     check_fits(manifest, spec.plan(), resume.tensors)
     resume = resume.model_copy(update={"number": manifest.number})
     return spec.model_copy(update={"resume": resume, "warnings": (*spec.warnings, *broken)}), bundle
+
+
+def _with_earlier(error: CheckpointError, store: Store, resume: Resume) -> CheckpointError:
+    """An error that names what a job without a whole checkpoint had gone on from itself, if it had."""
+    if not resume.job or resume.folder:
+        return error
+    earlier = JobSpec.model_validate_json(store.job(resume.job).spec_json).resume
+    if earlier is None:
+        return error
+    again = f"ako resume {earlier.job}" if earlier.job else f"ako run JOB --resume {earlier.folder}"
+    fix = f"it had gone on from checkpoint {earlier.number} of another, from where you may go on: {again}"
+    return type(error)(error.what, got=error.got, where=error.where, fix=fix)
 
 
 async def look_again(store: Store, job: str, spec: JobSpec) -> tuple[CheckpointFound, list[str]]:

@@ -249,7 +249,7 @@ def test_setting_local_steps_make_gradients_of_as_many_mini_batches():
     assert '"averages_over":6.5' in compute  # half an epoch, and 13 gradients of one worker are an epoch
     assert '"checkpoints":{"images":400,"batch":100}' in compute
     (course,) = (element for element in built.elements if element.name == "course")
-    assert course.form == "in steps of 100 images"
+    assert course.form == "in steps of 100 images of digits without 0.1 of it"
     config = ako.Config.parse({"schedule": "cosine", "warmup": 2, "epochs": 10, **settings})
     assert Setting.of(config).schedule == Schedule(lr=0.02, warmup_steps=26, decay=Cosine(begin=26, steps=104))
 

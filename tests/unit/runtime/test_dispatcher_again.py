@@ -291,6 +291,31 @@ def test_job_that_fails_as_its_only_checkpoint_is_broken_leaves_what_is_there(tm
     play(tmp_path, scene)
 
 
+def test_resuming_a_resumed_job_that_has_kept_nothing_names_the_job_before_it(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        first, sessions = running(world)
+        keep(world, first)
+        await until_kept(LocalFolder(world.store.checkpoints / first), NUMBER)
+        world.dispatcher.cancel(first)
+        for session in sessions:
+            world.dispatcher.heard(session, exited(first, 1))
+        spec = JobSpec.model_validate_json(world.store.job(first).spec_json)
+        resumed = spec.model_copy(update={"resume": Resume(job=first)})
+        text, bundle = await world.dispatcher.chosen(resumed.model_dump_json().encode(), EMPTY)
+        second = world.dispatcher.submit("again", text, bundle)
+        start(world, sessions, second)
+        world.dispatcher.cancel(second)
+        for session in sessions:
+            world.dispatcher.heard(session, exited(second, 2))
+        again = spec.model_copy(update={"resume": Resume(job=second)})
+        with pytest.raises(CheckpointError, match="no whole checkpoint") as refused:
+            await world.dispatcher.chosen(again.model_dump_json().encode(), EMPTY)
+        assert f"from checkpoint {NUMBER} of another" in refused.value.fix
+        assert refused.value.fix.endswith(f"ako resume {first}")
+
+    play(tmp_path, scene)
+
+
 def test_resumed_job_that_has_kept_nothing_itself_goes_on_from_where_it_did(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         first, sessions = running(world)
