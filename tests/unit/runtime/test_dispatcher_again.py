@@ -312,6 +312,7 @@ def test_resuming_a_resumed_job_that_has_kept_nothing_names_the_job_before_it(tm
             await world.dispatcher.chosen(again.model_dump_json().encode(), EMPTY)
         assert f"from checkpoint {NUMBER} of another" in refused.value.fix
         assert refused.value.fix.endswith(f"ako resume {first}")
+        await asyncio.sleep(0.1)  # what the nodes are sent is read aside still
 
     play(tmp_path, scene)
 
