@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveFloat, PositiveInt, ValidationError
 
 from dataflow import ClusterModel, parse_fault
 from dataflow.errors import ConfigError
@@ -16,6 +16,10 @@ _OPTIONS = {
     "latency_s": "latency",
     **{name: name for name in ("shares", "tasks", "cpu", "cores")},
 }
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+"""Some texts; one may stand for itself."""
 
 
 class ClusterOptions(BaseModel):
@@ -36,16 +40,16 @@ class ClusterOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    bandwidth: tuple[str, ...] = ()
+    bandwidth: Texts = ()
     latency: str = ""
     shares: str = ""
     compute: str = ""
     step_time: str = ""
     tasks: PositiveInt | None = None
-    speed: tuple[str, ...] = ()
+    speed: Texts = ()
     cpu: PositiveFloat | None = None
     cores: PositiveInt | None = None
-    fault: tuple[str, ...] = ()
+    fault: Texts = ()
 
     def plus(self, key: str, value: str) -> Self:
         """These options with one more: added to those of a key that may be given often, else in place of the old one.

@@ -49,6 +49,9 @@ SILENT_S = 5.0
 GREETING_S = 60.0
 """Seconds for which a master that has taken a connection may leave it at that."""
 
+REFUSED_S = 60.0
+"""Seconds after which a node that the master refuses, as it has one of this name, ends with its jobs."""
+
 _BACKOFF_S = (0.1, 1.0)
 _ENDPOINT_S = 0.02
 
@@ -119,6 +122,12 @@ async def attach(
             attached = await agent.session(patient=attached_before)
             if attached:
                 delay_s, attached_before, away_s = _BACKOFF_S[0], True, clock.now()
+            elif agent.is_refused_for_good:
+                raise MasterError(
+                    what="the master has another node of this name, which attached while this one was away",
+                    got=config.name,
+                    fix="end one of them, and give each a --name of its own",
+                )
             elif not attached_before and clock.now() > away_s + FIRST_S:
                 raise MasterError(
                     what="the master cannot be reached",
@@ -142,8 +151,15 @@ class _Agent:
         self._jobs: dict[str, JobSupervisor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._complaint = ""
+        self._refused_since_s: float | None = None
         self._silent: list[grpc.aio.Channel] = []
         self._reading: set[asyncio.Future[Any]] = set()
+
+    @property
+    def is_refused_for_good(self) -> bool:
+        """Whether the master has refused this node for longer than it takes to notice that a connection has broken."""
+        since_s = self._refused_since_s
+        return since_s is not None and self._clock.now() > since_s + REFUSED_S
 
     async def session(self, *, patient: bool) -> bool:
         """Attach once; returns, when the connection has broken, whether it had been made.
@@ -174,12 +190,14 @@ class _Agent:
                     await self._close_silent()
                     self._outbox.attached(message.welcome.kept, message.welcome.heard, self._clock.wall())
                     self._announce({"name": self._config.name, "master": address})
-                    attached, self._complaint = True, ""
+                    attached, self._complaint, self._refused_since_s = True, "", None
                     welcome.set()
                 else:
                     self._handle(message)
         except grpc.aio.AioRpcError as error:
             self._complain(_checked(error, address, patient=patient))
+            refused = error.code() is grpc.StatusCode.FAILED_PRECONDITION
+            self._refused_since_s = (self._refused_since_s or self._clock.now()) if refused else None
         except TimeoutError:
             silent = True
             self._complain(f"the master at {address} is silent")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -122,11 +123,11 @@ def parse_fault(text: str) -> Fault:
     raise ConfigError(what="the fault cannot be read", got=text, fix=f"write it like {example}")
 
 
-def check_faults(faults: Sequence[Fault], nodes: int) -> None:
-    """Nothing, if the faults are about nodes that exist.
+def check_faults(faults: Sequence[Fault], nodes: int, detection_s: float = 0.0) -> None:
+    """Nothing, if the faults are about nodes that exist; one that fails is away until that is known, at least.
 
     Raises:
-        ConfigError: one is not, or cuts a node off itself.
+        ConfigError: one is not, cuts a node off itself, or has a node fail that has failed and is not back.
     """
     for fault in faults:
         if any(node >= nodes for node in fault.nodes):
@@ -135,3 +136,9 @@ def check_faults(faults: Sequence[Fault], nodes: int) -> None:
         if len(set(fault.nodes)) < len(fault.nodes):
             what = f"the fault at second {fault.at_s:g} cuts a node off itself"
             raise ConfigError(what, got=fault.node, fix="name two different nodes")
+    gone_until_s: dict[int, float] = {}
+    for fails in sorted((each for each in faults if isinstance(each, NodeFails)), key=lambda each: each.at_s):
+        if fails.at_s < gone_until_s.get(fails.node, 0.0):
+            what = f"node {fails.node} cannot fail at second {fails.at_s:g}: it has failed before, and is not back"
+            raise ConfigError(what, fix="have it fail once, for as long as it is to be away")
+        gone_until_s[fails.node] = fails.at_s + max(math.inf if fails.for_s is None else fails.for_s, detection_s)

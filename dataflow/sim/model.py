@@ -76,7 +76,7 @@ class ClusterModel(BaseModel):
         Raises:
             ConfigError: it names a node that does not exist, or a step's time though steps are measured.
         """
-        check_faults(self.faults, nodes)
+        check_faults(self.faults, nodes, self.detection_s)
         for what, numbers in (("bandwidth", self.rates), ("speed", self.speeds)):
             unknown = [number for number in numbers if number >= nodes]
             if unknown:

@@ -72,3 +72,9 @@ def test_model_of_an_option_that_cannot_be_used_says_so(said: dict[str, Any], er
     with pytest.raises(ConfigError) as raised:
         ClusterOptions(**said).model()
     assert error in str(raised.value)
+
+
+def test_one_text_stands_for_itself_where_there_may_be_several() -> None:
+    one = {"bandwidth": "1gbit", "speed": "3=0.5", "fault": "fail:2@10"}
+    several = {key: (text,) for key, text in one.items()}
+    assert ClusterOptions.model_validate(one) == ClusterOptions.model_validate(several)

@@ -92,3 +92,13 @@ def test_check_faults_of_a_link_to_itself_is_refused() -> None:
 
 def test_check_faults_of_existing_nodes_is_silent() -> None:
     check_faults([parse_fault("fail:3@1"), parse_fault("cut:0-3@1+1")], 4)
+
+
+def test_node_that_has_failed_may_fail_again_once_it_is_back() -> None:
+    again = [parse_fault("fail:2@3+1"), parse_fault("fail:2@1+2"), parse_fault("fail:1@1.5")]
+    check_faults(again, 4, 0.5)
+    for texts in (["fail:2@1", "fail:2@1+1"], ["fail:2@1+5", "fail:2@3+0.5"], ["fail:2@1+0.1", "fail:2@1.3+3"]):
+        with pytest.raises(
+            ConfigError, match=r"node 2 cannot fail at second .*: it has failed before, and is not back"
+        ):
+            check_faults([parse_fault(text) for text in texts], 4, 0.5)
