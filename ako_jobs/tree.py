@@ -85,7 +85,7 @@ class Config(CodecConfig):
             message = "bsp pushes every gradient; leave out n_sync, or use another consistency"
         elif self.consistency in ("ssp", "assp") and self.bound < self.n_sync:
             message = f"a worker would wait for what it has not pushed; use bound={self.n_sync} or more"
-        elif "bound" in self.model_fields_set and self.consistency not in ("ssp", "assp"):
+        elif self.bound != type(self).model_fields["bound"].default and self.consistency not in ("ssp", "assp"):
             message = "bound is for consistency=ssp and assp, which wait; leave it out, or use one of these"
         elif self.consistency == "bsp" and self.waves == "root":
             message = "the rounds of bsp end when all have told all; leave out waves=root, or use another consistency"

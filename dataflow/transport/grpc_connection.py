@@ -120,7 +120,7 @@ class GrpcNetwork:
         """Stop the servers, which breaks the connections they accepted."""
         listeners, self._listeners = self._listeners, []
         await asyncio.gather(*(listener.stop(None) for listener in listeners))
-        for connection in self._accepted:
+        for connection in list(self._accepted):
             await connection.close()
         # gRPC completes cancelled operations from its own threads; a loop that closes before fails a later one.
         await asyncio.sleep(_SETTLE_S)

@@ -21,6 +21,7 @@ from dataflow.errors import ConfigError
         ({"consistency": "bsp", "flow": "period"}, "leave out flow=period"),
         ({"consistency": "ssp", "bound": 2, "n_sync": 3}, "use bound=3 or more"),
         ({"period": "2s"}, "add flow=period"),
+        ({"bound": 2}, "bound is for consistency=ssp and assp"),
         ({"flow": "period", "period": "often"}, "written like 1s or 100ms"),
         ({"flow": "period", "period": "0s"}, "written like 1s or 100ms"),
     ],
