@@ -97,8 +97,8 @@ def test_second_agent_of_a_name_and_one_with_a_wrong_token_are_refused() -> None
         assert "a node of this name is attached already" in again.stderr
         outside = cluster.state_dir / "outside"
         outside.mkdir()
-        (outside / "token").touch(mode=0o600)
-        (outside / "token").write_text("wrong")
+        (outside / "token.node").touch(mode=0o600)
+        (outside / "token.node").write_text("wrong")
         where = ("--master", cluster.client.address, "--state-dir", str(outside))
         wrong = run_module("dataflow.runtime.agent", "--name", "node-9", *where)
         assert wrong.returncode == 2
