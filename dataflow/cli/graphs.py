@@ -115,7 +115,7 @@ def plan(
 ) -> None:
     """Show what of a job would run where."""
     if json and form not in (PlanFormat.TEXT, PlanFormat.JSON):
-        raise ConfigError(what="--json and another --format go not together", got=form.value, fix="leave out one")
+        raise ConfigError(what="--json and another --format do not go together", got=form.value, fix="leave out one")
     if rate and form not in (PlanFormat.TEXT, PlanFormat.JSON):
         what, fix = "with --rate there is a table or JSON", "leave out --format, or write --format json"
         raise ConfigError(what, got=form.value, fix=fix)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,7 +68,7 @@ def run(
         prepared = going_on(prepared, Resume(folder=_absolute(resume))) if resume else prepared
         address = master_address(where.master, default_state_dir()) if where.master else ""
         go = partial(execute, prepared, master=address, cluster=cluster_maker(where.plan, where.nursery))
-    kept = [] if where.simulated is None else list(_keeps_nothing(prepared.spec))
+    kept = _keeps_nothing(prepared.spec) if where.simulated is not None else []
     for warning in (*prepared.spec.warnings, *_nobody_joins(prepared.spec, where.master), *kept):
         note(warning)
     with Progress(_epochs(prepared)) as progress:
@@ -107,9 +107,11 @@ def _absolute(place: str) -> str:
     return place if "://" in place else str(Path(place).expanduser().resolve())
 
 
-def _keeps_nothing(spec: JobSpec) -> Iterator[str]:
-    if spec.config.get("checkpoint_every"):
-        yield "a simulated job keeps no checkpoints: checkpoint_every does nothing here"
+def _keeps_nothing(spec: JobSpec) -> list[str]:
+    """What to tell of a simulated job that was to keep checkpoints."""
+    if not spec.config.get("checkpoint_every"):
+        return []
+    return ["a simulated job keeps no checkpoints: checkpoint_every does nothing here"]
 
 
 def _nobody_joins(spec: JobSpec, master: str) -> list[str]:

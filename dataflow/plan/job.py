@@ -79,6 +79,7 @@ class Resume(_Data):
 
 
 MOST_OF_A_NAME: Final = 200
+"""Characters of a job's name at most: all jobs are listed in one message."""
 
 
 class JobSpec(_Data):

@@ -20,6 +20,7 @@ from dataflow.transport.generated import control_pb2 as pb
 from dataflow.transport.generated.control_pb2_grpc import MasterServicer
 
 _LAST = 2**63 - 1
+"""The largest number that the store has for a line or an event."""
 
 LAST_LINES = 50
 """Log lines of the node that made a job fail, told with the job."""

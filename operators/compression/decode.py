@@ -70,11 +70,6 @@ def _signed(number: Any) -> Any:
 
 
 @compiled
-def _zeros(word: Any) -> Any:
-    return np.int64(trailing_zeros(word))
-
-
-@compiled
 def _number(code: Code, at: int) -> Any:
     """A number and the place behind it; -1 where there is none, or one that is longer than it need be."""
     number, shift = 0, 0
@@ -172,7 +167,7 @@ def _bitmap(code: Code, at: int, count: int, part: Vector, delta: Any, scale: An
     for begin in range(at, end, 8):
         bits, first = _bits_from(code, begin, end), 8 * (begin - at)
         while bits:
-            place = first + _zeros(bits)
+            place = first + trailing_zeros(bits)
             bits &= bits - _ONE
             if signed:
                 negative = (code[signs_at + (number >> 3)] >> np.uint8(number & 7)) & np.uint8(1)
@@ -237,13 +232,13 @@ def _rice(code: Code, at: int, count: int, part: Vector, delta: Any, scale: Any,
     buffer, have, place = np.uint64(0), 0, -1
     for number in range(count):
         at, buffer, have = _filled(code, at, buffer, have)
-        zeros, quotient = _zeros(buffer), 0
+        zeros, quotient = trailing_zeros(buffer), 0
         while zeros >= have:
             if have == 0:
                 return -_TRUNCATED
             quotient += have
             at, buffer, have = _filled(code, at, buffer >> np.uint64(have), 0)
-            zeros = _zeros(buffer)
+            zeros = trailing_zeros(buffer)
         quotient += zeros
         buffer = (buffer >> np.uint64(zeros)) >> _ONE
         have -= zeros + 1

@@ -50,11 +50,6 @@ def _any_over(bits: Words, limit: np.uint32) -> Any:
 
 
 @compiled
-def _zeros(word: Any) -> Any:
-    return np.int64(trailing_zeros(word))
-
-
-@compiled
 def _which_over(bits: Words, begin: int, limit: np.uint32) -> Any:
     """A bit for each of the 64 from `begin` on, which is set if it is over the limit; the compiler uses vectors."""
     which = np.uint64(0)
@@ -79,7 +74,7 @@ def _over(bits: Words, first: int, limit: np.uint32, words: Words, filled: int) 
         for lanes in range(begin, end - _LANES + 1, _LANES):
             which = _which_over(bits, lanes, limit)
             while which:
-                place = lanes + _zeros(which)
+                place = lanes + trailing_zeros(which)
                 which &= which - np.uint64(1)
                 filled = _put(words, filled, first + place, bits[place])
         for rest in range(end - (end - begin) % _LANES, end):

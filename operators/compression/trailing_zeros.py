@@ -13,8 +13,8 @@ def _trailing_zeros(_context: Any, _word: Any) -> tuple[Any, Callable[..., Any]]
     def emit(_context: Any, builder: ir.IRBuilder, _signature: Any, arguments: Any) -> ir.Value:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
-    return types.uint64(types.uint64), emit
+    return types.int64(types.uint64), emit
 
 
 trailing_zeros = cast("Callable[[Any], Any]", cast("Any", extending.intrinsic)(_trailing_zeros))
-"""How many zeros a uint64 has below its lowest one; 64 if it is zero."""
+"""How many zeros a uint64 has below its lowest one, as an int64, which can be added to others; 64 if it is zero."""

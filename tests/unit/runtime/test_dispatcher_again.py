@@ -17,6 +17,7 @@ from dataflow.errors import CheckpointError
 from dataflow.plan.job import JobSpec, Resume
 from dataflow.runtime import resuming
 from dataflow.runtime.agent_session import AgentSession
+from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_store import newest_whole, numbers
 from dataflow.runtime.folders import LocalFolder
 from dataflow.transport.generated import control_pb2 as pb
@@ -39,6 +40,26 @@ def running(world: World) -> tuple[str, list[AgentSession]]:
     job = world.submit("one", nodes=2)
     start(world, sessions, job)
     return job, sessions
+
+
+async def going_on(world: World, job: str) -> tuple[bytes, Bundle]:
+    """What is submitted to go on from a job, once its checkpoint is chosen."""
+    spec = JobSpec.model_validate_json(world.store.job(job).spec_json)
+    again = spec.model_copy(update={"resume": Resume(job=job)})
+    return await world.dispatcher.chosen(again.model_dump_json().encode(), EMPTY)
+
+
+async def resumed(world: World) -> tuple[str, str, list[AgentSession]]:
+    """A job that was cancelled once it had kept a checkpoint, the one that goes on from it, and who runs that."""
+    first, sessions = running(world)
+    keep(world, first)
+    await until_kept(LocalFolder(world.store.checkpoints / first), NUMBER)
+    world.dispatcher.cancel(first)
+    for session in sessions:
+        world.dispatcher.heard(session, exited(first, 1))
+    second = world.dispatcher.submit("again", *await going_on(world, first))
+    start(world, sessions, second)
+    return first, second, sessions
 
 
 async def until(world: World, job: str, state: str) -> None:
@@ -293,43 +314,21 @@ def test_job_that_fails_as_its_only_checkpoint_is_broken_leaves_what_is_there(tm
 
 def test_resuming_a_resumed_job_that_has_kept_nothing_names_the_job_before_it(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
-        first, sessions = running(world)
-        keep(world, first)
-        await until_kept(LocalFolder(world.store.checkpoints / first), NUMBER)
-        world.dispatcher.cancel(first)
-        for session in sessions:
-            world.dispatcher.heard(session, exited(first, 1))
-        spec = JobSpec.model_validate_json(world.store.job(first).spec_json)
-        resumed = spec.model_copy(update={"resume": Resume(job=first)})
-        text, bundle = await world.dispatcher.chosen(resumed.model_dump_json().encode(), EMPTY)
-        second = world.dispatcher.submit("again", text, bundle)
-        start(world, sessions, second)
+        first, second, sessions = await resumed(world)
         world.dispatcher.cancel(second)
         for session in sessions:
             world.dispatcher.heard(session, exited(second, 2))
-        again = spec.model_copy(update={"resume": Resume(job=second)})
         with pytest.raises(CheckpointError, match="no whole checkpoint") as refused:
-            await world.dispatcher.chosen(again.model_dump_json().encode(), EMPTY)
+            await going_on(world, second)
         assert f"from checkpoint {NUMBER} of another" in refused.value.fix
         assert refused.value.fix.endswith(f"ako resume {first}")
-        await asyncio.sleep(0.1)  # what the nodes are sent is read aside still
 
     play(tmp_path, scene)
 
 
 def test_resumed_job_that_has_kept_nothing_itself_goes_on_from_where_it_did(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
-        first, sessions = running(world)
-        keep(world, first)
-        await until_kept(LocalFolder(world.store.checkpoints / first), NUMBER)
-        world.dispatcher.cancel(first)
-        for session in sessions:
-            world.dispatcher.heard(session, exited(first, 1))
-        spec = JobSpec.model_validate_json(world.store.job(first).spec_json)
-        resumed = spec.model_copy(update={"resume": Resume(job=first)})
-        text, bundle = await world.dispatcher.chosen(resumed.model_dump_json().encode(), EMPTY)
-        job = world.dispatcher.submit("again", text, bundle)
-        start(world, sessions, job)
+        _, job, sessions = await resumed(world)
         assert world.state(job)[0] == "RUNNING"
         for session in sessions:
             world.dispatcher.heard(session, exited(job, 2, status=-9))
