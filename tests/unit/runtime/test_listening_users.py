@@ -75,7 +75,16 @@ def test_master_of_this_user_and_a_port_without_one_are_spoken_to(tmp_path: Path
 def test_status_does_not_show_the_token_to_another_users_program(tmp_path: Path) -> None:
     make_tokens(tmp_path)
     with stranger() as port:
-        words = ["ako", "status", "--state-dir", str(tmp_path), "--master", f"127.0.0.1:{port}"]
+        words = [
+            sys.executable,
+            "-m",
+            "dataflow.cli.main",
+            "status",
+            "--state-dir",
+            str(tmp_path),
+            "--master",
+            f"127.0.0.1:{port}",
+        ]
         environment = {key: value for key, value in os.environ.items() if key not in ("AKO_TOKEN", "AKO_CA")}
         ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
