@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -152,7 +153,7 @@ class _Agent:
         self._tasks: set[asyncio.Task[None]] = set()
         self._complaint = ""
         self._refused_since_s: float | None = None
-        self._silent: list[grpc.aio.Channel] = []
+        self._silent: list[tuple[grpc.aio.Channel, asyncio.Task[None]]] = []
         self._reading: set[asyncio.Future[Any]] = set()
 
     @property
@@ -182,7 +183,8 @@ class _Agent:
         channel = open_aio_channel(address, authority, CHANNEL_OPTIONS)
         stub: Any = MasterStub(channel)  # type: ignore[no-untyped-call]
         welcome, silent = asyncio.Event(), False
-        call = stub.Attach(self._messages(welcome, self._outbox.connection), metadata=token_metadata(token))
+        call = stub.Attach(metadata=token_metadata(token))
+        writing = asyncio.create_task(self._write(call, welcome, self._outbox.connection))
         beats = asyncio.create_task(self._heartbeat(welcome))
         try:
             while (message := await self._read(call, SILENT_S if attached else GREETING_S)) is not grpc.aio.EOF:
@@ -206,9 +208,9 @@ class _Agent:
             self._outbox.detached()
             if silent:
                 # A master that was stopped for a while must hear of the next connection before the end of this one.
-                self._silent.append(channel)
+                self._silent.append((channel, writing))
             else:
-                await channel.close()
+                await _close(channel, writing)
         return attached
 
     async def _read(self, call: Any, patience_s: float) -> Any:
@@ -231,9 +233,9 @@ class _Agent:
             reading.exception()
 
     async def _close_silent(self) -> None:
-        channels, self._silent = self._silent, []
-        for channel in channels:
-            await channel.close()
+        silent, self._silent = self._silent, []
+        for channel, writing in silent:
+            await _close(channel, writing)
 
     def _complain(self, text: str) -> None:
         """Say once what is wrong, on standard error."""
@@ -287,11 +289,13 @@ class _Agent:
             connection=self._outbox.connection,
         )
 
-    async def _messages(self, welcome: asyncio.Event, connection: int) -> AsyncIterator[pb.AgentMessage]:
-        yield pb.AgentMessage(hello=self._hello())
-        await welcome.wait()
-        while True:
-            yield await self._outbox.next(connection)
+    async def _write(self, call: Any, welcome: asyncio.Event, connection: int) -> None:
+        """Say all there is to say over a call until it breaks, which whoever reads it is told."""
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await call.write(pb.AgentMessage(hello=self._hello()))
+            await welcome.wait()
+            while True:
+                await call.write(await self._outbox.next(connection))
 
     async def _heartbeat(self, welcome: asyncio.Event) -> None:
         await welcome.wait()
@@ -352,6 +356,11 @@ class _Agent:
                 self._outbox.passing(f"statistics of {message.from_process.job}", message)
             case _:
                 await self._outbox.put(message)
+
+
+async def _close(channel: grpc.aio.Channel, writing: asyncio.Task[None]) -> None:
+    writing.cancel()
+    await channel.close()
 
 
 def _checked(error: grpc.aio.AioRpcError, address: str, *, patient: bool) -> str:

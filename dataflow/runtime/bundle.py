@@ -22,6 +22,7 @@ MAX_NBYTES = 16 << 20
 """Most bytes of all files of a bundle together, unpacked; and of its archive."""
 
 _MOMENT = (1980, 1, 1, 0, 0, 0)
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def unpack(bundle: Bundle, into: Path) -> None:
     try:
         with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
             files = _read(archive)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, UnicodeDecodeError) as error:
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
         raise BundleError(what=f"the bundle is no readable archive: {error}") from error
     digest = _digest(files)
     if digest != bundle.digest:
@@ -108,6 +109,8 @@ def _read(archive: zipfile.ZipFile) -> dict[str, bytes]:
         kind = (member.external_attr >> 16) & 0o170000
         if member.is_dir() or kind not in (0, 0o100000):
             raise BundleError(what="a bundle holds plain files only", got=member.filename)
+        if member.compress_type not in _COMPRESSIONS:  # others may demand any memory of whoever unpacks them
+            raise BundleError(what="a bundle's files are stored or deflated", got=f"method {member.compress_type}")
         if member.filename in files:
             raise BundleError(what="a bundle holds every file once", got=member.filename)
         # The size in the directory is the sender's word: read one byte more than is allowed, never all.

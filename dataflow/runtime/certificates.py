@@ -33,7 +33,10 @@ JOB_DAYS: Final = 365
 """Days for which the certificate of a job is good."""
 
 _SKEW: Final = timedelta(days=1)
-_AUTHORITY_KEY, _MASTER, _MASTER_KEY = "tls/ca.key", "tls/master.pem", "tls/master.key"
+_END_OF_CERTIFICATE = b"-----END CERTIFICATE-----\n"
+_AUTHORITY_KEY = "tls/ca.key"
+_MASTER = "tls/master.pem"
+"""The master's certificate and its key: one file, since either is of no use without the other."""
 
 
 def make_authority(state_dir: Path, wall_s: float) -> Path:
@@ -66,10 +69,7 @@ def master_pair(state_dir: Path, wall_s: float) -> KeyPair | None:
         if not _lasts(authority, wall_s, 0):
             fix = f"delete {state_dir / 'tls'}, run `ako token --tls`, and give the new ca.pem to nodes and clients"
             raise AuthError(what="the cluster's authority has expired", where=str(state_dir / AUTHORITY_FILE), fix=fix)
-        path = state_dir / _MASTER
-        if not path.exists() or not _lasts(x509.load_pem_x509_certificate(path.read_bytes()), wall_s, RENEW_DAYS):
-            _issue(state_dir, authority, wall_s)
-        return KeyPair(path.read_bytes(), (state_dir / _MASTER_KEY).read_bytes())
+        return _kept(state_dir / _MASTER, wall_s) or _issued(state_dir, authority, wall_s)
     except (OSError, ValueError, TypeError) as error:
         what, fix = f"cannot use the cluster's certificates: {error}", "delete them and run `ako token --tls`"
         raise AuthError(what, where=str(state_dir / "tls"), fix=fix) from error
@@ -82,15 +82,24 @@ def job_pair(wall_s: float) -> KeyPair:
     return KeyPair(_text(certificate), _key_text(key))
 
 
-def _issue(state_dir: Path, authority: x509.Certificate, wall_s: float) -> None:
+def _kept(path: Path, wall_s: float) -> KeyPair | None:
+    data = path.read_bytes() if path.exists() else b""
+    certificate, end, key = data.partition(_END_OF_CERTIFICATE)
+    if not key or not _lasts(x509.load_pem_x509_certificate(data), wall_s, RENEW_DAYS):
+        return None
+    return KeyPair(certificate + end, key)
+
+
+def _issued(state_dir: Path, authority: x509.Certificate, wall_s: float) -> KeyPair:
     signer = serialization.load_pem_private_key((state_dir / _AUTHORITY_KEY).read_bytes(), password=None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
         what = "the key of the authority is of another kind"
         raise TypeError(what)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _signed(NAME, key.public_key(), authority, signer, _days(wall_s, MASTER_DAYS), signs=False)
-    _write(state_dir / _MASTER_KEY, _key_text(key))
-    _write(state_dir / _MASTER, _text(certificate))
+    pair = KeyPair(_text(certificate), _key_text(key))
+    _write(state_dir / _MASTER, pair.certificate + pair.key)
+    return pair
 
 
 def _signed(

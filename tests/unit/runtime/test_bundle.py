@@ -103,6 +103,16 @@ def test_unpack_refuses_links(tmp_path: Path) -> None:
         unpack(Bundle("0" * 64, archive((link("a.py"), b"/etc/passwd"))), tmp_path)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_unpack_refuses_compressions_that_take_any_memory(tmp_path: Path, method: int) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        archive.writestr("job.py", "x = 1")
+    with pytest.raises(BundleError, match="stored or deflated") as refused:
+        unpack(Bundle("0", buffer.getvalue()), tmp_path)
+    assert refused.value.got == f"method {method}"
+
+
 def test_unpack_refuses_bombs_whatever_size_they_claim(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="bytes"):
         unpack(Bundle("0" * 64, archive(("bomb.py", bytes(64 << 20)))), tmp_path)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from dataflow.errors import AuthError
 from dataflow.runtime.certificates import job_pair, make_authority, master_pair
@@ -28,7 +29,7 @@ def test_authority_is_made_once_and_everything_is_for_its_owner_only(tmp_path: P
     assert make_authority(tmp_path, NOW_S + DAY_S).read_bytes() == made
     master_pair(tmp_path, NOW_S)
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "tls").iterdir()}
-    assert modes == dict.fromkeys(("ca.pem", "ca.key", "master.pem", "master.key"), 0o600)
+    assert modes == dict.fromkeys(("ca.pem", "ca.key", "master.pem"), 0o600)
     assert stat.S_IMODE((tmp_path / "tls").stat().st_mode) == 0o700
 
 
@@ -45,6 +46,18 @@ def test_master_keeps_its_certificate_until_a_month_before_its_end(tmp_path: Pat
     parsed(renewed.certificate).verify_directly_issued_by(authority)
     assert parsed(renewed.certificate).not_valid_after_utc > first.not_valid_after_utc
     assert not parsed(renewed.certificate).extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+
+
+def test_key_of_the_master_is_that_of_its_certificate_whatever_was_left_behind(tmp_path: Path) -> None:
+    make_authority(tmp_path, NOW_S)
+    path = tmp_path / "tls" / "master.pem"
+    for left in (b"", job_pair(NOW_S).certificate):
+        path.write_bytes(left)
+        pair = master_pair(tmp_path, NOW_S)
+        assert pair is not None
+        key = serialization.load_pem_private_key(pair.key, password=None)
+        assert key.public_key() == parsed(pair.certificate).public_key()
+        assert master_pair(tmp_path, NOW_S) == pair
 
 
 def test_authority_that_has_expired_or_lost_its_key_is_refused(tmp_path: Path) -> None:
