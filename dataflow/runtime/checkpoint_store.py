@@ -42,7 +42,7 @@ class CheckpointStore:
 
     Args:
         folder: where they are; nobody else writes there.
-        keep: how many whole ones are kept.
+        keep: how many whole ones are kept, as long as there is space for one more.
         manifest: makes the manifest of a checkpoint from its number and its files.
         nodes: without whose files a checkpoint is not whole.
         needed: those of them without which none is whole even if they have left: they hold parts of a whole.
@@ -179,12 +179,14 @@ class CheckpointStore:
             raise
         self._newest = number
         self._warned.clear()
-        self._prune(self._keep)
+        self._prune()
 
-    def _prune(self, keep: int) -> None:
+    def _prune(self) -> None:
         """Keep the newest whole ones, and remove what is older and what will never be whole."""
-        whole = [number for number in numbers(self._folder) if _is_whole(self._folder, number)]
-        gone = set(whole[keep:]) | {number for number in numbers(self._folder) if number < self._newest} - set(whole)
+        whole = self._whole()
+        gone = set(whole[self._keep :]) | {number for number in numbers(self._folder) if number < self._newest} - set(
+            whole
+        )
         for number in sorted(gone):
             self._clear(number)
         for node in [node for node, writing in self._writing.items() if writing.number <= self._newest]:
@@ -192,8 +194,11 @@ class CheckpointStore:
         self._files = {number: files for number, files in self._files.items() if number > self._newest}
         self._failed = {number for number in self._failed if number > self._newest}
 
+    def _whole(self) -> list[int]:
+        return [number for number in numbers(self._folder) if _is_whole(self._folder, number)]
+
     def _fail(self, number: int, error: Exception) -> None:
-        """Give a checkpoint up, and say so; where there is no space, make room for the next."""
+        """Give a checkpoint up, and say so; where there is no space, keep fewer from now on: one more has to fit."""
         self._failed.add(number)
         for node in [node for node, writing in self._writing.items() if writing.number == number]:
             self._drop(node)
@@ -201,9 +206,11 @@ class CheckpointStore:
         self._clear(number)
         made = ""
         if isinstance(error, OSError) and error.errno in _NO_SPACE:
-            before = len(numbers(self._folder))
-            self._prune(1)
-            made = "; older ones were removed to make room" if len(numbers(self._folder)) < before else ""
+            whole = len(self._whole())
+            if whole > 1:
+                self._keep = whole - 1
+                self._prune()
+                made = f"; from now on it keeps {self._keep} instead of {whole} that are whole, to make room"
         kind = (type(error).__name__, getattr(error, "errno", None))
         if kind not in self._warned:
             self._warned.add(kind)

@@ -5,8 +5,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dataflow.engine.checkpoints import KeptFile, Manifest, encode
 from dataflow.engine.events import Snapshot
+from dataflow.runtime import checkpoint_keeper
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
 from dataflow.runtime.checkpoint_store import CheckpointStore, newest_whole, numbers
 from dataflow.runtime.folders import Disk, LocalFolder
@@ -65,11 +68,19 @@ def test_keeper_keeps_what_comes_and_its_thread_ends(tmp_path: Path) -> None:
                 keeper.take(0, chunk)
             while newest(tmp_path) != number:
                 await asyncio.sleep(0.001)
-            while keeper._writing:  # the loop has not heard that it is written
-                await asyncio.sleep(0.001)
 
     assert run(tmp_path, Disk(), talk) == []
     assert numbers(LocalFolder(tmp_path)) == [20, 10]
+
+
+def test_keeper_takes_at_once_all_that_was_kept_while_the_master_was_away(tmp_path: Path) -> None:
+    async def talk(keeper: CheckpointKeeper) -> None:
+        for number in range(10, 210, 10):
+            for chunk in chunks(number):
+                keeper.take(0, chunk)
+
+    assert run(tmp_path, Disk(), talk) == []
+    assert numbers(LocalFolder(tmp_path)) == [200, 190, 180]
 
 
 def newest(path: Path) -> int:
@@ -77,7 +88,11 @@ def newest(path: Path) -> int:
     return max(whole, default=0)
 
 
-def test_keeper_with_a_disk_that_hangs_leaves_out_what_follows_and_says_so_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit", "value"), [("SLOW_S", -1.0), ("QUEUED_NBYTES", 0)])
+def test_keeper_with_a_disk_that_hangs_leaves_out_what_follows_and_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
+) -> None:
+    monkeypatch.setattr(checkpoint_keeper, limit, value)
     disk = HangingDisk()
 
     async def talk(keeper: CheckpointKeeper) -> None:
@@ -86,9 +101,7 @@ def test_keeper_with_a_disk_that_hangs_leaves_out_what_follows_and_says_so_once(
                 keeper.take(0, chunk)
         assert await asyncio.to_thread(disk.hangs.wait, 30)
         disk.go_on.set()
-        while newest(tmp_path) != 10:
-            await asyncio.sleep(0.001)
-        while keeper._writing:
+        while newest(tmp_path) != 10 or keeper._queued_nbytes:  # also the loop has heard that it is written
             await asyncio.sleep(0.001)
         for chunk in chunks(40):
             keeper.take(0, chunk)

@@ -345,6 +345,37 @@ def test_disk_that_stays_full_or_read_only_is_told_once(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == len(descriptors)
 
 
+class SmallDisk(QuickDisk):
+    """A disk with room for `nbytes` of files below `path`."""
+
+    def __init__(self, path: Path, nbytes: int) -> None:
+        self.path, self.nbytes = path, nbytes
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        if len(data) + sum(each.stat().st_size for each in self.path.rglob("*") if each.is_file()) > self.nbytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(descriptor, data)
+
+
+@pytest.mark.parametrize(("fit", "lost", "kept"), [(2, [30], 1), (3, [40], 2)])
+def test_disk_with_room_for_fewer_than_are_to_be_kept_loses_one_checkpoint(
+    tmp_path: Path, fit: int, lost: list[int], kept: int
+) -> None:
+    write(store(LocalFolder(tmp_path / "large"), []), 10)
+    nbytes = sum(each.stat().st_size for each in (tmp_path / "large" / "000000010").iterdir())
+    warnings: list[str] = []
+    path, missing = tmp_path / "small", []
+    checkpoints = store(LocalFolder(path, SmallDisk(path, int((fit + 0.5) * nbytes))), warnings, keep=5)
+    for number in range(10, 110, 10):
+        write(checkpoints, number)
+        if number not in numbers(LocalFolder(path)):
+            missing.append(number)
+    assert missing == lost
+    assert numbers(LocalFolder(path)) == list(range(100, 100 - 10 * kept, -10))
+    (warning,) = warnings
+    assert f"from now on it keeps {kept} instead of {fit} that are whole, to make room" in warning
+
+
 @pytest.mark.parametrize("file", ["node-1.safetensors", MANIFEST])
 def test_truncation_at_every_kib_and_every_byte_of_the_manifest_is_caught(tmp_path: Path, file: str) -> None:
     folder = written(tmp_path)
