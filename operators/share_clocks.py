@@ -28,6 +28,7 @@ class ShareClocksState(ClocksState):
         super().__init__(1, {})
         self.bound = FAR
         self.oldest = self.foreign = 0
+        self._begun = 0
 
     def follow(self, sharing: Sharing, consistency: Consistency, rounds: int) -> None:
         """Bring the clocks up to date with what is known.
@@ -41,7 +42,7 @@ class ShareClocksState(ClocksState):
             rounds: bulk-synchronous rounds whose updates are all in the replica.
         """
         places = list(sharing.others)
-        self.oldest = int((sharing.counts + sharing.ahead)[places].min(initial=FAR))
+        self.oldest = max(self._begun, int((sharing.counts + sharing.ahead)[places].min(initial=FAR)))
         self.foreign = int(sharing.counts.sum() - sharing.counts[sharing.node])
         if consistency == "bsp":
             self.bound = rounds
@@ -66,12 +67,13 @@ class ShareClocksState(ClocksState):
         """Go on behind the last gradient; until the neighbours have spoken, as if all others were as far."""
         super().resume(tensors, node, steps)
         self.bound = max(self.bound, self.made)
+        self.oldest = self._begun = self.made
 
     def snapshot(self) -> ShareClocksState:
         """A copy."""
         copy = ShareClocksState()
         copy.made, copy.images, copy.bound, copy.oldest = self.made, self.images, self.bound, self.oldest
-        copy.foreign = self.foreign
+        copy.foreign, copy._begun = self.foreign, self._begun
         return copy
 
 

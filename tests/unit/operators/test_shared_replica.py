@@ -210,6 +210,18 @@ def test_clocks_let_a_node_go_on_as_far_as_is_known_of_others(consistency: str, 
     assert clocks.lag() == 6
 
 
+def test_clocks_that_go_on_take_others_to_be_as_far_until_they_have_spoken() -> None:
+    state = states(consistency="eventual")[0]
+    clocks = ShareClocksState()
+    clocks.resume({}, 0, {0: 40, 1: 41, 2: 39})
+    clocks.follow(state.sharing, state._consistency, 0)
+    assert clocks.lag() == 0
+    state.sharing.counts = np.array([45, 44, 42])
+    clocks.made = 45
+    clocks.follow(state.sharing, state._consistency, 0)
+    assert clocks.lag() == clocks.snapshot().lag() == 3
+
+
 def test_tell_sends_nothing_to_who_has_been_told() -> None:
     state, *_ = states(weights=512)
     harness = Harness(SendContributions(), node=NodeContext(members={"worker": (0, 1, 2)}), states={"replica": state})
