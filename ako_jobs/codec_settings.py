@@ -126,7 +126,7 @@ def send_whole(
         span: gradients of a worker that others may lack.
         alike: whether receivers add up what they are sent of one run of cells.
     """
-    layout, rate = setting.layout, setting.schedule if rated else None
+    layout = setting.layout
     cap_nbytes = max(CAP_NBYTES, _KEPT_MODELS * 4 * layout.n_weights)
     graph = graph.with_state("window", Kept(receivers="worker", own=own, cap_nbytes=cap_nbytes), role="worker")
     if codec is None:
@@ -140,7 +140,7 @@ def send_whole(
         graph = with_ledger(graph, setting, "residual", local=emits == "update")
     return graph.with_state("residual", residual, role="worker").with_operator(
         "send",
-        SendCoded(layout=layout, schedule=rate, updates=emits == "update", span=span, alike=alike),
+        SendCoded(layout=layout, rated=rated, updates=emits == "update", span=span, alike=alike),
         role="worker",
     )
 
@@ -180,6 +180,6 @@ def window(
         codec=codec,
         receivers=receivers,
         sharding=sharding,
-        schedule=setting.schedule if updates else None,
+        updates=updates,
         counted=counted and setting.checkpoints is not None,
     )

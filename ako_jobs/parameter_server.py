@@ -22,6 +22,7 @@ from operators.compression import Codec, parse_codec
 from operators.layout import Layout
 from operators.ledger import BarrierLedger, PushesLedger
 from operators.partition import PartitionByOwner
+from operators.passes import Passes
 from operators.pulling import AttendUntilEnough, Pull
 from operators.receive import ReceiveFragments, ReceiveWeights
 from operators.schedule import Schedule
@@ -142,7 +143,8 @@ def build(config: Config) -> LogicalGraph:
         copy=copy,
         colocated=colocated,
         counted=codec is not None and setting.checkpoints is not None,
-        budget=setting.budget if shared else None,
+        epochs=config.epochs if shared else None,
+        passes=setting.passes if shared else None,
     )
     if codec:
         bsp = config.consistency == "bsp"
@@ -170,7 +172,8 @@ def add_servers(
     copy: StateElement | None = None,
     colocated: bool = False,
     counted: bool = False,
-    budget: int | None = None,
+    epochs: float | None = None,
+    passes: Passes | None = None,
 ) -> LogicalGraph:
     """`graph` with pushes of its workers' gradients to its servers, and pulls of weights.
 
@@ -186,7 +189,8 @@ def add_servers(
         copy: with `shadows`, of the workers, for the weights as they were pulled, where compute updates the replica.
         colocated: whether nodes have both roles.
         counted: whether asynchronous servers add up what they apply; see `PullsState`.
-        budget: gradients after which workers need make no more, where servers tell how many have come.
+        epochs: after which workers need make no more, where servers tell how many gradients have come.
+        passes: how many are an epoch; needed with `epochs`.
     """
     layout, pulled = serve.layout, "pulled" if copy else "replica"
     if isinstance(serve, ServeMean):
@@ -198,7 +202,7 @@ def add_servers(
         graph = graph.with_state("shadows", shadows, role="server")
     if copy:
         graph = graph.with_state(pulled, copy, role="worker")
-    load = Load(layout=layout, budget=budget, codec=shadows.codec if shadows else None)
+    load = Load(layout=layout, epochs=epochs, passes=passes, codec=shadows.codec if shadows else None)
     changes = SendChanges(schedule=schedule, mean=isinstance(serve, ServeMean))
     return (
         graph.with_state("window", kept, role="worker")

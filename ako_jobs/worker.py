@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -29,10 +28,11 @@ from operators.keep_model import KeepModel
 from operators.layout import Layout, Sharding
 from operators.lending import Borrow, Lend, Loan
 from operators.optimizer import Sgd
+from operators.passes import Passes
 from operators.preprocess import Normalise
 from operators.roll import Roll
 from operators.schedule import Constant, Cosine, Schedule, Step
-from operators.source import Source, steps_per_epoch
+from operators.source import Source
 from operators.validate import Examinations, Validate
 from operators.vector_state import Replica, Statistics, Velocity
 from operators.warm_start import WarmStart
@@ -109,27 +109,20 @@ class Setting:
         return self.config.batch * self.config.local_steps
 
     @property
-    def per_epoch(self) -> int:
-        """Gradients of an epoch, of all workers together."""
-        return steps_per_epoch(self.train_images, 1, self.batch)
-
-    @property
-    def budget(self) -> int:
-        """Gradients of the whole job, of all workers together."""
-        return max(1, math.floor(self.config.epochs * self.per_epoch + 0.5))
+    def passes(self) -> Passes:
+        """How many gradients are an epoch."""
+        return Passes(images=self.train_images, batch=self.batch)
 
     @property
     def schedule(self) -> Schedule:
         """The learning rate of each gradient."""
-        config, steps = self.config, self.per_epoch
-        warmup, total = round(config.warmup * steps), round(config.epochs * steps)
+        config = self.config
         decay: Constant | Step | Cosine = Constant()
         if config.schedule == "step":
-            milestones = tuple(round(epoch * steps) for epoch in config.milestone_epochs())
-            decay = Step(milestones=milestones, gamma=config.gamma)
+            decay = Step(milestones=config.milestone_epochs(), gamma=config.gamma)
         elif config.schedule == "cosine":
-            decay = Cosine(begin=warmup, steps=max(1, total - warmup), lr_min=config.lr_min)
-        return Schedule(lr=config.lr, warmup_steps=warmup, decay=decay)
+            decay = Cosine(begin=config.warmup, end=max(config.epochs, config.warmup), lr_min=config.lr_min)
+        return Schedule(lr=config.lr, warmup=config.warmup, decay=decay, passes=self.passes)
 
     @property
     def optimizer(self) -> Sgd:
@@ -196,7 +189,7 @@ def add_worker(
         replica: the model on a worker; one that nobody else knows of if None.
     """
     config, data, optimizer = setting.config, setting.data, optimizer or setting.optimizer
-    averages_over = 0.0 if config.phantom else config.average * setting.per_epoch
+    averages_over = 0.0 if config.phantom else config.average * setting.passes.gradients(1)
     average = Average(n_weights=setting.layout.n_weights, averages=averages_over > 0)
     replica = replica or Replica(model=setting.model, warm_start=setting.warm_start)
     graph = (
@@ -234,7 +227,7 @@ def add_worker(
                 measures=measures,
                 emits=emits,
                 slack=slack,
-                per_epoch=setting.per_epoch if shared else None,
+                passes=setting.passes if shared else None,
                 averages_over=0 if owes else averages_over,
                 checkpoints=setting.checkpoints,
                 max_poison=config.max_poison,
@@ -254,22 +247,22 @@ def add_worker(
     if owes and averages_over:
         graph = graph.insert_after("compute.progress", Follow(over=averages_over))
     graph = graph.insert_after("source", setting.normalise) if setting.normalise else graph
-    return _add_validations(graph, setting, setting.per_epoch if shared else None)
+    return _add_validations(graph, setting, setting.passes if shared else None)
 
 
-def _add_validations(graph: LogicalGraph, setting: Setting, per_epoch: int | None) -> LogicalGraph:
+def _add_validations(graph: LogicalGraph, setting: Setting, passes: Passes | None) -> LogicalGraph:
     """`graph` with what looks at the workers' models; for a phantom, with what says how far it is.
 
     Args:
         graph: has the workers' operators and states.
         setting: of the job.
-        per_epoch: see `Examine`.
+        passes: see `Examine`.
     """
     config, data = setting.config, setting.data
     if config.phantom:
         return graph.with_operator("advance", Advance(), role="worker").connect("due.in_turn", "advance")
     examine = Examine(
-        model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise, per_epoch=per_epoch
+        model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise, passes=passes
     )
     return (
         graph.with_state("examinations", Examinations(), role="worker")

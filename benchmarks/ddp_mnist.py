@@ -26,6 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from ako_jobs import datasets
+from operators.passes import Passes
 from operators.schedule import Constant, Cosine, Schedule, Step
 
 _PORT = 29500
@@ -101,7 +102,7 @@ def train(job: Job) -> dict[str, Any]:
     share = len(images) // job.world
     per_epoch = -(-share // job.batch)
     total = round(job.epochs * per_epoch)
-    schedule = _schedule(job, per_epoch, total)
+    schedule = _schedule(job, Passes(images=len(images), batch=job.batch))
     averaged = Averaged(network, job.average * len(images) / (job.batch * job.world)) if job.average else None
     validate = _validation(job, averaged.network if averaged else network, tests, layout)
     validations: list[tuple[float, int, float]] = []
@@ -151,15 +152,14 @@ def _layout_of_all(images: Any, labels: Any) -> Any:
     return layouts[int(chosen)]
 
 
-def _schedule(job: Job, per_epoch: int, total: int) -> Schedule:
-    """The learning rate of each of `total` steps, as Ako's workers have it of their gradients."""
-    steps = [round(float(epoch) * per_epoch * job.world) for epoch in job.milestones.split(",") if epoch]
+def _schedule(job: Job, passes: Passes) -> Schedule:
+    """The learning rate of each step, as Ako's workers have it of their gradients."""
     decay: Constant | Cosine | Step = Constant()
     if job.schedule == "cosine":
-        decay = Cosine(steps=total * job.world)
+        decay = Cosine(end=job.epochs)
     elif job.schedule == "step":
-        decay = Step(milestones=tuple(steps), gamma=job.gamma)
-    return Schedule(lr=job.lr, warmup_steps=round(job.warmup * per_epoch * job.world), decay=decay)
+        decay = Step(milestones=tuple(float(epoch) for epoch in job.milestones.split(",") if epoch), gamma=job.gamma)
+    return Schedule(lr=job.lr, warmup=job.warmup, decay=decay, passes=passes)
 
 
 def _register(model: Any, hook: str) -> None:

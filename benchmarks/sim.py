@@ -281,7 +281,7 @@ def scale(size: Size) -> dict[str, Any]:
     # A gradient is pushed to all servers, and they answer. When enough have come, each worker is at another one, and
     # servers send the last weights.
     gradients = size.messages / (2 * size.servers) - 1.5 * workers
-    config = config.model_copy(update={"epochs": gradients / Setting.of(config).per_epoch})
+    config = config.model_copy(update={"epochs": gradients / Setting.of(config).passes.gradients(workers)})
     model = ClusterModel(compute="gamma", step_s=STEP_S)
     sent = []
 

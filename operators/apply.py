@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import numpy as np
+from pydantic import Field, PrivateAttr
 
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator, Sample
@@ -16,6 +18,7 @@ from operators.compression import Codec, Residual, add
 from operators.fragments import decoded, subtract
 from operators.layout import Layout
 from operators.messages import Code, Enough, Fragment, Progress, Weights, Word
+from operators.passes import Passes
 from operators.quarantine import refused, zeros
 from operators.roll import RollState
 from operators.schedule import Schedule
@@ -150,14 +153,16 @@ class Load(Operator):
 
     Args:
         layout: the model's cells.
-        budget: gradients of all workers after which this one need make no more; no bound if None.
+        epochs: epochs of all workers after which this one need make no more; no bound if None.
+        passes: how many gradients are an epoch; needed with `epochs`.
         codec: what made codes of changes, to be compiled before any comes; None: weights come as they are.
         servers: role of the servers.
     """
 
     pool = "network"
     layout: Layout
-    budget: int | None = None
+    epochs: float | None = Field(default=None, gt=0)
+    passes: Passes | None = None
     codec: Codec | None = None
     servers: str = "server"
     weights = In(Weights)
@@ -167,10 +172,14 @@ class Load(Operator):
     pulled = Writes()
     clocks = Writes()
 
+    _budget: float = PrivateAttr(default=math.inf)
+
     def open(self, node: NodeContext) -> None:
         """Compile what decodes."""
         if self.codec:
             Residual.compile(self.codec)
+        if self.epochs is not None and self.passes is not None:
+            self._budget = self.passes.budget(self.epochs, node.size)
 
     def process(self, weights: Weights, replica: VectorState, pulled: VectorState, clocks: ClocksState) -> Emissions:
         """Overwrite the cells sent."""
@@ -185,7 +194,7 @@ class Load(Operator):
             replica.values[where] = pulled.current[where]
         clocks.reach(weights.origin, slice(weights.start, weights.stop), weights.clock)
         clocks.of_all = max(clocks.of_all, weights.of_all)
-        if self.budget is not None and weights.of_all >= self.budget:
+        if weights.of_all >= self._budget:
             clocks.enough = True
             yield self.enough(Enough())
         yield from Staleness(weights.lag, weights.gap, weights.normalised_gap).samples()

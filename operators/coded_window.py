@@ -21,7 +21,6 @@ from operators.compression import Codec, Residual, Update, join, total
 from operators.compression.forms import MAX_PASSES
 from operators.layout import Layout, Sharding
 from operators.messages import Code, Vector
-from operators.schedule import Schedule
 from operators.window import WindowState, wanted
 
 OWED = "residual."
@@ -64,8 +63,7 @@ class CodedWindowState(WindowState):
         wanted: Mapping[int, npt.NDArray[np.bool_]],
         *,
         residual: Residual,
-        schedule: Schedule | None,
-        workers: int,
+        updates: bool,
         cap_nbytes: int,
         runs: bool = False,
     ) -> None:
@@ -75,14 +73,13 @@ class CodedWindowState(WindowState):
             layout: see `WindowState`.
             wanted: see `WindowState`.
             residual: what is owed.
-            schedule: learning rate that updates have in them; None: gradients come.
-            workers: how many nodes the rate is for.
+            updates: whether what comes has its learning rate in it.
             cap_nbytes: memory for rounds at most; beyond it the oldest are dropped, if a receiver has missed its turn.
             runs: whether receivers are sent the same runs of cells each time, by which they keep what they know.
         """
         super().__init__(layout, wanted, cap_nbytes=cap_nbytes, newest_only=False)
         self.residual = residual
-        self._schedule, self._workers, self._cap_nbytes, self._runs = schedule, workers, cap_nbytes, runs
+        self._updates, self._cap_nbytes, self._runs = updates, cap_nbytes, runs
         self._rounds: list[_Round] = []
         self._merged_nbytes = 0
         self._codes: dict[tuple[int, int, int], _Coded] = {}
@@ -101,7 +98,7 @@ class CodedWindowState(WindowState):
         """Code what was appended since the last time, and what is owed of before."""
         if self.closed == self.newest:
             return
-        unit = self._schedule.at(self.newest, self._workers) if self._schedule else 1.0
+        unit = self.rate if self._updates else 1.0
         self._rounds.append(_Round(self.closed, self.newest, self.residual.quantise(unit=unit)))
         self.closed = self.newest
         self._codes.clear()
@@ -192,7 +189,7 @@ class CodedWindow(StateElement):
         layers: offset at which each layer begins.
         receivers: role whose nodes are sent to.
         sharding: the cells that each receiver is sent; if None, every other node is sent all cells.
-        schedule: learning rate that updates have in them; None: gradients come.
+        updates: whether updates come, which have their learning rate in them, and not gradients.
         cap_nbytes: memory for rounds at most: with what is under way, a receiver that stops costs less than 64 MB.
         counted: whether the sum of all rounds is kept, for checkpoints; see `operators.ledger`.
     """
@@ -203,7 +200,7 @@ class CodedWindow(StateElement):
     layers: tuple[int, ...] = (0,)
     receivers: str
     sharding: Sharding | None = None
-    schedule: Schedule | None = None
+    updates: bool = False
     cap_nbytes: int = 48 << 20
     counted: bool = False
 
@@ -214,8 +211,7 @@ class CodedWindow(StateElement):
             self.layout,
             wanted(node, self.receivers, self.layout, self.sharding),
             residual=Residual(self.codec, self.layout.n_weights, self.layers, node.tasks, counted=self.counted),
-            schedule=self.schedule,
-            workers=node.size,
+            updates=self.updates,
             cap_nbytes=self.cap_nbytes,
             runs=self.sharding is not None,
         )

@@ -25,8 +25,9 @@ from operators.jit import in_any_order
 from operators.local_steps import walk
 from operators.messages import Batch, Gradient, Progress, Vector
 from operators.optimizer import Sgd
+from operators.passes import Passes
 from operators.quarantine import MAX_POISON, advice, compile_check, poison, sound
-from operators.schedule import Schedule, at_equal_pace
+from operators.schedule import Schedule
 from operators.staleness import GAP_EVERY, Staleness, measured
 from operators.vector_state import VectorState
 
@@ -40,6 +41,7 @@ class Part(NamedTuple):
         images: in the shard.
         loss: sum over the shard's images.
         size: images in the whole mini-batch.
+        rate: the learning rate of the gradient.
         epoch, of_all, readers: see `Batch`.
         lag: gradients of the slowest origin that the weights lack.
         seen: what of others was in the weights, see `ClocksState.seen`; None where staleness is measured elsewhere.
@@ -53,6 +55,7 @@ class Part(NamedTuple):
     images: int
     loss: float
     size: int
+    rate: float
     epoch: float
     of_all: int
     lag: int
@@ -89,8 +92,8 @@ class Compute(Gather):
         measures: whether staleness is measured here, where the replica is to which others' gradients are applied.
         emits: what leaves: the gradient, or the update, which is the learning rate times the gradient.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
-        per_epoch: gradients of an epoch, of all nodes together, where these are made by whoever is first: learning
-            rate and progress go by how many the clocks say have come. None: by the number of the node's own gradient.
+        passes: how many gradients are an epoch, where these are made by whoever is first: learning rate and progress go
+            by how many the clocks say have come. None: by the epochs that the node itself has made.
         averages_over: gradients, of all nodes together, over which the weights are averaged; 0: they are not.
         checkpoints: when the node's state is kept; never if None.
         max_poison: poisoned gradients that are borne; with one more the job fails.
@@ -104,7 +107,7 @@ class Compute(Gather):
     measures: bool = True
     emits: Literal["gradient", "update"] = "update"
     slack: int | None = None
-    per_epoch: int | None = Field(default=None, ge=1)
+    passes: Passes | None = None
     averages_over: float = Field(default=0.0, ge=0)
     checkpoints: Checkpoints | None = None
     max_poison: int = Field(default=MAX_POISON, ge=0)
@@ -150,6 +153,7 @@ class Compute(Gather):
             what = f"a mini-batch has {len(batch.images)} images and {len(batch.labels)} labels"
             raise OperatorError(what, fix="look at the operators between source and compute")
         images, steps = len(batch.images), self._local_steps(batch)
+        rate = self._rate(batch, clocks, node)
         advanced, workspace = statistics.copy(), self._workspace(-(-images // steps))
 
         def differentiate(part: slice, weights: Vector, out: Vector) -> float:
@@ -170,7 +174,6 @@ class Compute(Gather):
             gradient = np.empty_like(replica)
             loss = differentiate(slice(0, images), replica, gradient)
         else:
-            rate = self.schedule.at(self._paced(clocks, node), node.size)
             gradient, left, loss = walk(images, steps, differentiate, replica, velocity, self.optimizer, rate)
             if images < batch.size:
                 gradient *= np.float32(images / batch.size)
@@ -183,6 +186,7 @@ class Compute(Gather):
             images,
             loss,
             batch.size,
+            rate,
             batch.epoch,
             batch.of_all,
             clocks.lag(),
@@ -212,8 +216,7 @@ class Compute(Gather):
             total += part.gradient
         size = parts[0].size
         loss = sum(part.loss for part in parts) / max(1, size)
-        number = clocks.made + 1
-        paced = self._paced(clocks, node)
+        number, rate = clocks.made + 1, parts[0].rate
         wrong = next(
             (part.poison for part in parts if part.poison), "" if math.isfinite(loss) else f"the loss is {loss}"
         )
@@ -223,7 +226,6 @@ class Compute(Gather):
             total.fill(0.0)
             yield Sample("poisoned_gradients", 1.0)
         stale = self._staleness(parts[0], total, replica, clocks, measured_gap=not wrong)
-        rate = self.schedule.at(paced, node.size)
         seen = [part for part in parts if part.images and not wrong]
         if seen and seen[0].statistics.size:
             statistics.values = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
@@ -231,20 +233,19 @@ class Compute(Gather):
             self._direct(total, seen, replica, velocity, rate)
         else:
             loss = math.nan
-        if self.optimizer.scaled:
-            rate = 1.0
+        scale = 1.0 if self.optimizer.scaled else rate
         if self.local:
-            replica.descend(total, rate, scale=self.emits == "update")
+            replica.descend(total, scale, scale=self.emits == "update")
         elif self.emits == "update":
-            total *= np.float32(rate)
+            total *= np.float32(scale)
         if self.averages_over:
             average.follow(replica.current, self.averages_over / node.size)
         if self.measures:
             yield Sample("staleness", float(parts[0].lag))
         yield from stale.samples()
         clocks.made = number
-        epoch = self._advance(paced, parts[0], clocks, node)
-        yield self.gradients(Gradient(number, total))
+        epoch = self._advance(parts[0], clocks, node)
+        yield self.gradients(Gradient(number, total, rate))
         yield self.progress(Progress(number, clocks.images, epoch, loss, readers=parts[0].readers))
         due = self.checkpoints.due(number - 1, number, node.size) if self.checkpoints else None
         if due is not None:
@@ -269,17 +270,23 @@ class Compute(Gather):
         """Steps in which every shard of what comes is worked through."""
         return 1 if self.mini_batch is None else max(1, -(-batch.size // self.mini_batch))
 
-    def _paced(self, clocks: ClocksState, node: NodeContext) -> int:
-        """The number by which the next gradient has its learning rate."""
-        return clocks.made + 1 if self.per_epoch is None else at_equal_pace(clocks.of_all, node.size)
+    def _rate(self, batch: Batch, clocks: ClocksState, node: NodeContext) -> float:
+        """The learning rate of the gradient of a mini-batch."""
+        before = batch.epoch_before if self.passes is None else self._passed(self.passes, clocks, node)
+        return self.schedule.after(before, node.size)
 
-    def _advance(self, paced: int, part: Part, clocks: ClocksState, node: NodeContext) -> float:
-        """Count the images of a step whose first part is `part`; the passes over the data that are made by then."""
-        if self.per_epoch is None:
+    def _passed(self, passes: Passes, clocks: ClocksState, node: NodeContext, more: int = 0) -> float:
+        """Epochs that all workers have made together, `more` gradients of each from now."""
+        return passes.made(clocks.of_all // node.size + more, node.size)
+
+    def _advance(self, part: Part, clocks: ClocksState, node: NodeContext) -> float:
+        """Count the images of a step whose first part is `part`; the epochs that are made by then."""
+        if self.passes is None:
             clocks.images += part.of_all
             return part.epoch
-        clocks.images = max(clocks.images, paced * part.of_all)
-        return paced * node.size / self.per_epoch
+        epoch = self._passed(self.passes, clocks, node, 1)
+        clocks.images = max(clocks.images, round(epoch * self.passes.images))
+        return epoch
 
     def _staleness(
         self, part: Part, gradient: Vector, replica: VectorState, clocks: ClocksState, *, measured_gap: bool

@@ -19,6 +19,7 @@ from operators.clocks import ClocksState
 from operators.data import DataRef, open_data, pixels
 from operators.dnn import Network, NetworkSpec, build_network
 from operators.messages import Examined, Share, Vector
+from operators.passes import Passes
 from operators.preprocess import Normalise
 from operators.sampling import split_validation
 
@@ -51,8 +52,8 @@ class Examine(Operator):
         holdout: fraction of the training images held out, as in `Source`.
         normalise: what the training batches are normalised with; None if they are not.
         batch: images evaluated at once; None: as many as `at_once` says.
-        per_epoch: gradients of an epoch, of all nodes together, where these are made by whoever is first: a result is
-            labelled with how many servers said had come, if that is more than when it fell due. See `Compute`.
+        passes: how many gradients are an epoch, where these are made by whoever is first: a result is labelled with how
+            many servers said had come, if that is more than when it fell due. See `Compute`.
     """
 
     sends = True
@@ -61,7 +62,7 @@ class Examine(Operator):
     holdout: float = 0.0
     normalise: Normalise | None = None
     batch: int | None = Field(default=None, ge=1)
-    per_epoch: int | None = Field(default=None, ge=1)
+    passes: Passes | None = None
     shares = In(Share, capacity=64)
     examined = Out(Examined)
     whole = Out(Examined)
@@ -107,7 +108,7 @@ class Examine(Operator):
         loss, correct, predicted = self._evaluate(self._test.share(place, of), weights, statistics)
         held_out = self._held_out.share(place, of) if self._held_out else None
         held_out_loss, held_out_correct, _ = self._evaluate(held_out, weights, statistics) if held_out else (0.0, 0, ())
-        images, epoch = self._advanced(share, clocks)
+        images, epoch = self._advanced(share, clocks, node)
         port = self.examined if of > 1 else self.whole
         yield port(
             Examined(
@@ -128,11 +129,11 @@ class Examine(Operator):
             )
         )
 
-    def _advanced(self, share: Share, clocks: ClocksState) -> tuple[int, float]:
+    def _advanced(self, share: Share, clocks: ClocksState, node: NodeContext) -> tuple[int, float]:
         """Images and epochs of the whole role that are in the weights."""
-        if self.per_epoch is None:
+        if self.passes is None:
             return clocks.images, share.epoch * clocks.made / max(1, share.step)
-        come = clocks.of_all / self.per_epoch
+        come = clocks.of_all / self.passes.gradients(node.size)
         images = round(come * self._train_images)
         if share.final and come:
             return images, come

@@ -22,6 +22,7 @@ class Batch(Sharded):
         images: (images, channels, height, width) float32.
         labels: (images,) int64.
         size: images in the whole mini-batch, over all its shards.
+        epoch_before: passes over its data that the node has made before this mini-batch, with fraction.
         epoch: passes over its data that the node has made once this mini-batch is done, with fraction.
         of_all: images in the mini-batches of this step of all nodes of the role.
         readers: nodes that have images in this step, the first ones of the role; 0: no stage of a warm-up says so.
@@ -30,6 +31,7 @@ class Batch(Sharded):
     images: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]
     size: int
+    epoch_before: float
     epoch: float
     of_all: int
     readers: int = 0
@@ -54,10 +56,12 @@ class Gradient(Message):
     Args:
         number: the node's gradients are numbered from 1.
         values: (weights,) float32; gradient, or gradient times learning rate where peers exchange updates.
+        rate: that learning rate, or the one that the gradient is to have.
     """
 
     number: int
     values: Vector
+    rate: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

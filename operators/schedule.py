@@ -1,11 +1,13 @@
-"""Learning-rate schedules: the rate of a gradient by its number."""
+"""Learning-rate schedules: the rate of a gradient by how many epochs were made before it."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from operators.passes import Passes
 
 
 def at_equal_pace(made: int, workers: int) -> int:
@@ -19,7 +21,7 @@ class Constant(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     kind: Literal["constant"] = "constant"
 
-    def rate(self, lr: float, _done: int) -> float:
+    def rate(self, lr: float, _epochs: float) -> float:
         """The rate `lr`."""
         return lr
 
@@ -28,38 +30,40 @@ class Step(BaseModel):
     """The rate is multiplied by a factor at each milestone.
 
     Args:
-        milestones: gradients, of all workers together, after which the rate is multiplied.
+        milestones: epochs after which the rate is multiplied.
         gamma: the factor.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kind: Literal["step"] = "step"
-    milestones: tuple[Annotated[int, Field(ge=0)], ...]
+    milestones: tuple[Annotated[float, Field(ge=0)], ...]
     gamma: float = Field(gt=0, le=1)
 
-    def rate(self, lr: float, done: int) -> float:
-        """The rate after `done` gradients of all workers."""
-        return lr * self.gamma ** sum(done >= milestone for milestone in self.milestones)
+    def rate(self, lr: float, epochs: float) -> float:
+        """The rate after so many epochs."""
+        return lr * self.gamma ** sum(epochs >= milestone for milestone in self.milestones)
 
 
 class Cosine(BaseModel):
     """The rate falls along half a cosine (Loshchilov & Hutter 2017, SGDR, equation 5, without restarts).
 
     Args:
-        begin: gradients, of all workers together, before the fall.
-        steps: gradients, of all workers together, from there to the end.
+        begin: epochs before the fall.
+        end: epochs after which the rate has fallen, and stays.
         lr_min: rate at the end and after it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kind: Literal["cosine"] = "cosine"
-    begin: int = Field(default=0, ge=0)
-    steps: int = Field(ge=1)
+    begin: float = Field(default=0.0, ge=0)
+    end: float = Field(ge=0)
     lr_min: float = Field(default=0.0, ge=0)
 
-    def rate(self, lr: float, done: int) -> float:
-        """The rate after `done` gradients of all workers."""
-        progress = min(max(done - self.begin, 0) / self.steps, 1.0)
+    def rate(self, lr: float, epochs: float) -> float:
+        """The rate after so many epochs."""
+        if epochs <= self.begin:
+            return lr
+        progress = min((epochs - self.begin) / max(self.end - self.begin, 1e-9), 1.0)
         return self.lr_min + (lr - self.lr_min) * (1 + math.cos(math.pi * progress)) / 2
 
 
@@ -68,25 +72,36 @@ class Schedule(BaseModel):
 
     Args:
         lr: learning rate per gradient, before any decay.
-        warmup_steps: gradients, of all workers together, over which the rate rises.
+        warmup: epochs over which the rate rises.
         decay: how the rate goes on; it counts from the first gradient too, and the warm-up scales what it gives.
+        passes: how many gradients are an epoch; None where that does not matter, or nobody asks by number.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     lr: float = Field(gt=0)
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup: float = Field(default=0.0, ge=0)
     decay: Constant | Step | Cosine = Field(default=Constant(), discriminator="kind")
+    passes: Passes | None = None
 
-    def at(self, number: int, workers: int) -> float:
-        """The rate of a node's gradient `number`, counted from 1; in the warm-up it rises from a 1/workers of it.
+    @model_validator(mode="after")
+    def _knows_epochs(self) -> Self:
+        if self.passes is None and (self.warmup or not isinstance(self.decay, Constant)):
+            message = "a rate that changes needs passes"
+            raise ValueError(message)
+        return self
 
-        Until then, every worker is taken to have made as many gradients as this node. A node that has made none yet, as
-        one that is answered first of all, has the rate of its first.
-        """
-        number = max(number, 1)
-        rate = self.decay.rate(self.lr, (number - 1) * workers)
-        steps = self.warmup_steps / workers
-        if number > steps:
+    def after(self, epochs: float, workers: int) -> float:
+        """The rate of a gradient ahead of which so many epochs were made; the warm-up begins with a 1/workers of it."""
+        rate = self.decay.rate(self.lr, epochs)
+        if epochs >= self.warmup:
             return rate
         start = 1 / workers
-        return rate * (start + (1 - start) * (number - 1) / steps)
+        return rate * (start + (1 - start) * epochs / self.warmup)
+
+    def at(self, number: int, workers: int) -> float:
+        """The rate of a node's gradient `number`, counted from 1, where all that there were at first go on.
+
+        Every worker is taken to have made as many gradients as this node. A node that has made none yet, as one that is
+        answered first of all, has the rate of its first.
+        """
+        return self.after(self.passes.made(max(number, 1) - 1, workers) if self.passes else 0.0, workers)

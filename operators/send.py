@@ -140,15 +140,15 @@ class SendCoded(SendWhole):
     """Sends everybody what a codec makes of every gradient and of what is owed of earlier ones (strom_sparse_sgd.txt).
 
     Args:
-        schedule: learning rate of gradients; None: they leave without.
-        updates: whether what comes are updates, which have the rate in them.
+        rated: whether what leaves has the learning rate in it.
+        updates: whether what comes has it.
         span: gradients of this node that others may lack.
         alike: whether all nodes cut their codes at the same cells, whatever these say: receivers add up what they are
             sent of one run of cells.
     """
 
     drained = True
-    schedule: Schedule | None = None
+    rated: bool = False
     updates: bool = False
     alike: bool = False
     span: int = Field(default=0, ge=0)
@@ -160,7 +160,7 @@ class SendCoded(SendWhole):
             yield from self._begin(message, window)
             return
         residual.add(message.values)
-        rate = self.schedule.at(message.number, node.size) if self.schedule else 1.0
+        rate = message.rate if self.rated else 1.0
         update = residual.quantise(unit=rate) if self.updates else residual.quantise(rate)
         low, high, nbytes = message.number - 1, message.number, 0
         fragments = []

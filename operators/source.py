@@ -19,6 +19,7 @@ from dataflow.state import Reads, Writes
 from operators.course import CourseState
 from operators.data import DataRef, open_data
 from operators.messages import Batch
+from operators.passes import steps_per_epoch
 from operators.pixels import gathered
 from operators.roll import Present
 from operators.sampling import epoch_order, node_indices, split_validation
@@ -87,6 +88,7 @@ class _Share:
             images=gathered(self.images, mine, self.factor),
             labels=self.labels[mine],
             size=size,
+            epoch_before=epoch + first / self.size,
             epoch=epoch + seen / self.size,
             of_all=of_all,
             readers=readers if stage else 0,
@@ -224,9 +226,3 @@ def training_rows(images: int, holdout: float, seed: int) -> npt.NDArray[np.int6
         return split_validation(images, holdout, seed)[0]
     except ValueError as error:
         raise ConfigError(what=str(error), fix="use holdout=0 to keep no images out") from error
-
-
-def steps_per_epoch(images: int, nodes: int, batch: int, *, keep_last: bool = True) -> int:
-    """Mini-batches that every node makes per epoch; at least 1."""
-    share = images // nodes
-    return max(1, -(-share // batch) if keep_last else share // batch)

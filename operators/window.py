@@ -53,6 +53,7 @@ class WindowState(State):
     `newest` is the newest gradient's number, and `closed` that of the newest one that may be taken: the same, here.
     `dropped` counts gradients of which some receiver will never get some cell; once there may be any, `skips` is set.
     `poisoned` counts gradients that were taken in as zeros because they were not finite.
+    `rate` is the learning rate of the newest gradient.
     `span` are the gradients at most until every cell is sent again: with whatever is sent goes the one that holds then.
     """
 
@@ -70,6 +71,7 @@ class WindowState(State):
             newest_only: keep no gradient but the newest: no accumulation.
         """
         self.newest = self.closed = 0
+        self.rate = 1.0
         self.dropped = self.poisoned = 0
         self.skips = newest_only
         self.span = 0
@@ -107,12 +109,12 @@ class WindowState(State):
         """Memory held by gradients, in bytes."""
         return sum(whole.values.nbytes for whole in self._wholes) + self._layers.nbytes
 
-    def append(self, number: int, values: Vector) -> None:
-        """Take in gradient `number`, the next one; `values` is never written."""
+    def append(self, number: int, values: Vector, rate: float = 1.0) -> None:
+        """Take in gradient `number`, the next one, with its learning rate; `values` is never written."""
         if number != self.newest + 1:
             what = f"gradient {self.newest + 1} is next, got {number}"
             raise ValueError(what)
-        self.newest = number
+        self.newest, self.rate = number, rate
         self._keep(number, values)
 
     def close(self) -> None:

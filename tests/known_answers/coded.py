@@ -92,7 +92,8 @@ class ExactCompute(Compute):
     ) -> Part:
         gradient = known_gradient(node.index, clocks.made + 1).copy()
         share = gradient if not batch.shard else np.zeros_like(gradient)
-        return Part(share, statistics, len(batch.images), 0.0, batch.size, batch.epoch, batch.of_all, clocks.lag())
+        rate, images = self._rate(batch, clocks, node), len(batch.images)
+        return Part(share, statistics, images, 0.0, batch.size, rate, batch.epoch, batch.of_all, clocks.lag())
 
 
 @cache

@@ -62,6 +62,7 @@ def test_job_ends_however_many_mini_batches_one_node_drops(topology: str, settin
 
 @pytest.mark.parametrize("images", [7, 9, 0])
 def test_batch_with_other_images_has_as_many_as_labels(images: int) -> None:
-    batch = Batch(0, 0, 1, np.zeros((8, 1, 2, 2), np.float32), np.zeros(8, np.int64), size=8, epoch=0.0, of_all=8)
+    pixels, labels = np.zeros((8, 1, 2, 2), np.float32), np.zeros(8, np.int64)
+    batch = Batch(0, 0, 1, pixels, labels, size=8, epoch_before=0.0, epoch=0.1, of_all=8)
     with pytest.raises(ValueError, match=f"{images} images in the place of 8"):
         batch.with_images(np.zeros((images, 1, 2, 2), np.float32))

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ako_jobs import ako
+from ako_jobs.worker import Setting
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.testing.in_process import InProcessRun, run_in_process
 from dataflow.transport.grpc_connection import GrpcNetwork
 from tests.known_answers.rejoining import clocks_of
 from tests.known_answers.training import BASE, checkpoints, job, plain_sgd, plain_steps, replica
-
-GRADIENTS = 163
-"""Of an epoch, of all workers together: 1,298 images, which are nine tenths of the digits', 8 at a time."""
 
 
 def plan(topology: str, nodes: int, tasks: int = 1, **settings: Any) -> PhysicalPlan:
@@ -67,8 +66,9 @@ def test_asynchronous_training_with_two_compute_tasks_over_grpc_ends_with_equal_
         np.testing.assert_allclose(replica(node), first, rtol=0, atol=1e-5)
     assert "model.safetensors" in run.artifacts
     (epoch,) = [report.fields["epoch"] for _, report in run.reports]
+    gradients = Setting.of(ako.Config.parse(BASE)).passes.gradients(len(workers))
     # Once there are enough gradients, every worker has as many more under way as it makes between two pulls, at most.
     under_way = nodes * settings.get("n_fetch", 1)
-    assert BASE["epochs"] - 0.005 <= epoch <= BASE["epochs"] + under_way / GRADIENTS
+    assert BASE["epochs"] - 0.005 <= epoch <= BASE["epochs"] + under_way / gradients
     if topology == "parameter_server":  # which counts them, and tells the last validation of all
-        assert epoch == pytest.approx(sum(clocks_of(node).made for node in workers) / GRADIENTS)
+        assert epoch == pytest.approx(sum(clocks_of(node).made for node in workers) / gradients)

@@ -14,7 +14,6 @@ from dataflow.plan.compile import compile_graph
 from dataflow.sim.simulator import SimRun
 from dataflow.testing.in_process import run_in_process
 from dataflow.transport.grpc_connection import GrpcNetwork
-from operators.source import steps_per_epoch
 from tests.known_answers.rejoining import clocks_of
 from tests.known_answers.simulated import simulate
 from tests.known_answers.training import BASE, job, plain_sgd, replica
@@ -107,7 +106,7 @@ def test_asynchronous_workers_of_servers_share_all_gradients_as_their_pace_has_i
     graph = job("parameter_server", **{"epochs": 2, **settings})
     run = simulate(graph, nodes, seed=BASE["seed"], compute="gamma-heterogeneous")
     made = [clocks_of(node).made for node in run.nodes[:4]]
-    budget = 2 * steps_per_epoch(Setting.of(ako.Config.parse({**BASE})).train_images, 1, BASE["batch"])
+    budget = 2 * Setting.of(ako.Config.parse({**BASE})).passes.gradients(len(made))
     assert budget <= sum(made) < budget + len(made)  # what the others are computing when it is reached counts, too
     assert max(made) > 1.5 * min(made)
     for node in run.nodes[1:4]:

@@ -167,7 +167,8 @@ class UnionSource(Source):
             parts.append(effect.message)
         images = np.concatenate([part.images for part in parts])
         labels = np.concatenate([part.labels for part in parts])
-        yield self.batches(Batch(tick.step, 0, 1, images, labels, len(labels), parts[0].epoch, len(labels)))
+        before, after, size = parts[0].epoch_before, parts[0].epoch, len(labels)
+        yield self.batches(Batch(tick.step, 0, 1, images, labels, size, before, after, of_all=size))
 
 
 def union_job(nodes: int, **settings: Any) -> LogicalGraph:

@@ -49,7 +49,7 @@ def test_data_of_ones_own_are_trained_on_by_the_name_of_their_loader() -> None:
     found = setting(batch=4)
     assert found.data.loader == f"{__name__}:load"
     assert found.train_images == 36  # a tenth is held out
-    assert found.per_epoch == 9
+    assert found.passes.gradients(1) == 9
     assert open_data(found.data).n_classes == CLASSES
     graph = ako.build(found.config)
     assert ModelInput.of(graph) == ModelInput(data=found.data, scale=255.0, normalise=found.normalise)

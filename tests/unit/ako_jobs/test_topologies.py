@@ -15,6 +15,7 @@ from dataflow.plan.placement import place
 from dataflow.quantities import bytes_per_second
 from operators.clocks import FAR
 from operators.follow import Follow
+from operators.passes import Passes
 from operators.schedule import Cosine, Schedule, Step
 
 WORKER_EDGES = {
@@ -223,21 +224,21 @@ def test_worker_without_normalisation_has_no_normalise():
 
 def test_setting_schedule_step_puts_milestones_at_epochs():
     config = ako.Config.parse({"schedule": "step", "milestones": "0.5, 8", "gamma": 0.2, "batch": 100, "warmup": 2})
-    assert Setting.of(config).schedule == Schedule(  # 13 mini-batches of one worker are an epoch
-        lr=0.02, warmup_steps=26, decay=Step(milestones=(6, 104), gamma=0.2)
+    assert Setting.of(config).schedule == Schedule(
+        lr=0.02, warmup=2, decay=Step(milestones=(0.5, 8), gamma=0.2), passes=Passes(images=1298, batch=100)
     )
 
 
 def test_setting_schedule_cosine_takes_what_the_warm_up_leaves():
     config = ako.Config.parse({"schedule": "cosine", "lr_min": 0.001, "batch": 100, "warmup": 2, "epochs": 10})
     assert Setting.of(config).schedule == Schedule(
-        lr=0.02, warmup_steps=26, decay=Cosine(begin=26, steps=104, lr_min=0.001)
+        lr=0.02, warmup=2, decay=Cosine(begin=2, end=10, lr_min=0.001), passes=Passes(images=1298, batch=100)
     )
 
 
 def test_setting_schedule_cosine_with_nothing_but_warm_up_ends_with_it():
     config = ako.Config.parse({"schedule": "cosine", "batch": 100, "warmup": 2, "epochs": 1})
-    assert Setting.of(config).schedule.decay == Cosine(begin=26, steps=1)
+    assert Setting.of(config).schedule.decay == Cosine(begin=2, end=2)
 
 
 def test_setting_local_steps_make_gradients_of_as_many_mini_batches():
@@ -251,7 +252,7 @@ def test_setting_local_steps_make_gradients_of_as_many_mini_batches():
     (course,) = (element for element in built.elements if element.name == "course")
     assert course.form == "in steps of 100 images of digits without 0.1 of it"
     config = ako.Config.parse({"schedule": "cosine", "warmup": 2, "epochs": 10, **settings})
-    assert Setting.of(config).schedule == Schedule(lr=0.02, warmup_steps=26, decay=Cosine(begin=26, steps=104))
+    assert Setting.of(config).passes == Passes(images=1298, batch=100)
 
 
 @pytest.mark.parametrize(

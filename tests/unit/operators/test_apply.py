@@ -11,6 +11,7 @@ from operators.clocks import Clocks
 from operators.compression import Residual, Threshold
 from operators.layout import Layout
 from operators.messages import Enough, Fragment, Weights
+from operators.passes import Passes
 from operators.pulling import AttendUntilEnough
 from operators.roll import Roll, RollState
 from operators.schedule import Schedule
@@ -140,9 +141,9 @@ def test_load_says_that_there_are_enough_gradients_once_a_server_has_counted_the
     node = NodeContext(index=0, members={"worker": (0,), "server": (1, 2)})
     own = states()
     stated = own | {"clocks": Clocks(cells=3, origins="server"), "pulled": own["replica"]}
-    load = Harness(Load(layout=LAYOUT, budget=7), node=node, states=stated)
+    load = Harness(Load(layout=LAYOUT, epochs=2, passes=Passes(images=10, batch=3)), node=node, states=stated)
     answer = Weights(to=0, origin=2, start=1, stop=2, clock=5, values=read_only(7, 8))
-    assert load.send(replace(answer, of_all=6)) == []
+    assert load.send(replace(answer, of_all=7)) == []  # two epochs of four gradients
     load.send(replace(answer, of_all=8))
     load.send(replace(answer, of_all=5))  # of the other server
     assert load.emitted("enough") == [Enough()]

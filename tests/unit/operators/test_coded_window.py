@@ -13,7 +13,6 @@ from dataflow.node_context import NodeContext
 from operators.coded_window import _MOST_ROUNDS, CodedWindow, CodedWindowState
 from operators.compression import Codec, Half, Residual, Threshold, TopK, add
 from operators.layout import Layout
-from operators.schedule import Schedule, Step
 
 EIGHT = Layout(bounds=(0, 2, 4, 6, 8))
 
@@ -22,13 +21,13 @@ def make(
     codec: Codec,
     *,
     receivers: tuple[int, ...] = (1, 2),
-    schedule: Schedule | None = None,
+    updates: bool = False,
     cap_nbytes: int = 1 << 20,
     layout: Layout = EIGHT,
 ) -> CodedWindowState:
     wanted = {receiver: np.ones(layout.cells, np.bool_) for receiver in receivers}
     residual = Residual(codec, layout.n_weights)
-    return CodedWindowState(layout, wanted, residual=residual, schedule=schedule, workers=2, cap_nbytes=cap_nbytes)
+    return CodedWindowState(layout, wanted, residual=residual, updates=updates, cap_nbytes=cap_nbytes)
 
 
 def vector(*values: float) -> np.ndarray:
@@ -85,10 +84,10 @@ def test_closing_again_without_a_gradient_changes_nothing():
 
 
 def test_tau_of_updates_is_multiplied_by_the_rate_of_the_rounds_last_gradient_or_the_last_that_was_not_zero():
-    window = make(Threshold(tau=2), schedule=Schedule(lr=0.5, decay=Step(milestones=(2,), gamma=0.5)))
+    window = make(Threshold(tau=2), updates=True)
     target = np.zeros(8, np.float32)
-    for number, tau, owed in ((1, 1.0, 2.0), (2, 0.5, 4.5)):  # two workers: gradient 2 is after 2 of all
-        window.append(number, vector(0, 0, 0, 3, 0, 0, 0, 0))
+    for number, rate, tau, owed in ((1, 0.5, 1.0, 2.0), (2, 0.25, 0.5, 4.5), (3, 0.0, 0.5, 7.0)):
+        window.append(number, vector(0, 0, 0, 3, 0, 0, 0, 0), rate)
         window.close()
         before = target[3]
         receive(target, window.take(1, 0, 4))

@@ -16,6 +16,7 @@ from operators.compute import Compute
 from operators.dnn import BatchNorm, Dense, Dropout, Model, ModelSpec
 from operators.messages import Batch, Progress
 from operators.optimizer import Sgd
+from operators.passes import Passes
 from operators.quarantine import poison
 from operators.schedule import Schedule
 from operators.staleness import GAP_EVERY
@@ -29,7 +30,11 @@ NONE = np.zeros(0, np.float32)
 NODE = NodeContext(index=1, name="left", members={"worker": (0, 1, 2)})
 
 
-def shards(count, *, step=0, size=4):
+SLOW = Schedule(lr=0.3, warmup=1.0, passes=Passes(images=24, batch=4))
+"""Three workers make two gradients each in an epoch, at 0.1 and 0.2, and go on at 0.3."""
+
+
+def shards(count, *, step=0, size=4, before=0.0):
     cuts = [size * shard // count for shard in range(count + 1)]
     return [
         Batch(
@@ -39,6 +44,7 @@ def shards(count, *, step=0, size=4):
             images=IMAGES[cuts[shard] : cuts[shard + 1]],
             labels=LABELS[cuts[shard] : cuts[shard + 1]],
             size=size,
+            epoch_before=before,
             epoch=0.5,
             of_all=3 * size,
         )
@@ -77,7 +83,7 @@ def test_compute_one_shard_emits_the_models_gradient():
 
 
 def test_compute_that_shares_goes_by_what_all_nodes_have_made_and_drops_what_is_beyond():
-    compute = make(emits="update", per_epoch=6, schedule=Schedule(lr=0.3, warmup_steps=9))
+    compute = make(emits="update", passes=SLOW.passes, schedule=SLOW.model_copy(update={"warmup": 1.5}))
     clocks = compute.states["clocks"]
     for of_all in (0, 1, 5, 8, 9):
         clocks.of_all, clocks.enough = of_all, of_all == 9
@@ -182,13 +188,14 @@ def test_compute_progress_counts_the_whole_roles_images_and_the_mean_loss():
     assert (second.step, second.images, second.final) == (2, 18, False)
 
 
-def test_compute_warm_up_rate_is_that_of_the_gradients_number():
-    schedule = Schedule(lr=0.3, warmup_steps=6)  # of three workers: 0.1, 0.2, 0.3
-    compute = make(schedule=schedule)
-    compute.send(*shards(1))
+def test_compute_rate_is_that_behind_the_epochs_that_were_made():
     want, _ = gradient(IMAGES, LABELS, 0.25)
-    assert np.array_equal(compute.emitted("gradients")[0].values, want * np.float32(schedule.at(1, 3)))
-    assert schedule.at(1, 3) == pytest.approx(0.1)
+    for before, rate in ((0.0, 0.1), (0.5, 0.2), (3.0, 0.3)):
+        compute = make(schedule=SLOW)
+        compute.send(*shards(1, before=before))
+        (made,) = compute.emitted("gradients")
+        assert np.array_equal(made.values, want * np.float32(made.rate))
+        assert made.rate == pytest.approx(rate)
 
 
 def test_compute_weights_that_are_not_finite_raise_at_once_with_node_and_step():
@@ -342,20 +349,19 @@ def test_compute_lag_counts_gradients_of_others_applied_while_one_was_computed(l
 @pytest.mark.parametrize("local", [True, False])
 def test_compute_scaled_momentum_keeps_earlier_updates_when_the_rate_changes(local):
     # Rates 0.1, 0.2 and 0.3 in turn: v <- v / 2 + rate g, and the update is rate g + v / 2.
-    schedule = Schedule(lr=0.3, warmup_steps=6)
     optimizer = Sgd(momentum=0.5, look_ahead=1, scaled=True)
-    compute = make(local=local, schedule=schedule, optimizer=optimizer)
+    compute = make(local=local, schedule=SLOW, optimizer=optimizer)
     start, velocity = IDENTITY.copy(), np.zeros_like(IDENTITY)
     for number in (1, 2, 3):
-        compute.send(*shards(1, step=number))
+        compute.send(*shards(1, step=number, before=(number - 1) / 2))
         out = np.empty_like(start)
         MODEL.gradient(start, IMAGES, LABELS, out, MODEL.workspace(4), 0.25, statistics=NONE, seed=0)
-        step = np.float32(schedule.at(number, 3)) * out
+        step = np.float32(SLOW.at(number, 3)) * out
         velocity = np.float32(0.5) * velocity + step
         update = step + np.float32(0.5) * velocity
         assert np.array_equal(compute.emitted("gradients")[-1].values, update)
         start -= update if local else 0
-    assert [schedule.at(number, 3) for number in (1, 3)] == pytest.approx([0.1, 0.3])
+    assert [SLOW.at(number, 3) for number in (1, 3)] == pytest.approx([0.1, 0.3])
     assert np.array_equal(weights(compute), start)
 
 
@@ -366,7 +372,7 @@ def test_compute_empty_mini_batch_is_no_gradient_whatever_the_optimizer():
     velocity = compute.states["velocity"].values.copy()
     assert velocity.any()
     before = weights(compute).copy()
-    compute.send(Batch(1, 0, 1, IMAGES[:0], LABELS[:0], 0, 0.75, 8))
+    compute.send(Batch(1, 0, 1, IMAGES[:0], LABELS[:0], 0, 0.5, 0.75, 8))
     empty, told = compute.emitted("gradients")[-1], compute.emitted("progress")[-1]
     assert (empty.number, empty.values.tolist()) == (2, [0] * 6)
     assert weights(compute).tolist() == before.tolist()
@@ -382,7 +388,7 @@ def test_compute_part_under_threads_gives_each_its_own_workspace():
     for _ in range(64):
         size = int(rng.integers(0, 9))
         images = rng.random((size, 1, 1, 2), np.float32)
-        batches.append(Batch(0, 0, 1, images, rng.integers(0, 2, size), max(1, size), 0.0, 9))
+        batches.append(Batch(0, 0, 1, images, rng.integers(0, 2, size), max(1, size), 0.0, 0.0, 9))
     clocks = ClocksState(2, {})
     want = [operator.process(batch, IDENTITY, NONE, NONE, clocks, NodeContext()) for batch in batches]
     start = threading.Barrier(2)
@@ -464,15 +470,14 @@ def walked(rows, *, steps, optimizer, schedule=None, number=1, start=IDENTITY, v
 @pytest.mark.parametrize("emits", ["gradient", "update"])
 @pytest.mark.parametrize("local", [True, False])
 def test_compute_local_steps_are_plain_sgd_for_one_gradient(optimizer, emits, local):
-    schedule = Schedule(lr=0.3, warmup_steps=6)
-    compute = make(mini_batch=2, optimizer=optimizer, emits=emits, local=local, schedule=schedule)
+    compute = make(mini_batch=2, optimizer=optimizer, emits=emits, local=local, schedule=SLOW)
     start, velocity = IDENTITY, None
     for number in (1, 2, 3):
-        compute.send(*shards(1, step=number))
+        compute.send(*shards(1, step=number, before=(number - 1) / 2))
         after, velocity, total, loss = walked(
-            range(4), steps=2, optimizer=optimizer, schedule=schedule, number=number, start=start, velocity=velocity
+            range(4), steps=2, optimizer=optimizer, schedule=SLOW, number=number, start=start, velocity=velocity
         )
-        rate = np.float32(1.0 if optimizer.scaled else schedule.at(number, 3))
+        rate = np.float32(1.0 if optimizer.scaled else SLOW.at(number, 3))
         sent = total if emits == "gradient" else rate * total
         np.testing.assert_allclose(compute.emitted("gradients")[-1].values, sent, rtol=2e-6, atol=1e-7)
         np.testing.assert_allclose(compute.states["velocity"].values, velocity, rtol=1e-6)

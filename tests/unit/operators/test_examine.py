@@ -11,6 +11,7 @@ from operators.average import Average
 from operators.clocks import ClocksState
 from operators.examine import Examine, at_once
 from operators.messages import Share
+from operators.passes import Passes
 from operators.preprocess import Normalise
 from operators.sampling import split_validation
 from operators.vector_state import VectorState
@@ -94,7 +95,7 @@ def test_examine_result_is_labelled_with_the_gradients_in_its_weights():
 @pytest.mark.parametrize(("come", "images", "epoch"), [(12, 112, 0.7), (30, 120, 1.5)], ids=["as it was", "more"])
 def test_examine_result_tells_of_all_gradients_that_have_come_where_workers_make_them_as_they_can(come, images, epoch):
     """Told of 0.7 epochs and 112 images, it has seen 12 gradients of all by then, or 30: of 20 and 80 images each."""
-    harness = examine(count=80, per_epoch=20)
+    harness = examine(count=80, passes=Passes(images=80, batch=4))
     harness.states["clocks"].of_all = come
     send(harness, 7)
     (found,) = looked_at(harness)
@@ -104,7 +105,7 @@ def test_examine_result_tells_of_all_gradients_that_have_come_where_workers_make
 @pytest.mark.parametrize("come", [12, 30])
 def test_examine_last_result_tells_of_just_the_gradients_that_have_come(come):
     """Told of 0.7 epochs and 112 images, which is rounded up to as many gradients as there are workers."""
-    harness = examine(count=80, per_epoch=20)
+    harness = examine(count=80, passes=Passes(images=80, batch=4))
     harness.states["clocks"].of_all = come
     send(harness, 7, final=True)
     (found,) = looked_at(harness)

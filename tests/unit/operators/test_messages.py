@@ -26,7 +26,7 @@ FIVE = np.zeros(5, np.float32)
 @pytest.mark.parametrize(
     ("message", "size"),
     [
-        (Batch(0, 0, 1, IMAGES, LABELS, 3, 0.5, 6), HEADER + 3 * 64 * 4 + 3 * 8),
+        (Batch(0, 0, 1, IMAGES, LABELS, 3, 0.0, 0.5, 6), HEADER + 3 * 64 * 4 + 3 * 8),
         (Gradient(1, FIVE), HEADER + 20),
         (Accumulated(1), HEADER),
         (Offer(1, 0, 4), HEADER),
@@ -49,7 +49,7 @@ def test_message_cannot_be_changed():
 
 
 def test_with_images_keeps_everything_else():
-    batch = Batch(4, 1, 2, IMAGES, LABELS, 6, 0.5, 12)
+    batch = Batch(4, 1, 2, IMAGES, LABELS, 6, 0.0, 0.5, 12)
     other = batch.with_images(np.ones_like(IMAGES))
     assert (other.step, other.shard, other.shards, other.size, other.epoch, other.of_all) == (4, 1, 2, 6, 0.5, 12)
     assert other.labels is LABELS

@@ -14,7 +14,9 @@ from operators.preprocess import Normalise, RandomFlip, RandomShift, Resize
 def batch(images, step=0, shard=0):
     images = np.asarray(images, np.float32)
     images.flags.writeable = False
-    return Batch(step, shard, 2, images, np.arange(len(images)), size=2 * len(images), epoch=0.25, of_all=8)
+    return Batch(
+        step, shard, 2, images, np.arange(len(images)), size=2 * len(images), epoch_before=0.0, epoch=0.25, of_all=8
+    )
 
 
 def through(operator, message, node=None):

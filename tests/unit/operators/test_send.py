@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 
 from dataflow.message import nbytes
@@ -11,6 +13,7 @@ from operators.kept import Kept, KeptState
 from operators.layout import MAX_CELL, Layout, Sharding
 from operators.messages import Accumulated, Fragment, Gradient, Offer, Weights, Word
 from operators.owed import Owed
+from operators.passes import Passes
 from operators.receive import ReceiveFragments, ReceiveWeights
 from operators.roll import Roll, RollState
 from operators.schedule import Cosine, Schedule, Step
@@ -20,6 +23,7 @@ from operators.window import Window
 
 LAYOUT = Layout(bounds=(0, 1, 3, 4))
 NODE = NodeContext(index=1, members={"worker": (0, 1, 2)})
+EACH = Passes(images=3, batch=1)  # one gradient of each of three workers is an epoch
 
 
 def gradient(number, *values):
@@ -135,9 +139,9 @@ def test_send_gradients_sends_each_gradient_whole_without_copying():
     assert np.shares_memory(effect.message.values, message.values)
 
 
-def coded(codec, *, schedule=None, span=0):
+def coded(codec, *, rated=False, span=0):
     states = {"residual": Owed(codec=codec, n_weights=4), "window": KeptState([0]), "roll": Roll()}
-    return Harness(SendCoded(layout=LAYOUT, schedule=schedule, span=span), node=NODE, states=states)
+    return Harness(SendCoded(layout=LAYOUT, rated=rated, span=span), node=NODE, states=states)
 
 
 def samples(effects):
@@ -145,8 +149,8 @@ def samples(effects):
 
 
 def test_send_coded_sends_the_code_of_what_is_owed_times_the_rate_and_keeps_the_rest():
-    send = coded(Threshold(tau=1), schedule=Schedule(lr=0.5), span=7)
-    send.send(gradient(1, 3, 0, 0, -1.5))
+    send = coded(Threshold(tau=1), rated=True, span=7)
+    send.send(replace(gradient(1, 3, 0, 0, -1.5), rate=0.5))
     (fragment,) = send.emitted("fragments")
     assert (fragment.origin, fragment.low, fragment.high, fragment.span, fragment.skips) == (1, 0, 1, 7, False)
     target = np.zeros(4, np.float32)
@@ -248,7 +252,7 @@ def test_send_and_receive_weights_pass_them_on_to_their_worker():
 
 def test_send_changes_of_gradients_in_units_of_the_rate_and_at_last_what_is_owed():
     states = {"shadows": Shadows(layout=LAYOUT, codec=Threshold(tau=2))}
-    schedule = Schedule(lr=1, decay=Step(milestones=(3,), gamma=0.25))  # of three workers' gradients: from number 2 on
+    schedule = Schedule(lr=1, decay=Step(milestones=(1,), gamma=0.25), passes=EACH)  # from number 2 on
     answer = Harness(SendChanges(schedule=schedule), node=NODE, states=states)
 
     def send(clock, *values):
@@ -280,10 +284,10 @@ def test_send_changes_of_means_counts_a_workers_share_of_the_rate():
 
 def test_send_changes_once_the_rate_is_zero_goes_on_with_the_last_one():
     states = {"shadows": Shadows(layout=LAYOUT, codec=Threshold(tau=2))}
-    answer = Harness(SendChanges(schedule=Schedule(lr=0.5, decay=Cosine(steps=6))), node=NODE, states=states)
+    answer = Harness(SendChanges(schedule=Schedule(lr=0.5, decay=Cosine(end=2), passes=EACH)), node=NODE, states=states)
     replica = np.zeros(4, np.float32)
     answer.send(Weights(2, 1, 0, 3, 1, np.zeros(4, np.float32)))
-    for clock in (2, 3, 4):  # 0.25, and 0 after six gradients of three workers
+    for clock in (2, 3, 4):  # 0.25, and 0 after two gradients of each
         effect, *_ = answer.send(Weights(2, 1, 0, 3, clock, np.full(4, 4, np.float32)))
         add(replica, effect.message.values)
     assert replica.tolist() == [1.5] * 4

@@ -9,6 +9,7 @@ from operators.barrier import Barrier
 from operators.compression import Residual, TopK
 from operators.layout import Layout
 from operators.messages import Fragment
+from operators.passes import Passes
 from operators.schedule import Schedule
 from operators.serve import Pulls, PullsState, Serve, ServeMean
 from operators.served import ServedCells
@@ -17,6 +18,8 @@ from operators.vector_state import VectorState
 LAYOUT = Layout(bounds=(0, 1, 2))
 SERVER = NodeContext(index=5, role="server", members={"worker": (0, 1), "server": (5,)})
 HALF = Schedule(lr=0.5)
+WARMING = Schedule(lr=0.5, warmup=1.0, passes=Passes(images=4, batch=1))
+"""Of two workers' gradients: 0.25, 0.375, then 0.5."""
 
 
 def push(worker, high, value=2.0, *, low=None, start=0, stop=2):
@@ -66,7 +69,7 @@ def test_serve_answer_is_not_changed_by_later_gradients():
 
 def test_serve_rate_is_that_of_the_gradients_number():
     server = serve()
-    warming = Serve(layout=LAYOUT, schedule=Schedule(lr=0.5, warmup_steps=4))  # two each: 0.25, 0.375
+    warming = Serve(layout=LAYOUT, schedule=WARMING)  # two each: 0.25, 0.375
     server = Harness(
         warming, node=SERVER, states={"shard": shard(), "pulls": Pulls(workers="worker"), "served": ServedCells()}
     )
@@ -77,7 +80,7 @@ def test_serve_rate_is_that_of_the_gradients_number():
 
 
 def test_serve_shared_answers_how_many_gradients_have_come_and_the_rate_goes_by_that():
-    warming = Serve(layout=LAYOUT, schedule=Schedule(lr=0.5, warmup_steps=4), shared=True)  # 0.25, 0.25, 0.375, 0.375
+    warming = Serve(layout=LAYOUT, schedule=WARMING, shared=True)  # 0.25, 0.25, 0.375, 0.375
     server = Harness(
         warming, node=SERVER, states={"shard": shard(), "pulls": Pulls(workers="worker"), "served": ServedCells()}
     )

@@ -11,8 +11,9 @@ from dataflow.operators_api import EndOfData
 from dataflow.testing.operator_harness import Harness
 from operators.course import Course, CourseState
 from operators.data import DataRef, open_data, pixels
+from operators.passes import steps_per_epoch
 from operators.roll import RollState
-from operators.source import Source, steps_per_epoch, training_rows
+from operators.source import Source, training_rows
 from operators.warm_up import WarmUp
 
 
@@ -188,10 +189,10 @@ def test_pixels_are_float32_between_zero_and_one():
     assert math.isclose(float(pixels(np.array([255], np.uint8), 255.0)[0]), 1.0)
 
 
-def went_on(count, *, live, steps_before, rank=1, size=3, redivide="epoch", batch=2):
-    """What a node reads once others have died after its first mini-batches."""
+def read_on(count, *, live, steps_before, rank=1, size=3, redivide="epoch", batch=2):
+    """The mini-batches of a node before and after others have died."""
     harness = source(count, rank=rank, size=size, batch=batch, epochs=2, redivide=redivide)
-    before = [numbers(harness.send(Tick(step, 0, 1))[0].message) for step in range(steps_before)]
+    before = [harness.send(Tick(step, 0, 1))[0].message for step in range(steps_before)]
     for member in set(range(size)) - set(live):
         harness.states["roll"].leave(member)
     after = []
@@ -199,8 +200,22 @@ def went_on(count, *, live, steps_before, rank=1, size=3, redivide="epoch", batc
         (effect,) = harness.send(Tick(step, 0, 1))
         if isinstance(effect, EndOfData):
             return before, after
-        after.append(numbers(effect.message))
+        after.append(effect.message)
     raise AssertionError
+
+
+def went_on(count, **fields):
+    """The images in them."""
+    before, after = read_on(count, **fields)
+    return [numbers(batch) for batch in before], [numbers(batch) for batch in after]
+
+
+def test_source_mini_batches_begin_where_those_before_ended_also_once_others_have_died():
+    before, after = read_on(15, live=(1,), steps_before=1)  # 2, 2 and 1 of 5 images; then 15 are its own
+    whole = [*before, *after]
+    assert [batch.epoch for batch in whole[:4]] == pytest.approx([0.4, 0.8, 1.0, 1 + 2 / 15])
+    assert [batch.epoch_before for batch in whole] == pytest.approx([0.0, *(batch.epoch for batch in whole[:-1])])
+    assert whole[-1].epoch == 2.0
 
 
 def test_source_of_a_node_whose_peer_died_reads_its_own_share_to_the_end_of_the_epoch_and_half_of_all_after():

@@ -48,7 +48,7 @@ def compute():
 
 
 def shard(number, count, rows):
-    return Batch(0, number, count, IMAGES[rows], LABELS[rows], 4, 0.5, 4)
+    return Batch(0, number, count, IMAGES[rows], LABELS[rows], 4, 0.0, 0.5, 4)
 
 
 def kept(harness):
