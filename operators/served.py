@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, cast
 
@@ -83,6 +83,21 @@ class Served:
         """Leave out a worker's gradient: nothing is known of its staleness."""
         self.staleness.pop(worker, None)
 
+    def join(self, weights: Vector, worker: int) -> None:
+        """Note that a worker has come, or come back, and waits for what it computes its first gradient on.
+
+        Args:
+            weights: (weights of the cells,) float32, those of the server.
+            worker: its number.
+        """
+        self.rule.join(weights, self.memory, worker)
+
+    def leave(self, worker: int) -> None:
+        """Forget what a worker was sent, and what its rule has of it that nobody needs."""
+        self.sent.pop(worker, None)
+        self.staleness.pop(worker, None)
+        self.rule.leave(self.memory, worker)
+
     def answer(self, weights: Vector, worker: int, shared: Vector | None = None) -> Vector:
         """What a worker is answered with, (weights of the cells,) float32, never written again.
 
@@ -120,20 +135,27 @@ class ServedState(State):
         self._rule = rule
         self._runs: dict[Cells, Served] = {}
 
-    def at(self, cells: Cells, weights: Vector, workers: int) -> Served:
+    def at(self, cells: Cells, weights: Vector, workers: Collection[int]) -> Served:
         """The run of these cells.
 
         Args:
             cells: first, and first behind.
             weights: (weights of the cells,) float32; at the first call those of the start.
-            workers: how many push gradients now: they come and go.
+            workers: who pushes gradients now: they come and go.
         """
         run = self._runs.get(cells)
         if run is None:
             start = _Sent(0, weights.copy() if self._rule.uses_sent else None)
-            run = self._runs[cells] = Served(self._rule, self._rule.init(weights, workers), start)
-        run.memory.workers = workers
+            run = self._runs[cells] = Served(self._rule, self._rule.init(weights, len(workers)), start)
+            for worker in sorted(workers):
+                run.join(weights, worker)
+        run.memory.workers = len(workers)
         return run
+
+    def leave(self, worker: int) -> None:
+        """Go on without a worker that has ended or died."""
+        for run in self._runs.values():
+            run.leave(worker)
 
     def memories(self) -> Iterator[tuple[Cells, Memory]]:
         """What the rule remembers, by cells."""

@@ -85,6 +85,23 @@ class Rule(BaseModel, ABC):
         """
         return Memory(workers)
 
+    def join(self, weights: Vector, memory: Memory, worker: int) -> None:
+        """Note that a worker begins with what it is answered next: at the start, or as one that has come, or come back.
+
+        Args:
+            weights: (weights,) float32, what the server keeps, only read.
+            memory: changed in place.
+            worker: its number.
+        """
+
+    def leave(self, memory: Memory, worker: int) -> None:
+        """Note that a worker has ended, or died; if it ever comes back, it joins.
+
+        Args:
+            memory: changed in place.
+            worker: its number.
+        """
+
     @abstractmethod
     def update(self, weights: Vector, memory: Memory, push: Push) -> None:
         """Take in a gradient.

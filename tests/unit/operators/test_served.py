@@ -134,6 +134,63 @@ def test_serve_easgd_answers_each_with_its_own_and_ends_with_the_centre():
     assert [effect.message.values.tolist() for effect in harness.end()] == [[9.5, 19.5]] * 2
 
 
+def ask(harness, worker):
+    """What a worker that has come is answered."""
+    asks = Fragment(worker, 0, 2, 0, 0, span=0, skips=True, values=np.zeros(0, np.float32))
+    (effect,) = harness.send(asks)
+    return effect.message
+
+
+def test_serve_easgd_worker_that_comes_begins_from_the_centre_and_leaves_it_where_it_is():
+    node = NodeContext(index=5, role="server", members={"worker": (0, 1), "server": (5,)}, vacant=frozenset({1}))
+    harness = server(Easgd(alpha=0.5), node=node)
+    harness.left(1)
+    for number in (1, 2):
+        answer(harness, 0, number)
+    assert ask(harness, 1).values.tolist() == [9.5, 19.5]
+    assert answer(harness, 0, 3).values.tolist() == [8, 18]  # 8.5 - 1 + 0.5; the centre 9.5 - 0.5
+    assert answer(harness, 1, 3, 0.0).values.tolist() == [9.25, 19.25]  # from 9.5, half of the way to 9
+    assert harness.states["shard"].values.tolist() == [9.25, 19.25]
+
+
+@pytest.mark.parametrize("death", [0, 2])
+def test_serve_easgd_worker_that_comes_back_takes_the_centre_whether_or_not_it_had_pushed(death):
+    harness = server(Easgd(alpha=0.5))
+    for number in range(1, death + 1):
+        answer(harness, 1, number, 8.0)
+    harness.left(1)
+    assert "0:2/vectors/weights.1" not in harness.states["served"].tensors()
+    for number in (1, 2):
+        answer(harness, 0, number)
+    centre = harness.states["shard"].values.copy()
+    back = ask(harness, 1)
+    assert (back.values.tolist(), back.lag) == (centre.tolist(), None)
+    assert answer(harness, 1, 3, 0.0).values.tolist() == centre.tolist()
+    assert harness.states["shard"].values.tolist() == centre.tolist()
+
+
+def test_serve_easgd_worker_that_is_there_from_the_start_has_its_weights_however_late_it_pushes():
+    harness = server(Easgd(alpha=0.5))
+    for number in (1, 2):
+        answer(harness, 0, number)
+    # 10 - 1 - half of the way to the centre, 9.5, which comes as far.
+    assert answer(harness, 1, 1).values.tolist() == [8.75, 18.75]
+    assert harness.states["shard"].values.tolist() == [9.75, 19.75]
+
+
+def test_serve_easgd_worker_that_had_died_before_the_checkpoint_begins_from_the_centre():
+    harness, other = server(Easgd(alpha=0.5)), server(Easgd(alpha=0.5))
+    answer(harness, 1, 1, 8.0)
+    harness.left(1)
+    for number in (1, 2):
+        answer(harness, 0, number)
+    other.states["served"].restore(harness.states["served"].snapshot())
+    other.states["shard"].restore(harness.states["shard"].tensors())
+    assert other.states["shard"].values.tolist() == [9.5, 19.5]
+    assert answer(other, 1, 3).values.tolist() == [8.5, 18.5]
+    assert other.states["shard"].values.tolist() == [9.5, 19.5]
+
+
 @pytest.mark.parametrize("rule", [DanaZero(momentum=0.5), DanaDc(momentum=0.5, strength=0)])
 def test_serve_dana_answers_with_what_is_ahead_and_ends_with_theta(rule):
     harness = server(rule)
