@@ -24,7 +24,7 @@ class Push(NamedTuple):
         worker: number of its node.
         gradient: (weights,) float32, only read.
         rate: the learning rate.
-        lag: updates since the weights that it was computed on were sent.
+        lag: updates of others since the weights that it was computed on were sent.
         sent: (weights,) float32, these weights, only read; only for rules that use them.
     """
 

@@ -63,6 +63,63 @@ def test_served_gap_is_measured_of_every_eighth_answer():
     assert answer(harness, 0, GAP_EVERY + 2).gap is None
 
 
+def fetching(every):
+    """A server that answers a worker after so many pushes."""
+    states = {
+        "shard": VectorState(np.array([10, 20], np.float32)),
+        "pulls": Pulls(workers="worker"),
+        "served": ServedCells(rule=Asgd()),
+    }
+    return Harness(Serve(layout=LAYOUT, schedule=Schedule(lr=0.5), fetch_every=every), node=SERVER, states=states)
+
+
+def staleness_of(harness, worker, high, value=2.0):
+    """That of a gradient, whether or not it is answered."""
+    harness.send(push(worker, high, value))
+    state = harness.states["served"]
+    return state.at((0, 2), harness.states["shard"].values, {0, 1}).staleness[worker]
+
+
+def test_served_lag_leaves_out_the_workers_own_pushes_since_its_answer():
+    harness = fetching(4)
+    found = [staleness_of(harness, 0, number).lag for number in (1, 2)]
+    assert [staleness_of(harness, 1, number).lag for number in (1, 2, 3)] == [2, 2, 2]
+    found += [staleness_of(harness, 0, number).lag for number in (3, 4, 5)]
+    assert found == [0, 0, 3, 3, 0]
+    assert staleness_of(harness, 1, 4).lag == 5
+
+
+def test_served_restored_lag_leaves_out_the_workers_own_pushes_too():
+    harness, other = fetching(4), fetching(4)
+    staleness_of(harness, 0, 1)
+    other.states["served"].restore(harness.states["served"].snapshot())
+    assert [staleness_of(other, 0, number).lag for number in (2, 3)] == [0, 0]
+    assert [staleness_of(other, 1, number).lag for number in (1, 2)] == [2, 2]
+
+
+def test_served_gap_leaves_out_what_the_workers_own_pushes_have_moved_since_its_answer():
+    harness = fetching(4)
+    first = 4 * GAP_EVERY + 1
+    for number in range(1, first):
+        assert staleness_of(harness, 0, number, 0.3).gap is None
+    found = [staleness_of(harness, 0, first, 0.3).gap, staleness_of(harness, 0, first + 1, 0.3).gap]
+    staleness_of(harness, 1, 1, 4.0)  # both weights move by 2
+    found += [staleness_of(harness, 0, first + 2, 0.3).gap, staleness_of(harness, 0, first + 3, 0.3).gap]
+    assert found == [0, 0, pytest.approx(2, rel=1e-5), pytest.approx(2, rel=1e-5)]
+    assert staleness_of(harness, 0, first + 4, 0.3).gap is None
+
+
+def test_served_weights_that_were_sent_are_not_changed_by_the_workers_pushes():
+    harness = fetching(2)
+    for number in range(1, 2 * GAP_EVERY):
+        harness.send(push(0, number))
+    (effect,) = harness.send(push(0, 2 * GAP_EVERY))
+    sent = effect.message.values.copy()
+    for number in (1, 2):
+        assert staleness_of(harness, 0, 2 * GAP_EVERY + number).gap == 0
+    assert effect.message.values.tolist() == sent.tolist()
+
+
 def test_served_gap_of_dana_is_to_the_papers_theta():
     # Alone at a rate of 1/2, theta is ahead of what it was sent by the momentum that it is about to move: 0.5 v.
     harness = server(DanaZero(momentum=0.5))
