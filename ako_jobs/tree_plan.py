@@ -62,9 +62,10 @@ class Prediction:
 
 
 def predict(topology: str, nodes: int, costs: Costs) -> Prediction:
-    """The bound of 3.6, for any tree: t for each hop of a way, and C for each child of each node between its ends.
+    """The bound of 3.6, for any tree: t for each hop of a way, and at each node between its ends C for each neighbour.
 
-    On a d-ary tree these are 2 t log_d N + C d (2 log_d N - 1).
+    That is each but the one that the update has come from. The paper has C d for all of these nodes of a d-ary tree, so
+    2 t log_d N + C d (2 log_d N - 1). The root has no parent and passes an update on to d - 1: C less than printed.
     """
     tree: nx.Graph[int] = nx.Graph()
     tree.add_nodes_from(range(nodes))

@@ -93,7 +93,7 @@ def served(rule: AnyRule, workers: int, n_weights: int, rounds: int) -> float:
     """Microseconds of a gradient at a server with so many workers, each of which pushes so many."""
     rng = np.random.default_rng(0)
     weights, gradient = (rng.standard_normal(n_weights, np.float32) for _ in range(2))
-    run = ServedState(rule).at((0, 1), weights, workers)
+    run = ServedState(rule).at((0, 1), weights, range(workers))
     for worker in range(workers):  # begins with velocities of its own
         run.answer(weights, worker)
     taken = []

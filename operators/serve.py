@@ -213,8 +213,9 @@ class Serve(Operator):
         cells, origin, low, high = (fragment.start, fragment.stop), fragment.origin, fragment.low, fragment.high
         joined = pulls.join(cells, origin) if low == high else None
         weights = shard.values[self.layout.weights(*cells)]
-        run = served.at(cells, weights, len(pulls.workers))
+        run = served.at(cells, weights, pulls.workers)
         if joined is not None:
+            run.join(weights, origin)
             yield from self._tell(cells, {origin: joined}, weights, run, pulls, node)
             return
         before = pulls.applied() if self.checkpoints else 0
@@ -239,11 +240,12 @@ class Serve(Operator):
     ) -> Emissions:
         """Go on without a worker that has ended."""
         pulls.leave(worker)
+        served.leave(worker)
         for cells in list(pulls.waiting):
             released = pulls.release(cells, self._bound)
             if released:
                 weights = shard.values[self.layout.weights(*cells)]
-                run = served.at(cells, weights, len(pulls.workers))
+                run = served.at(cells, weights, pulls.workers)
                 yield from self._tell(cells, released, weights, run, pulls, node)
 
     def on_end(self, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext) -> Emissions:
@@ -252,7 +254,7 @@ class Serve(Operator):
             there = (each for each in node.members[self.workers] if each in pushed or each not in node.vacant)
             everybody = {worker: pushed.get(worker, 0) for worker in there}
             weights = shard.values[self.layout.weights(*cells)]
-            final = served.at(cells, weights, len(pulls.workers)).master(weights).copy()
+            final = served.at(cells, weights, pulls.workers).master(weights).copy()
             of_all = self._of_all(cells, pulls)
             yield from map(self.weights, answers(cells, everybody, final, node, values=final, of_all=of_all))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -18,18 +18,37 @@ from operators.update_rules import AnyRule, Asgd, Memory, Push, Rule
 Cells = tuple[int, int]
 
 
-class _Sent(NamedTuple):
-    """What a worker was answered with.
+@dataclass(slots=True)
+class _Sent:
+    """What a worker was answered with, and what it has pushed since: with n_fetch > n_push several times.
 
     Args:
         updates: of the server until then.
-        weights: if they are kept.
-        looked_at: whether the gap of the gradient that is computed on them is measured.
+        weights: if they are kept; replaced by what the worker's own updates have made of them.
+        looked_at: whether gaps of the gradients that are computed on them are measured.
+        own: the worker's updates since.
+        last: the newest of these and its rate, if weights are kept and it is not in them yet.
     """
 
     updates: int
     weights: Vector | None
     looked_at: bool = False
+    own: int = 0
+    last: tuple[Fragment, float] | None = None
+
+    def computed_on(self) -> Vector | None:
+        """What the worker's next gradient is computed on, (weights of the cells,) float32, if it is known."""
+        if self.weights is not None and self.last is not None:
+            # Only now: mostly an answer follows each push, and nobody asks.
+            self.weights = self.weights.copy()
+            subtract(self.last[0], self.weights, self.last[1])
+            self.last = None
+        return self.weights
+
+    def push(self, fragment: Fragment, rate: float) -> None:
+        """Note an update of the worker's own."""
+        self.own += 1
+        self.last = None if self.weights is None else (fragment, rate)
 
 
 @dataclass(slots=True)
@@ -65,11 +84,14 @@ class Served:
         Raises:
             WireError: the fragment's code is not one of so many weights.
         """
-        worker, sent = fragment.origin, self.sent.get(fragment.origin, self.start)
-        lag = self.updates - sent.updates
+        worker = fragment.origin
+        if worker not in self.sent:
+            self.sent[worker] = _Sent(self.start.updates, self.start.weights)
+        sent = self.sent[worker]
+        lag, known = self.updates - sent.updates - sent.own, sent.computed_on()
         self.updates += 1
+        sent.push(fragment, rate)
         self.staleness[worker] = Staleness(lag)
-        known = sent.weights
         if sent.looked_at and known is not None:
             self.staleness[worker] = measured(_gradient(fragment, weights), known, self.master(weights), lag)
         if fragment.values.dtype == np.uint8 and isinstance(self.rule, Asgd) and not self.rule.weight_decay:
@@ -82,6 +104,21 @@ class Served:
     def pass_over(self, worker: int) -> None:
         """Leave out a worker's gradient: nothing is known of its staleness."""
         self.staleness.pop(worker, None)
+
+    def join(self, weights: Vector, worker: int) -> None:
+        """Note that a worker has come, or come back, and waits for what it computes its first gradient on.
+
+        Args:
+            weights: (weights of the cells,) float32, those of the server.
+            worker: its number.
+        """
+        self.rule.join(weights, self.memory, worker)
+
+    def leave(self, worker: int) -> None:
+        """Forget what a worker was sent, and what its rule has of it that nobody needs."""
+        self.sent.pop(worker, None)
+        self.staleness.pop(worker, None)
+        self.rule.leave(self.memory, worker)
 
     def answer(self, weights: Vector, worker: int, shared: Vector | None = None) -> Vector:
         """What a worker is answered with, (weights of the cells,) float32, never written again.
@@ -120,20 +157,27 @@ class ServedState(State):
         self._rule = rule
         self._runs: dict[Cells, Served] = {}
 
-    def at(self, cells: Cells, weights: Vector, workers: int) -> Served:
+    def at(self, cells: Cells, weights: Vector, workers: Collection[int]) -> Served:
         """The run of these cells.
 
         Args:
             cells: first, and first behind.
             weights: (weights of the cells,) float32; at the first call those of the start.
-            workers: how many push gradients now: they come and go.
+            workers: who pushes gradients now: they come and go.
         """
         run = self._runs.get(cells)
         if run is None:
             start = _Sent(0, weights.copy() if self._rule.uses_sent else None)
-            run = self._runs[cells] = Served(self._rule, self._rule.init(weights, workers), start)
-        run.memory.workers = workers
+            run = self._runs[cells] = Served(self._rule, self._rule.init(weights, len(workers)), start)
+            for worker in sorted(workers):
+                run.join(weights, worker)
+        run.memory.workers = len(workers)
         return run
+
+    def leave(self, worker: int) -> None:
+        """Go on without a worker that has ended or died."""
+        for run in self._runs.values():
+            run.leave(worker)
 
     def memories(self) -> Iterator[tuple[Cells, Memory]]:
         """What the rule remembers, by cells."""

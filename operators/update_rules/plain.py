@@ -80,6 +80,8 @@ class Easgd(PlainRule):
     What the server keeps is the centre c; it keeps each worker's weights w_i as well, and answers with them. Both move
     from where they were: w_i <- w_i - eta g - alpha (w_i - c), c <- c + alpha (w_i - c). It is w_i that decays.
 
+    A worker that comes, or comes back, begins from the centre: weights of long ago would pull back what was learnt.
+
     Args:
         alpha: strength of the pull between a worker and the centre.
     """
@@ -88,22 +90,25 @@ class Easgd(PlainRule):
     each_its_own: ClassVar[bool] = True
     alpha: float = Field(default=0.15, gt=0, lt=1)
 
-    def init(self, weights: Vector, workers: int) -> Memory:
-        """The weights that each worker starts from."""
-        return Memory(workers, {_START: weights.copy()})
+    def join(self, weights: Vector, memory: Memory, worker: int) -> None:
+        """Begin from the centre."""
+        memory.vectors[_of(worker)] = weights.copy()
+
+    def leave(self, memory: Memory, worker: int) -> None:
+        """Forget the worker's weights."""
+        memory.vectors.pop(_of(worker), None)
 
     def update(self, weights: Vector, memory: Memory, push: Push) -> None:
         """Move the worker's weights and the centre."""
-        own = memory.vectors.setdefault(_of(push.worker), memory.vectors[_START].copy())
+        name = _of(push.worker)
+        if name not in memory.vectors:  # it was not there when the checkpoint was made that the job goes on from
+            self.join(weights, memory, push.worker)
         numbers = (np.float32(each) for each in (push.rate, self.alpha, self.weight_decay))
-        _pull(weights, own, read_only(push.gradient), *numbers)
+        _pull(weights, memory.vectors[name], read_only(push.gradient), *numbers)
 
     def view(self, weights: Vector, memory: Memory, worker: int) -> Vector:
         """The worker's weights."""
-        return memory.vectors.get(_of(worker), memory.vectors[_START]).copy()
-
-
-_START = "start"
+        return memory.vectors.get(_of(worker), weights).copy()
 
 
 def _of(worker: int) -> str:

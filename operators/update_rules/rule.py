@@ -24,7 +24,7 @@ class Push(NamedTuple):
         worker: number of its node.
         gradient: (weights,) float32, only read.
         rate: the learning rate.
-        lag: updates since the weights that it was computed on were sent.
+        lag: updates of others since the weights that it was computed on were sent.
         sent: (weights,) float32, these weights, only read; only for rules that use them.
     """
 
@@ -84,6 +84,23 @@ class Rule(BaseModel, ABC):
             workers: how many push gradients.
         """
         return Memory(workers)
+
+    def join(self, weights: Vector, memory: Memory, worker: int) -> None:
+        """Note that a worker begins with what it is answered next: at the start, or as one that has come, or come back.
+
+        Args:
+            weights: (weights,) float32, what the server keeps, only read.
+            memory: changed in place.
+            worker: its number.
+        """
+
+    def leave(self, memory: Memory, worker: int) -> None:
+        """Note that a worker has ended, or died; if it ever comes back, it joins.
+
+        Args:
+            memory: changed in place.
+            worker: its number.
+        """
 
     @abstractmethod
     def update(self, weights: Vector, memory: Memory, push: Push) -> None:

@@ -16,8 +16,10 @@ from dataflow.transport.base import Network
 from dataflow.transport.faulty import Delay, FaultyNetwork
 from dataflow.transport.grpc_connection import GrpcNetwork
 from operators.update_rules import AnyRule, Asgd, DanaDc, DanaZero, DcAsgd, Easgd, Lwp, MultiAsgd, NagAsgd
+from operators.vector_state import VectorState
 from tests.known_answers.quadratic import WEIGHTS, master, replicas, turns_job
 from tests.known_answers.simulated import simulate
+from tests.known_answers.training import job
 
 ANSWERS: dict[str, tuple[AnyRule, float, float]] = {
     "asgd": (Asgd(), 0.63, 0.3905),
@@ -80,3 +82,31 @@ def test_easgd_workers_differ_until_the_end_where_all_have_the_centre(
     assert master(nodes, Easgd()) == pytest.approx([0.97225] * WEIGHTS, abs=1e-6)
     for replica in replicas(nodes):
         assert replica == pytest.approx([0.97225] * WEIGHTS, abs=1e-6)
+
+
+def shard(workers: int, **settings: object) -> np.ndarray:
+    """What the server of a training job ends with, in a random order of events that is the same for all."""
+    graph = job("parameter_server", momentum=0.9, lr=0.002, **settings)
+    nodes = MemoryDriver(compile_graph(graph, workers + 1), order=np.random.default_rng(1)).execute().nodes
+    (found,) = (node.states["shard"] for node in nodes if "shard" in node.states)
+    assert isinstance(found, VectorState)
+    return found.values
+
+
+@pytest.mark.parametrize(
+    ("at_worker", "at_server"),
+    [
+        ({"rule": "asgd"}, {"rule": "multi-asgd"}),
+        ({"rule": "dana-slim"}, {"rule": "dana-zero"}),
+        ({"rule": "asgd", "nesterov": True}, {"rule": "dana-zero"}),
+    ],
+)
+def test_velocity_of_the_worker_and_of_the_server_are_alike_while_the_rate_is(
+    at_worker: dict[str, object], at_server: dict[str, object]
+) -> None:
+    """A gradient has the rate of when it was computed there, and here that of when it comes: one worker's are alike."""
+    for workers, schedule in ((3, {}), (1, {"schedule": "cosine"}), (1, {"warmup": 0.1})):
+        there, here = (shard(workers, **rule, **schedule) for rule in (at_worker, at_server))
+        np.testing.assert_allclose(there, here, atol=2e-6)
+    there, here = (shard(3, **rule, schedule="cosine") for rule in (at_worker, at_server))
+    assert np.abs(there - here).max() > 1e-4

@@ -18,12 +18,14 @@ COSTS = Costs(update_s=0.05, hop_s=0.1, link_s=0.096, period_s=1.0, pushes=3)
 
 
 @pytest.mark.parametrize(("degree", "levels"), [(2, 3), (2, 5), (3, 2), (4, 3)])
-def test_delay_of_a_full_tree_is_the_papers_bound(degree: int, levels: int) -> None:
-    """2 t log_d N + C d (2 log_d N - 1), with log_d N the levels below the root; the root has one child fewer above."""
+def test_delay_of_a_full_tree_is_the_papers_bound_with_a_child_less_at_the_root(degree: int, levels: int) -> None:
+    """2 t log_d N + C d (2 log_d N - 1), with log_d N the levels below the root, has d others at the root as well."""
     nodes = sum(degree**level for level in range(levels + 1))
-    want = 2 * 0.1 * levels + 0.05 * degree * (2 * levels - 1) - 0.05
+    printed = 2 * 0.1 * levels + 0.05 * degree * (2 * levels - 1)
+    inner = 2 * (levels - 1)  # nodes of a way between leaves, but the root: each has d others to tell
     found = predict(f"tree({degree})", nodes, COSTS)
-    assert math.isclose(found.delay_s, want)
+    assert math.isclose(found.delay_s, 2 * 0.1 * levels + 0.05 * (degree * inner + degree - 1))
+    assert math.isclose(found.delay_s, printed - 0.05)
     assert found.hops == 2 * levels
 
 

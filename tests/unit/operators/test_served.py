@@ -63,6 +63,63 @@ def test_served_gap_is_measured_of_every_eighth_answer():
     assert answer(harness, 0, GAP_EVERY + 2).gap is None
 
 
+def fetching(every):
+    """A server that answers a worker after so many pushes."""
+    states = {
+        "shard": VectorState(np.array([10, 20], np.float32)),
+        "pulls": Pulls(workers="worker"),
+        "served": ServedCells(rule=Asgd()),
+    }
+    return Harness(Serve(layout=LAYOUT, schedule=Schedule(lr=0.5), fetch_every=every), node=SERVER, states=states)
+
+
+def staleness_of(harness, worker, high, value=2.0):
+    """That of a gradient, whether or not it is answered."""
+    harness.send(push(worker, high, value))
+    state = harness.states["served"]
+    return state.at((0, 2), harness.states["shard"].values, {0, 1}).staleness[worker]
+
+
+def test_served_lag_leaves_out_the_workers_own_pushes_since_its_answer():
+    harness = fetching(4)
+    found = [staleness_of(harness, 0, number).lag for number in (1, 2)]
+    assert [staleness_of(harness, 1, number).lag for number in (1, 2, 3)] == [2, 2, 2]
+    found += [staleness_of(harness, 0, number).lag for number in (3, 4, 5)]
+    assert found == [0, 0, 3, 3, 0]
+    assert staleness_of(harness, 1, 4).lag == 5
+
+
+def test_served_restored_lag_leaves_out_the_workers_own_pushes_too():
+    harness, other = fetching(4), fetching(4)
+    staleness_of(harness, 0, 1)
+    other.states["served"].restore(harness.states["served"].snapshot())
+    assert [staleness_of(other, 0, number).lag for number in (2, 3)] == [0, 0]
+    assert [staleness_of(other, 1, number).lag for number in (1, 2)] == [2, 2]
+
+
+def test_served_gap_leaves_out_what_the_workers_own_pushes_have_moved_since_its_answer():
+    harness = fetching(4)
+    first = 4 * GAP_EVERY + 1
+    for number in range(1, first):
+        assert staleness_of(harness, 0, number, 0.3).gap is None
+    found = [staleness_of(harness, 0, first, 0.3).gap, staleness_of(harness, 0, first + 1, 0.3).gap]
+    staleness_of(harness, 1, 1, 4.0)  # both weights move by 2
+    found += [staleness_of(harness, 0, first + 2, 0.3).gap, staleness_of(harness, 0, first + 3, 0.3).gap]
+    assert found == [0, 0, pytest.approx(2, rel=1e-5), pytest.approx(2, rel=1e-5)]
+    assert staleness_of(harness, 0, first + 4, 0.3).gap is None
+
+
+def test_served_weights_that_were_sent_are_not_changed_by_the_workers_pushes():
+    harness = fetching(2)
+    for number in range(1, 2 * GAP_EVERY):
+        harness.send(push(0, number))
+    (effect,) = harness.send(push(0, 2 * GAP_EVERY))
+    sent = effect.message.values.copy()
+    for number in (1, 2):
+        assert staleness_of(harness, 0, 2 * GAP_EVERY + number).gap == 0
+    assert effect.message.values.tolist() == sent.tolist()
+
+
 def test_served_gap_of_dana_is_to_the_papers_theta():
     # Alone at a rate of 1/2, theta is ahead of what it was sent by the momentum that it is about to move: 0.5 v.
     harness = server(DanaZero(momentum=0.5))
@@ -132,6 +189,63 @@ def test_serve_easgd_answers_each_with_its_own_and_ends_with_the_centre():
     assert answer(harness, 0, 2).values.tolist() == [8.5, 18.5]  # 9 - 1 + 0.5
     assert harness.states["shard"].values.tolist() == [9.5, 19.5]
     assert [effect.message.values.tolist() for effect in harness.end()] == [[9.5, 19.5]] * 2
+
+
+def ask(harness, worker):
+    """What a worker that has come is answered."""
+    asks = Fragment(worker, 0, 2, 0, 0, span=0, skips=True, values=np.zeros(0, np.float32))
+    (effect,) = harness.send(asks)
+    return effect.message
+
+
+def test_serve_easgd_worker_that_comes_begins_from_the_centre_and_leaves_it_where_it_is():
+    node = NodeContext(index=5, role="server", members={"worker": (0, 1), "server": (5,)}, vacant=frozenset({1}))
+    harness = server(Easgd(alpha=0.5), node=node)
+    harness.left(1)
+    for number in (1, 2):
+        answer(harness, 0, number)
+    assert ask(harness, 1).values.tolist() == [9.5, 19.5]
+    assert answer(harness, 0, 3).values.tolist() == [8, 18]  # 8.5 - 1 + 0.5; the centre 9.5 - 0.5
+    assert answer(harness, 1, 3, 0.0).values.tolist() == [9.25, 19.25]  # from 9.5, half of the way to 9
+    assert harness.states["shard"].values.tolist() == [9.25, 19.25]
+
+
+@pytest.mark.parametrize("death", [0, 2])
+def test_serve_easgd_worker_that_comes_back_takes_the_centre_whether_or_not_it_had_pushed(death):
+    harness = server(Easgd(alpha=0.5))
+    for number in range(1, death + 1):
+        answer(harness, 1, number, 8.0)
+    harness.left(1)
+    assert "0:2/vectors/weights.1" not in harness.states["served"].tensors()
+    for number in (1, 2):
+        answer(harness, 0, number)
+    centre = harness.states["shard"].values.copy()
+    back = ask(harness, 1)
+    assert (back.values.tolist(), back.lag) == (centre.tolist(), None)
+    assert answer(harness, 1, 3, 0.0).values.tolist() == centre.tolist()
+    assert harness.states["shard"].values.tolist() == centre.tolist()
+
+
+def test_serve_easgd_worker_that_is_there_from_the_start_has_its_weights_however_late_it_pushes():
+    harness = server(Easgd(alpha=0.5))
+    for number in (1, 2):
+        answer(harness, 0, number)
+    # 10 - 1 - half of the way to the centre, 9.5, which comes as far.
+    assert answer(harness, 1, 1).values.tolist() == [8.75, 18.75]
+    assert harness.states["shard"].values.tolist() == [9.75, 19.75]
+
+
+def test_serve_easgd_worker_that_had_died_before_the_checkpoint_begins_from_the_centre():
+    harness, other = server(Easgd(alpha=0.5)), server(Easgd(alpha=0.5))
+    answer(harness, 1, 1, 8.0)
+    harness.left(1)
+    for number in (1, 2):
+        answer(harness, 0, number)
+    other.states["served"].restore(harness.states["served"].snapshot())
+    other.states["shard"].restore(harness.states["shard"].tensors())
+    assert other.states["shard"].values.tolist() == [9.5, 19.5]
+    assert answer(other, 1, 3).values.tolist() == [8.5, 18.5]
+    assert other.states["shard"].values.tolist() == [9.5, 19.5]
 
 
 @pytest.mark.parametrize("rule", [DanaZero(momentum=0.5), DanaDc(momentum=0.5, strength=0)])

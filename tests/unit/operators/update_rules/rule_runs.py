@@ -24,6 +24,8 @@ class Turns:
     def __post_init__(self):
         self.weights = self.start.astype(np.float32)
         self.memory: Memory = self.rule.init(self.weights, self.workers)
+        for worker in range(self.workers):
+            self.rule.join(self.weights, self.memory, worker)
         self.updates = 0
         self.sent = [(0, self.weights.copy()) for _ in range(self.workers)]
 
