@@ -127,7 +127,7 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
         PlanError: the graph does not fit the number of nodes.
         BundleError: the code breaks a bundle's limits.
     """
-    with _user_code(f"the job {job.name!r}", job.folder):
+    with user_code(f"the job {job.name!r}", job.folder):
         config: Any = job.config.parse(dict(settings))  # type: ignore[attr-defined]
         graph = job.build(config)
         stop = config.stop_rules() if hasattr(config, "stop_rules") else StopRules()
@@ -141,7 +141,7 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
     min_nodes, max_nodes = getattr(config, "min_nodes", 1), getattr(config, "max_nodes", None)
     _check_counts(nodes, min_nodes, max_nodes)
     rate = effective_rate(graph, config, nodes)
-    with _user_code(f"the configuration of the job {job.name!r}", job.folder):
+    with user_code(f"the configuration of the job {job.name!r}", job.folder):
         spec = JobSpec(
             name=_own_name(job),
             graph=graph,
@@ -193,7 +193,7 @@ def _job(name: str, module: ModuleType, function: str, folder: Path | None = Non
     if not callable(build):
         fix = f"define {function}(config) there and return its LogicalGraph"
         raise ConfigError(what=f"the job has no function {function!r}", where=str(module.__file__), fix=fix)
-    with _user_code(f"the job {name!r}", folder):
+    with user_code(f"the job {name!r}", folder):
         config = _config_of(build) or getattr(module, "Config", None)
     if not (isinstance(config, type) and issubclass(config, BaseModel) and hasattr(config, "parse")):
         fix = "define class Config(TrainingConfig) there, from ako_jobs.config"
@@ -224,7 +224,7 @@ def _import_file(path: Path) -> ModuleType:
         if known is not None and getattr(known, "__file__", None) != str(file):
             del sys.modules[stem]  # of a job in another folder
     importlib.invalidate_caches()
-    with _user_code(path.name, path.parent):
+    with user_code(path.name, path.parent):
         return importlib.import_module(path.stem)
 
 
@@ -244,7 +244,7 @@ def _check_names(path: Path, files: Mapping[str, Path]) -> None:
 def _import_module(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigError(what="there is no such job", got=name, fix=_FORMS)
-    with _user_code(f"module {name!r}", None):
+    with user_code(f"module {name!r}", None):
         if name.partition(".")[0] not in sys.modules and importlib.util.find_spec(name.partition(".")[0]) is None:
             fix = "install it, or name the file: my_job.py"
             raise ConfigError(what="there is no such module", got=name, fix=fix)
@@ -306,7 +306,7 @@ def _check_topology(graph: LogicalGraph, nodes: int) -> None:
 
 
 @contextmanager
-def _user_code(what: str, folder: Path | None) -> Iterator[None]:
+def user_code(what: str, folder: Path | None) -> Iterator[None]:
     """Turn whatever the user's code raises into one error with the user's line."""
     try:
         yield

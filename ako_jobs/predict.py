@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from ako_jobs.jobs import load_job
+from ako_jobs.datasets import LOADER
+from ako_jobs.jobs import Job, load_job, user_code
+from ako_jobs.own_code import require_own
 from dataflow.errors import DataError, in_words
 from dataflow.graph.logical import LogicalGraph
 from dataflow.operators_api import qualified_name
@@ -31,6 +31,7 @@ CONFIG_FILE = "config.json"
 """Name of the configuration in a run's folder."""
 
 _BATCH = 256
+_DTYPES = {"BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64", "F16", "F32", "F64"}
 _SPECS: TypeAdapter[NetworkSpec] = TypeAdapter(NetworkSpec)
 
 
@@ -45,7 +46,7 @@ class ModelInput(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     data: DataRef
-    scale: float
+    scale: float = Field(gt=0, allow_inf_nan=False)
     normalise: Normalise | None
 
     @classmethod
@@ -84,15 +85,7 @@ class TrainedModel:
         Raises:
             DataError: the images have another shape or type, or other values.
         """
-        if images.ndim != 4 or images.shape[1:] != self.spec.input:
-            what = f"the network takes images of shape (images, {', '.join(map(str, self.spec.input))})"
-            raise DataError(what, got=images.shape)
-        if images.dtype != np.uint8 and images.dtype.kind != "f":
-            raise DataError(what="images are unsigned bytes, or floats in [0, 1]", got=str(images.dtype))
-        if images.size and images.dtype != np.uint8 and not (images.min() >= 0 and images.max() <= 1):
-            got = f"{images.min():g} to {images.max():g}"
-            fix = "divide them by the largest value that a pixel can have"
-            raise DataError(what="images of floats are of values in [0, 1]", got=got, fix=fix)
+        self._check(images)
         model, parts = build_network(self.spec), []
         workspace = model.workspace(_BATCH)
         for begin in range(0, len(images), _BATCH):
@@ -102,6 +95,22 @@ class TrainedModel:
             batch = np.ascontiguousarray(batch, np.float32)
             parts.append(model.predict(self.weights, batch, workspace, statistics=self.statistics))
         return np.concatenate(parts) if parts else np.empty((0, model.n_classes), np.float32)
+
+    def _check(self, images: npt.NDArray[Any]) -> None:
+        if images.ndim != 4 or images.shape[1:] != self.spec.input:
+            what = f"the network takes images of shape (images, {', '.join(map(str, self.spec.input))})"
+            raise DataError(what, got=images.shape)
+        if images.dtype != np.uint8 and images.dtype.kind != "f":
+            raise DataError(what="images are unsigned bytes, or floats in [0, 1]", got=str(images.dtype))
+        if not images.size:
+            return
+        if images.dtype == np.uint8 and images.max() > self.input.scale:
+            what = f"the brightest pixel of {self.input.data.name} is {self.input.scale:g}, and the images have more"
+            raise DataError(what, got=int(images.max()), fix=f"scale them to 0 to {self.input.scale:g}, or to [0, 1]")
+        if images.dtype != np.uint8 and not (images.min() >= 0 and images.max() <= 1):
+            got = f"{images.min():g} to {images.max():g}"
+            fix = "divide them by the largest value that a pixel can have"
+            raise DataError(what="images of floats are of values in [0, 1]", got=got, fix=fix)
 
     def predict(self, images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """The most probable class of each image; see `probabilities`."""
@@ -113,8 +122,10 @@ class TrainedModel:
 
         Raises:
             DataError: the data set cannot be read.
+            ConfigError: its loader is the user's own, and failed.
         """
-        data = open_data(self.input.data)
+        with user_code(f"the data loader {self.input.data.loader}", None):
+            data = open_data(self.input.data)
         right = self.predict(data.test_images) == data.test_labels
         return int(right.sum()), len(right)
 
@@ -124,26 +135,42 @@ def load_model(folder: str | Path, *, job: str = "") -> TrainedModel:
 
     Args:
         folder: as given to ``--out``.
-        job: what `load_job` takes: where a network of the user's own is found. Its code is imported, and nothing is
-            ever imported from `folder`.
+        job: what `load_job` takes: needed where network, loss or data are the user's own. Its code is imported. Nothing
+            is ever imported from `folder`, nor because a file there names it.
 
     Raises:
-        DataError: there is none, its files are damaged, or its network is not found.
-        ConfigError: the network's code cannot be used.
+        DataError: there is none, its files are damaged, or they name code that is not the job's.
+        ConfigError: the job's code cannot be used.
     """
-    folder = Path(folder)
-    if job:
-        load_job(job)
+    folder, owner = Path(folder), load_job(job) if job else None
     spec, tensors = _read_weights(folder / MODEL_FILE)
-    if isinstance(spec, TorchSpec) and importlib.util.find_spec(re.split("[.:]", spec.factory)[0]) is None:
-        what = f"the network is the user's own, {spec.factory}, which is not found"
-        raise DataError(what, where=str(folder), fix="name the job's file: ako predict DIR --job FILE")
+    model_input, settings = _read_config(folder / CONFIG_FILE)
+    _check_names(spec, model_input, owner, settings, folder)
+    if model_input.normalise is not None and len(model_input.normalise.mean) != spec.input[0]:
+        what = f"the network takes images of {spec.input[0]} channels, and they are normalised as if they had others"
+        raise DataError(what, got=len(model_input.normalise.mean), where=str(folder / CONFIG_FILE))
+    with user_code(f"the network of {folder}", owner.folder if owner else None):
+        network = build_network(spec)
     try:
-        weights, statistics = build_network(spec).vectors(tensors)
+        weights, statistics = network.vectors(tensors)
     except ValueError as error:
         what = f"the file's tensors are not those of its network: {error}"
         raise DataError(what, where=str(folder)) from error
-    return TrainedModel(spec, weights, statistics, _read_input(folder / CONFIG_FILE))
+    if not np.isfinite(weights).all():
+        raise DataError(what="the model's weights are not finite", where=str(folder / MODEL_FILE))
+    return TrainedModel(spec, weights, statistics, model_input)
+
+
+def _check_names(
+    spec: NetworkSpec, model_input: ModelInput, job: Job | None, settings: dict[str, Any], folder: Path
+) -> None:
+    """Refuse names of functions that are not the job's, before anything is called."""
+    if isinstance(spec, TorchSpec):
+        require_own(spec.factory, "the network", job, settings, folder / MODEL_FILE)
+        if spec.loss is not None:
+            require_own(spec.loss, "the network's loss", job, settings, folder / MODEL_FILE)
+    if model_input.data.loader != LOADER:
+        require_own(model_input.data.loader, "the data loader", job, settings, folder / CONFIG_FILE)
 
 
 def predict(folder: str | Path, images: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -159,14 +186,20 @@ def _read_weights(path: Path) -> tuple[NetworkSpec, dict[str, npt.NDArray[Any]]]
     try:
         with safe_open(path, framework="numpy") as file:
             spec = _SPECS.validate_json((file.metadata() or {}).get("model", ""))
-            return spec, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = list(file.keys())
+            for name in names:
+                if (dtype := file.get_slice(name).get_dtype()) not in _DTYPES:
+                    raise DataError(what=f"tensor {name} is of a type that no model has", got=dtype, where=str(path))
+            return spec, {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, ValidationError) as error:
         raise DataError(what=f"the file holds no model: {in_words(error)}", where=str(path)) from error
 
 
-def _read_input(path: Path) -> ModelInput:
+def _read_config(path: Path) -> tuple[ModelInput, dict[str, Any]]:
+    """How images are put to the model, and the settings of its run."""
     try:
-        return ModelInput.model_validate(json.loads(path.read_text())["input"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        config = json.loads(path.read_text())
+        return ModelInput.model_validate(config["input"]), dict(config.get("config") or {})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"the file does not say how images are put to the model: {in_words(error)}"
         raise DataError(what, where=str(path), fix="name the folder of `ako run --out`") from error

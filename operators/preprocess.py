@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
@@ -16,6 +16,7 @@ from operators.messages import Batch
 from operators.pixels import standardised
 
 Images = npt.NDArray[np.float32]
+_Spread = Annotated[FiniteFloat, Field(gt=0)]
 
 
 class Normalise(Operator):
@@ -25,8 +26,8 @@ class Normalise(Operator):
         mean, std: one number per channel, of pixels in [0, 1].
     """
 
-    mean: tuple[float, ...] = Field(min_length=1)
-    std: tuple[PositiveFloat, ...]
+    mean: tuple[FiniteFloat, ...] = Field(min_length=1)
+    std: tuple[_Spread, ...]
     batches = In(Batch)
     normalised = Out(Batch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tokenize import TokenError
 from typing import Annotated
 
 import numpy as np
@@ -13,6 +14,7 @@ from dataflow.cli.common import JsonFlag, examples, print_json, verbs
 from dataflow.errors import DataError
 
 app = verbs()
+_NPY, _SAVE = b"\x93NUMPY", "save one array with numpy.save"
 
 
 @app.command(
@@ -31,7 +33,9 @@ def predict(
     ] = None,
     job: Annotated[
         str,
-        typer.Option("--job", metavar="JOB", help="The job, if the network is its own: my_job.py. Its code is run."),
+        typer.Option(
+            "--job", metavar="JOB", help="The job, if network or data are its own: my_job.py. Its code is run."
+        ),
     ] = "",
     json: JsonFlag = False,
 ) -> None:
@@ -42,7 +46,7 @@ def predict(
     model = load_model(folder, job=job)
     if images is not None:
         classes = model.predict(_read_images(images)).tolist()
-        print_json(classes) if json else print("\n".join(str(each) for each in classes))
+        print_json(classes) if json else print("".join(f"{each}\n" for each in classes), end="")
         return
     right, count = model.test()
     if json:
@@ -53,13 +57,13 @@ def predict(
 
 def _read_images(path: Path) -> np.ndarray:
     try:
-        found = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            if file.read(len(_NPY)) != _NPY:
+                raise DataError(what="not an array of images", where=str(path), fix=_SAVE)
+        # Mapped, a file must be as long as its header says before there is memory for the array.
+        found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:
         raise DataError(what="there is no such file", where=str(path)) from error
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(
-            what=f"not an array of images: {error}", where=str(path), fix="save it with numpy.save"
-        ) from error
-    if not isinstance(found, np.ndarray):
-        raise DataError(what="the file holds several arrays", where=str(path), fix="save one with numpy.save")
+    except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:
+        raise DataError(what=f"not an array of images: {error}", where=str(path), fix=_SAVE) from error
     return found

@@ -24,13 +24,14 @@ def joined(tensors: Mapping[str, npt.NDArray[Any]], ranges: Sequence[WeightRange
     Raises:
         ValueError: a tensor is missing or has another shape.
     """
+    for name, _, _, shape in ranges:  # before a vector is made that may have any size
+        found = tensors.get(name)
+        if found is None or found.shape != tuple(shape):
+            what = f"tensor {name} must have shape {tuple(shape)}, got {'none' if found is None else found.shape}"
+            raise ValueError(what)
     vector = np.empty(ranges[-1].stop if ranges else 0, np.float32)
     for name, view in views(vector, ranges).items():
-        found = tensors.get(name)
-        if found is None or found.shape != view.shape:
-            what = f"tensor {name} must have shape {view.shape}, got {'none' if found is None else found.shape}"
-            raise ValueError(what)
-        view[...] = found
+        view[...] = tensors[name]
     return vector
 
 

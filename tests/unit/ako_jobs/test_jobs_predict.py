@@ -11,7 +11,7 @@ from ako_jobs.datasets import load
 from ako_jobs.jobs import load_job, prepare
 from ako_jobs.predict import ModelInput, load_model, predict
 from dataflow.errors import ConfigError, DataError
-from operators.dnn import Model, ModelSpec, TorchSpec
+from operators.dnn import Model, ModelSpec
 from operators.keep_model import model_file
 
 
@@ -89,11 +89,119 @@ def test_load_model_config_that_does_not_say_how_is_refused(tmp_path: Path, text
         load_model(tmp_path)
 
 
-def test_load_model_of_a_module_that_is_not_found_says_to_name_the_job(tmp_path: Path) -> None:
-    spec = TorchSpec(factory="module_of_nobody:make", input=(1, 8, 8), classes=10)
-    data = safetensors.numpy.save({"w": np.zeros(1, np.float32)}, {"model": spec.model_dump_json()})
-    (tmp_path / "model.safetensors").write_bytes(data)
-    with pytest.raises(DataError, match=r"module_of_nobody:make, which is not found .*--job FILE"):
-        load_model(tmp_path)
+JOB = """
+import ako_jobs.ako
+import os
+from operators.data import DataRef
+from operators.dnn import TorchSpec
+from ako_jobs.ako import build as build_ako
+
+def make(): raise RuntimeError("made")
+def other(): raise RuntimeError("other")
+
+class Config(ako_jobs.ako.Config):
+    def network(self): return TorchSpec(factory="of_all:installed", input=(1, 8, 8), classes=10)
+    def dataset(self): return DataRef(loader="of_all:load", name="digits")
+
+def build(config: Config): return build_ako(config)
+"""
+
+
+def save_own(folder: Path, factory: str, loader: str = "ako_jobs.datasets:load") -> Path:
+    """A folder with a model of somebody else's, and a job file beside it."""
+    _, _, model_input = keep_model(folder)
+    spec = {"factory": factory, "arguments": {}, "input": [1, 8, 8], "classes": 10}
+    data = safetensors.numpy.save({"w": np.zeros(1, np.float32)}, {"model": json.dumps(spec)})
+    (folder / "model.safetensors").write_bytes(data)
+    config = {"input": model_input.model_dump(mode="json"), "config": {"p": 2}}
+    config["input"]["data"]["loader"] = loader
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder.parent / "its_job.py").write_text(JOB)
+    return folder.parent / "its_job.py"
+
+
+@pytest.mark.parametrize(
+    "name", ["os:abort", "subprocess:run", "its_job:os.abort", "its_job:build_ako", "its_job:none", "out.evil:make"]
+)
+@pytest.mark.parametrize("what", ["network", "data loader"])
+def test_load_model_calls_nothing_that_is_not_the_jobs(tmp_path: Path, name: str, what: str) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "evil.py").write_text("raise SystemExit('imported')")
+    job = save_own(folder, name) if what == "network" else save_own(folder, "its_job:make", name)
+    with pytest.raises(DataError, match=r"the (network|data loader) is code of a job's own \(got .*--job my_job.py"):
+        load_model(folder)
+    with pytest.raises(DataError, match=f"the {what} is no function of the job 'its_job'") as refused:
+        load_model(folder, job=str(job))
+    assert refused.value.got == name
+    with pytest.raises(DataError, match="is no function of the job 'ako'"):
+        load_model(folder, job="ako")
+
+
+def test_load_model_makes_a_network_that_the_job_defines_or_names(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    job = save_own(folder, "its_job:make")
+    with pytest.raises(ConfigError, match="RuntimeError: made"):
+        load_model(folder, job=str(job))
+    job = save_own(folder, "of_all:installed", "of_all:load")
+    with pytest.raises(ConfigError, match="of_all:installed cannot be imported"):
+        load_model(folder, job=str(job))
+
+
+def test_load_model_looks_for_the_job(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no such job file \(got nofile.py\); check its path; a relative one"):
         load_model(tmp_path, job="nofile.py")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("scale", 0, "does not say how images are put to the model"),
+        ("scale", float("inf"), "does not say how images are put to the model"),
+        ("normalise", {"mean": [float("nan")], "std": [1.0]}, "does not say how images are put to the model"),
+        ("normalise", {"mean": [0.5, 0.5], "std": [1.0, 1.0]}, r"images of 1 channels.*got 2"),
+    ],
+)
+def test_load_model_input_that_no_network_takes_is_refused(tmp_path: Path, key: str, value: object, said: str) -> None:
+    *_, model_input = keep_model(tmp_path)
+    config = {"input": model_input.model_dump(mode="json") | {key: value}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=said):
+        load_model(tmp_path)
+
+
+def test_load_model_config_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    keep_model(tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match="does not say how images are put to the model"):
+        load_model(tmp_path)
+
+
+def test_load_model_weights_that_are_not_finite_or_of_a_strange_type_are_refused(tmp_path: Path) -> None:
+    spec, weights, _ = keep_model(tmp_path)
+    weights[3] = np.nan
+    (tmp_path / "model.safetensors").write_bytes(model_file(spec, weights, np.zeros(0, np.float32)))
+    with pytest.raises(DataError, match="weights are not finite"):
+        load_model(tmp_path)
+    tensors = {"w": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}
+    header = json.dumps({"__metadata__": {"model": spec.model_dump_json()}, **tensors}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))
+    with pytest.raises(DataError, match=r"tensor w is of a type that no model has \(got BF16\)"):
+        load_model(tmp_path)
+
+
+def test_load_model_of_a_network_far_larger_than_its_file_takes_no_memory(tmp_path: Path) -> None:
+    _, weights, _ = keep_model(tmp_path)
+    spec = {"input": [1, 8, 8], "layers": [{"kind": "dense", "units": 10**11}, {"kind": "dense", "units": 10}]}
+    data = safetensors.numpy.save({"w": weights}, {"model": json.dumps(spec)})
+    (tmp_path / "model.safetensors").write_bytes(data)
+    with pytest.raises(DataError, match="tensors are not those of its network"):
+        load_model(tmp_path)
+
+
+def test_predict_bytes_beyond_the_brightest_pixel_are_refused(tmp_path: Path) -> None:
+    keep_model(tmp_path)
+    with pytest.raises(DataError, match=r"brightest pixel of digits is 16, .*got 255"):
+        predict(tmp_path, np.full((2, 1, 8, 8), 255, np.uint8))
