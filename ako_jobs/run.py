@@ -24,8 +24,7 @@ from dataflow import (
     LocalCluster,
     Series,
     default_state_dir,
-    find_authority,
-    find_token,
+    find_credentials,
     installed_versions,
     make_record,
 )
@@ -207,8 +206,7 @@ def record_text(result: Result) -> str:
 def _client(master: str, make_cluster: MakeCluster, prepared: Prepared) -> Iterator[Client]:
     """A client of the master at that address, or of one that lives as long as the ``with`` block."""
     if master:
-        folder = default_state_dir()
-        with Client(master, find_token(state_dir=folder), find_authority(folder)) as client:
+        with Client(master, *find_credentials(master, default_state_dir())) as client:
             yield client
     else:
         with make_cluster(prepared.spec.nodes, ahead=prepared.our_modules) as cluster:

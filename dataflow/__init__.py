@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dataflow.plan.render import plan_dot, plan_mermaid, plan_text
     from dataflow.ports import In, Out
     from dataflow.reports import NodeStatistics, OperatorReport
-    from dataflow.runtime.auth import find_authority, find_token
+    from dataflow.runtime.auth import find_authority, find_credentials, find_token
     from dataflow.runtime.bundle import Bundle, make_bundle
     from dataflow.runtime.client import Client, JobStatus
     from dataflow.runtime.connection_costs import measure_connection
@@ -119,6 +119,7 @@ __all__ = [
     "compile_graph",
     "default_state_dir",
     "find_authority",
+    "find_credentials",
     "find_token",
     "installed_versions",
     "make_bundle",
@@ -159,7 +160,7 @@ _HOMES = {
     "plan.placement": "place",
     "plan.render": "plan_dot plan_mermaid plan_text",
     "ports": "In Out",
-    "runtime.auth": "find_authority find_token",
+    "runtime.auth": "find_authority find_credentials find_token",
     "runtime.bundle": "Bundle make_bundle",
     "runtime.client": "Client JobStatus",
     "runtime.connection_costs": "measure_connection",

@@ -315,9 +315,10 @@ def _settings(run: Run) -> dict[str, str]:
 def _arriving(folder: Path) -> Iterator[Path]:
     """A new folder that takes the name of `folder`, and its place, once it is filled."""
     unfinished = folder.with_name(f".{folder.name}")
-    for stale in (unfinished, folder):
-        if stale.exists():
-            shutil.rmtree(stale)
+    if unfinished.exists():
+        shutil.rmtree(unfinished)
     unfinished.mkdir(parents=True)
     yield unfinished
+    if folder.exists():
+        shutil.rmtree(folder)
     unfinished.rename(folder)

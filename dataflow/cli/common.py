@@ -94,9 +94,7 @@ def connect(master: str, state_dir: Path | None) -> Client:
     """A client of the master at `master`, or of that of the state directory."""
     folder = state_dir or default_state_dir()
     address = master_address(master, folder)
-    authority = dataflow.find_authority(folder)
-    token = dataflow.find_token(state_dir=folder, plain_at="" if authority else address)
-    return dataflow.Client(address, token, authority)
+    return dataflow.Client(address, *dataflow.find_credentials(address, folder))
 
 
 def master_address(master: str, state_dir: Path) -> str:

@@ -23,7 +23,7 @@ import grpc
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import AkoError, AuthError, MasterError
 from dataflow.runtime import descriptors
-from dataflow.runtime.auth import Role, check_host, find_authority, find_token
+from dataflow.runtime.auth import Role, check_host, find_authority, find_credentials
 from dataflow.runtime.control_groups import usable_cores
 from dataflow.runtime.foreground import serve_until_signal
 from dataflow.runtime.job_supervisor import JobSupervisor
@@ -173,7 +173,7 @@ class _Agent:
         if not address:
             return False
         try:
-            token, authority = self._credentials(address)
+            token, authority = find_credentials(address, self._config.state_dir, self._config.token, Role.NODE)
         except AuthError as error:
             if not patient:
                 raise
@@ -255,16 +255,6 @@ class _Agent:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._spawner.close()
-
-    def _credentials(self, address: str) -> tuple[str, bytes | None]:
-        """The token, and the certificate of who must have signed the master's, if it must be signed.
-
-        Raises:
-            AuthError: there is no token; or another user's program listens there, which is not shown one.
-        """
-        authority = find_authority(self._config.state_dir)
-        plain_at = "" if authority else address
-        return find_token(self._config.token, self._config.state_dir, Role.NODE, plain_at=plain_at), authority
 
     async def _address(self) -> str:
         if self._config.master:

@@ -143,6 +143,24 @@ def find_token(token: str = "", state_dir: Path | None = None, role: Role = Role
     return found
 
 
+def find_credentials(
+    address: str, state_dir: Path | None, token: str = "", role: Role = Role.ADMIN
+) -> tuple[str, bytes | None]:
+    """The token to show a master, and the certificate of who must have signed the master's, if it must be signed.
+
+    Args:
+        address: ``host:port`` of the master.
+        state_dir: see `find_token`.
+        token: likewise.
+        role: likewise.
+
+    Raises:
+        AuthError: see `find_token` and `find_authority`; or another user's program listens there, which is shown none.
+    """
+    authority = find_authority(state_dir)
+    return find_token(token, state_dir, role, plain_at="" if authority else address), authority
+
+
 def _sendable(token: str, where: str, fix: str = "print it with `ako token`") -> str:
     """The token, if a call can show it; the error does not name it."""
     if not (token.isascii() and token.isprintable()):

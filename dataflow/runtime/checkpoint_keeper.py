@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -48,13 +49,14 @@ class CheckpointKeeper:
         self._waiting_since_s: defaultdict[int, deque[float]] = defaultdict(deque)
         self._left_out: dict[int, int] = {}
         self._left_out_s = -math.inf
+        self._is_broken = False
         self._done = asyncio.Event()
         threading.Thread(target=self._run, name="checkpoints", daemon=True).start()
 
     def take(self, node: int, chunk: pb.CheckpointChunk) -> None:
         """Take the next part of a node's file, or leave the file out if too much waits, or for too long."""
         number, nbytes, now_s = chunk.number, len(chunk.data), self._loop.time()
-        if self._left_out.get(node) == number:
+        if self._is_broken or self._left_out.get(node) == number:
             return
         if self._taking.get(node) != number:
             if self._is_behind(node, now_s):
@@ -99,11 +101,18 @@ class CheckpointKeeper:
         self._queued_nbytes -= nbytes
         self._waiting_since_s[node].popleft()
 
+    def _break(self, why: str) -> None:
+        self._is_broken = True
+        self._tell(f"no more checkpoints are kept: {why}; the job goes on without them")
+
     def _run(self) -> None:
         try:
             store = self._make_store(lambda text: self._call(self._tell, text))
             while (work := self._work.get()) is not None:
                 work(store)
+        except Exception as error:  # whatever it is, nobody else would tell of it
+            traceback.print_exception(error)
+            self._call(self._break, f"{type(error).__name__}: {error}")
         finally:
             self._call(self._done.set)
 

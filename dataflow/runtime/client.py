@@ -309,7 +309,9 @@ class Client:
         parts: list[bytes] = []
         given = set[str]()
         for chunk in self._stream_on(self._stub.Artifacts, pb.ArtifactsRequest(job=self._resolve(job))):
-            parts = [*parts, chunk.data] if chunk.start else [chunk.data]
+            if not chunk.start:
+                parts = []
+            parts.append(chunk.data)
             if chunk.last and chunk.name not in given:
                 given.add(chunk.name)
                 yield chunk.name, b"".join(parts)

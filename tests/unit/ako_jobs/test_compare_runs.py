@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import signal
@@ -13,6 +14,7 @@ from compare_records import Watch, comparison, files
 
 from ako_jobs import ako
 from ako_jobs.compare import identity
+from ako_jobs.compare import runs as compare_runs
 from ako_jobs.compare.comparison import Comparison
 from ako_jobs.compare.runs import Outcomes, check_cases, claim, run_comparison
 from dataflow import Profile
@@ -262,6 +264,24 @@ def test_run_comparison_of_another_version_of_ako_is_run_again(tmp_path: Path, m
     unknown = Watch()
     perform(compared, tmp_path / "out", unknown)
     assert unknown.begun == ["a, seed 0"]
+
+
+def test_run_comparison_that_cannot_keep_a_run_again_keeps_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = quick(seeds=1, variants={"a": {"job": "ako"}})
+    perform(compared, tmp_path / "out", Watch())
+    kept = files(tmp_path / "out")
+
+    def keep(_result: object, _prepared: object, folder: Path) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(identity, "installed_versions", lambda: {"ako-dataflow": "99.0"})
+    monkeypatch.setattr(compare_runs, "keep", keep)
+    with pytest.raises(OSError, match="No space left"):
+        perform(compared, tmp_path / "out", Watch())
+    assert kept.items() <= files(tmp_path / "out").items()
 
 
 def test_run_comparison_of_measured_times_that_finished_is_not_run_again(tmp_path: Path) -> None:

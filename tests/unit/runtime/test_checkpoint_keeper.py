@@ -110,3 +110,21 @@ def test_keeper_with_a_disk_that_hangs_leaves_out_what_follows_and_says_so_once(
     assert "checkpoint 20 is left out: the disk is too slow" in warning
     assert newest_whole(LocalFolder(tmp_path))[0].number == 40
     assert numbers(LocalFolder(tmp_path)) == [40, 10]
+
+
+class BrokenDisk(Disk):
+    def open(self, path: Path) -> int:
+        what = "no disk of this world"
+        raise RuntimeError(what)
+
+
+def test_keeper_that_cannot_go_on_says_so_once_and_takes_nothing_more(tmp_path: Path) -> None:
+    async def talk(keeper: CheckpointKeeper) -> None:
+        for number in (10, 20):
+            for chunk in chunks(number):
+                keeper.take(0, chunk)
+            await keeper.closed()
+            await asyncio.sleep(0)
+
+    (warning,) = run(tmp_path, BrokenDisk(), talk)
+    assert warning == "no more checkpoints are kept: RuntimeError: no disk of this world; the job goes on without them"

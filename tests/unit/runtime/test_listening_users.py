@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ako_jobs.jobs import load_job, prepare
+from ako_jobs.run import execute
 from dataflow.errors import AuthError
 from dataflow.runtime.auth import Role, find_authority, find_token, make_tokens, read_token
 from dataflow.runtime.certificates import make_authority
@@ -89,6 +91,18 @@ def test_status_does_not_show_the_token_to_another_users_program(tmp_path: Path)
         ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "another user's program listens" in ended.stderr
+
+
+def test_run_at_a_master_does_not_show_the_token_to_another_users_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tokens(tmp_path)
+    for name in ("AKO_TOKEN", "AKO_CA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AKO_STATE_DIR", str(tmp_path))
+    prepared = prepare(load_job("ako"), {}, 2)
+    with stranger() as port, pytest.raises(AuthError, match="another user's program listens"):
+        execute(prepared, master=f"127.0.0.1:{port}")
 
 
 def test_a_token_of_the_state_directory_in_the_environment_goes_with_its_authority(
