@@ -15,7 +15,7 @@ from dataflow.observe.condition import poisoned
 from dataflow.observe.events import JobEvent
 from dataflow.observe.series import Point
 from dataflow.plan.job import JobSpec
-from dataflow.reports import LinkStatistics, NodeStatistics, SampleStatistics
+from dataflow.reports import LinkStatistics, NodeStatistics, SampleStatistics, samples_named
 
 FORMAT = 1
 """Version of the document's layout."""
@@ -125,10 +125,8 @@ def installed_versions() -> dict[str, str]:
 
 def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str, JsonValue]]) -> JsonValue:
     staleness = _merged(statistics, "staleness")
-    stale = {name: _merged(statistics, f".{name}") for name in ("lag", "gap", "normalised_gap")}
-    ratios = [
-        each.last for told in statistics for name, each in told.samples.items() if name.endswith(".compression_ratio")
-    ]
+    stale = {name: _merged(statistics, name) for name in ("lag", "gap", "normalised_gap")}
+    ratios = [sample.last for sample in samples_named(statistics, "compression_ratio")]
     counts = [report.get("images") for report in reports]
     return {
         "images": max((count for count in counts if isinstance(count, int)), default=None),
@@ -214,11 +212,9 @@ def _delivered(link: LinkStatistics | None) -> dict[str, JsonValue]:
     }
 
 
-def _merged(statistics: Sequence[NodeStatistics], suffix: str) -> SampleStatistics | None:
-    """All samples whose name ends with `suffix`, over all nodes."""
-    samples = [
-        sample for each in statistics for name, sample in each.samples.items() if name.endswith(suffix) and sample.count
-    ]
+def _merged(statistics: Sequence[NodeStatistics], name: str) -> SampleStatistics | None:
+    """All samples of this name, over all nodes; None if there is none."""
+    samples = [sample for sample in samples_named(statistics, name) if sample.count]
     if not samples:
         return None
     return SampleStatistics(
