@@ -11,6 +11,11 @@ RECENT = 4
 """So many of a node's statistics are looked at: three whiles of about a second each lie between them."""
 
 
+def node_name(names: Sequence[str], node: int) -> str:
+    """Name of a node, of the names by number; one made of its number where there is none."""
+    return names[node] if node < len(names) else f"node-{node}"
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredJob:
     """What the nodes of a job have told of themselves.
@@ -29,7 +34,7 @@ class MeasuredJob:
 
     def node_name(self, node: int) -> str:
         """Name of a node."""
-        return self.node_names[node] if node < len(self.node_names) else f"node-{node}"
+        return node_name(self.node_names, node)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
-from dataflow.observe.condition import poisoned
+from dataflow.observe.condition import node_name, poisoned
 from dataflow.observe.events import JobEvent
 from dataflow.observe.series import Point
 from dataflow.plan.job import JobSpec
@@ -151,11 +151,10 @@ def _node(statistics: NodeStatistics, names: Mapping[tuple[int, int], str], newe
         newest: what they are called at last, by number.
     """
     node, cpu = statistics.node, statistics.processor
-    last = newest[node] if node < len(newest) else f"node-{node}"
     return {
         "node": node,
         "incarnation": statistics.incarnation,
-        "name": names.get((node, statistics.incarnation)) or last,
+        "name": names.get((node, statistics.incarnation)) or node_name(newest, node),
         "steps": statistics.steps,
         "tasks": statistics.tasks,
         "running_s": statistics.running_s,
