@@ -69,6 +69,12 @@ class Prepared:
     graph: LogicalGraph
 
     @property
+    def epochs(self) -> float | None:
+        """Passes over the data that it makes at most; None if its settings have no number of these."""
+        epochs = self.spec.config.get("epochs")
+        return float(epochs) if isinstance(epochs, int | float) else None
+
+    @property
     def our_modules(self) -> list[str]:
         """Modules of ours that the graph names: those of its operators and state elements."""
         names = [*(each.kind for each in self.graph.operators), *(each.factory for each in self.graph.elements)]
