@@ -14,7 +14,6 @@ from dataflow.cli.common import (
     StateDirOption,
     connect,
     examples,
-    plain,
     print_json,
     print_table,
     seconds,
@@ -24,6 +23,7 @@ from dataflow.engine.membership import BURIED
 from dataflow.errors import one_line
 from dataflow.observe.condition import Condition, MeasuredJob, conditions, group
 from dataflow.observe.slow import what_is_slow
+from dataflow.plain import plain
 from dataflow.runtime.client import JobStatus, NodeStatus
 
 app = verbs()

@@ -13,13 +13,13 @@ from dataflow.cli.common import (
     StateDirOption,
     connect,
     examples,
-    plain,
     print_json,
     verbs,
 )
 from dataflow.engine.job_life import JobState
 from dataflow.errors import ConfigError, JobFailedError, MasterError
 from dataflow.observe.events import Adjustment
+from dataflow.plain import plain
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
 from dataflow.runtime.client import Client

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from pydantic import JsonValue
 from dataflow.observe.condition import node_name, poisoned
 from dataflow.observe.events import JobEvent
 from dataflow.observe.series import Point
+from dataflow.plain import plain
 from dataflow.plan.job import JobSpec
 from dataflow.reports import LinkStatistics, NodeStatistics, SampleStatistics, samples_named
 
@@ -86,7 +86,7 @@ def make_record(
             step = asdict(event.adjustment)
             adjustments.append({"time_s": event.elapsed_s, **step, "touched": list(step["touched"])})
         if event.report is not None:
-            said = {name: _number(value) for name, value in event.report.fields.items()}
+            said = plain(event.report.fields)
             reports.append({**said, "time_s": event.elapsed_s, "node": event.node, "port": event.report.port})
     by_node = sorted(statistics, key=lambda each: each.node)
     died = sorted(earlier, key=lambda each: (each.node, each.incarnation))
@@ -134,11 +134,11 @@ def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str,
         "tasks": sum(each.tasks for each in statistics),
         "sent_nbytes": sum(sum(each.sent_nbytes.values()) for each in statistics),
         "received_nbytes": sum(sum(each.received_nbytes.values()) for each in statistics),
-        "staleness_max": _number(staleness.maximum) if staleness else None,
-        "staleness_mean": _number(staleness.total / staleness.count) if staleness else None,
-        "compression_ratio": _number(fmean(ratios)) if ratios else None,
+        "staleness_max": plain(staleness.maximum) if staleness else None,
+        "staleness_mean": plain(staleness.total / staleness.count) if staleness else None,
+        "compression_ratio": plain(fmean(ratios)) if ratios else None,
         "poisoned": poisoned(statistics),
-        **{f"{name}_mean": _number(found.total / found.count) if found else None for name, found in stale.items()},
+        **{f"{name}_mean": plain(found.total / found.count) if found else None for name, found in stale.items()},
     }
 
 
@@ -173,9 +173,9 @@ def _node(statistics: NodeStatistics, names: Mapping[tuple[int, int], str], newe
         "samples": {
             name: {
                 "count": sample.count,
-                "mean": _number(sample.total / sample.count) if sample.count else None,
-                "maximum": _number(sample.maximum),
-                "last": _number(sample.last),
+                "mean": plain(sample.total / sample.count) if sample.count else None,
+                "maximum": plain(sample.maximum),
+                "last": plain(sample.last),
             }
             for name, sample in sorted(statistics.samples.items())
         },
@@ -222,7 +222,3 @@ def _merged(statistics: Sequence[NodeStatistics], name: str) -> SampleStatistics
         maximum=max(sample.maximum for sample in samples),
         last=samples[-1].last,
     )
-
-
-def _number(value: bool | float | str | None) -> JsonValue:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
