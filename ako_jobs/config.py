@@ -18,6 +18,7 @@ from ako_jobs.models import network
 from ako_jobs.setting_values import literals, required
 from dataflow import Keep, StopRules
 from dataflow.errors import ConfigError, refusal, suggest
+from dataflow.operators_api import WATCHDOG_S
 from operators.data import DataRef
 from operators.dnn import NetworkSpec
 from operators.quarantine import MAX_POISON
@@ -121,7 +122,7 @@ class TrainingConfig(BaseModel):
     weight_decay: float = Field(default=0.0, ge=0)
     average: float = Field(default=0.05, ge=0)
     max_poison: int = Field(default=MAX_POISON, ge=0)
-    watchdog: PositiveFloat | Literal["off"] = 10.0
+    watchdog: PositiveFloat | Literal["off"] = WATCHDOG_S
     normalise: bool = True
     phantom: bool = False
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import ElementSpec, LogicalGraph
+from dataflow.operators_api import WATCHDOG_S
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.state import PARTS_OF_A_WHOLE, StateKind
@@ -110,7 +111,7 @@ class JobSpec(_Data):
     stop: StopRules = StopRules()
     config: dict[str, JsonValue] = {}
     warnings: tuple[str, ...] = ()
-    watchdog_s: float | None = Field(default=10.0, gt=0)
+    watchdog_s: float | None = Field(default=WATCHDOG_S, gt=0)
     record: bool = False
     min_nodes: int = Field(default=1, ge=1)
     max_nodes: int | None = Field(default=None, ge=1)
