@@ -53,7 +53,7 @@ def make_record(
 
     Returns:
         ``changes`` holds one entry for each time that a node died, was started again or joined (see `NodeChange`);
-        ``adjustments`` one for each step of a change of the running job (see `Adjustment`);
+        ``adjustments`` one for each step of a change of the running job (see `AdjustmentStep`);
         ``reports`` holds one entry per reported message, with the message's own fields beside ``time_s``, ``node``
         and ``port``; ``totals.images`` is the largest field ``images`` of a report; ``nodes`` has one entry per node,
         about its last incarnation, and ``earlier`` one for each that died before it, all of which are in ``totals``;

@@ -6,7 +6,7 @@ import json
 
 from dataflow.engine.membership import Members
 from dataflow.errors import WireError
-from dataflow.observe.events import Adjustment, JobEvent, NodeChange
+from dataflow.observe.events import AdjustmentStep, JobEvent, NodeChange
 from dataflow.reports import LinkStatistics, NodeStatistics, OperatorReport, ProcessorTimes, SampleStatistics
 from dataflow.transport.channels import channel_options
 from dataflow.transport.generated import control_pb2 as pb
@@ -166,7 +166,7 @@ def event_from_wire(message: pb.JobEvent) -> JobEvent:
             )
         case "adjustment":
             told = message.adjustment
-            adjustment = Adjustment(
+            adjustment = AdjustmentStep(
                 told.number, told.stage, told.reason, tuple(told.touched), told.inside_s, told.outside_s
             )
             return JobEvent(message.index, message.wall_s, message.elapsed_s, adjustment=adjustment)
