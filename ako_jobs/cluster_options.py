@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveFloat, PositiveInt, ValidationError
 
 from dataflow import ClusterModel, parse_fault
-from dataflow.errors import ConfigError
+from dataflow.errors import ConfigError, refusal
 from dataflow.quantities import bytes_per_second, duration
 
 _OPTIONS = {
@@ -61,7 +61,7 @@ class ClusterOptions(BaseModel):
         try:
             return self.model_validate({**dict(self), key: (*before, value) if isinstance(before, tuple) else value})
         except ValidationError as error:
-            raise ConfigError(what=f"{key}: {error.errors()[0]['msg']}", got=value) from None
+            raise ConfigError(what=f"{key}: {refusal(error.errors()[0])}", got=value) from None
 
     def model(self) -> ClusterModel:
         """The cluster they describe.
@@ -92,7 +92,7 @@ class ClusterOptions(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             option = _OPTIONS.get(str(first["loc"][0]), "compute")
-            raise ConfigError(what=f"--{option}: {first['msg']}", got=first["input"]) from None
+            raise ConfigError(what=f"--{option}: {refusal(first)}", got=first["input"]) from None
 
 
 def _node(text: str, whole: str, example: str) -> int:

@@ -17,7 +17,8 @@ from ako_jobs.datasets import LOADER
 from ako_jobs.models import network
 from ako_jobs.setting_values import literals, required
 from dataflow import Keep, StopRules
-from dataflow.errors import ConfigError, suggest
+from dataflow.errors import ConfigError, refusal, suggest
+from dataflow.operators_api import WATCHDOG_S
 from operators.data import DataRef
 from operators.dnn import NetworkSpec
 from operators.quarantine import MAX_POISON
@@ -121,7 +122,7 @@ class TrainingConfig(BaseModel):
     weight_decay: float = Field(default=0.0, ge=0)
     average: float = Field(default=0.05, ge=0)
     max_poison: int = Field(default=MAX_POISON, ge=0)
-    watchdog: PositiveFloat | Literal["off"] = 10.0
+    watchdog: PositiveFloat | Literal["off"] = WATCHDOG_S
     normalise: bool = True
     phantom: bool = False
 
@@ -231,12 +232,11 @@ def _explained(
     error: ErrorDetails, fields: Mapping[str, FieldInfo], gone: Mapping[str, str], hints: Mapping[str, str]
 ) -> ConfigError:
     """A wrong setting, in terms of its key: a value may have been refused by each part of a union in its own words."""
-    key, kind, message = str(next(iter(error["loc"]), "")), error["type"], error["msg"]
+    key, kind, message = str(next(iter(error["loc"]), "")), error["type"], refusal(error)
     if kind == "extra_forbidden" and key not in fields:
         return ConfigError(what="unknown key", got=key, fix=gone.get(key) or suggest(key, fields))
     if key not in fields or kind in ("value_error", "assertion_error"):  # raised by a validator of the job's own
-        text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        return ConfigError(what=f"{key}: {text}" if key else text, got=error["input"] if key else None)
+        return ConfigError(what=f"{key}: {message}" if key else message, got=error["input"] if key else None)
     if kind == "missing":
         return ConfigError(what=f"{key}: must be given", fix=f"write {key}=value")
     field = fields[key]

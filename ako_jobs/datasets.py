@@ -5,7 +5,6 @@ test images have one shape. Images stay unsigned bytes; whoever takes a batch no
 `scale`, `mean` and `std`.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from ako_jobs import cifar, digits, idx
 from ako_jobs.download import Progress, RemoteFile, Source, download
 from ako_jobs.reading import first_existing
-from dataflow.errors import DataError
+from dataflow.errors import DataError, suggest
 
 LOADER = "ako_jobs.datasets:load"
 """What `operators.data.DataRef` calls `load`."""
@@ -125,9 +124,7 @@ def fetch(name: str, cache: str | Path | None = None, progress: Progress | None 
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> DataError:
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    fix = f"did you mean {close[0]!r}? " if close else ""
-    return DataError("unknown data set", got=name, fix=f"{fix}known: {', '.join(known)}")
+    return DataError("unknown data set", got=name, fix=suggest(name.lower(), known))
 
 
 def _load_digits(name: str, _: Path) -> DataSet:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ako_jobs.ako import add_exchange
 from ako_jobs.worker import add_joining
 from dataflow import StopRules
-from dataflow.errors import ConfigError, OperatorError
+from dataflow.errors import ConfigError, OperatorError, refusal
 from dataflow.graph.logical import LogicalGraph
 from dataflow.message import Message, Sharded, Tick
 from dataflow.node_context import NodeContext
@@ -80,7 +80,7 @@ class Config(BaseModel):
             return cls.model_validate(settings)
         except ValidationError as error:
             first = error.errors()[0]
-            what = f"the setting {first['loc'][0]} of integers cannot be used: {first['msg']}"
+            what = f"the setting {first['loc'][0]} of integers cannot be used: {refusal(first)}"
             raise ConfigError(what, got=first["input"], fix=f"settings: {', '.join(cls.model_fields)}") from None
 
     def stop_rules(self) -> StopRules:

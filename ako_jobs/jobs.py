@@ -28,7 +28,7 @@ from dataflow import Bundle, JobSpec, Keep, StopRules, compile_graph, make_bundl
 from dataflow.errors import AkoError, ConfigError, OperatorError, ToldToEnd, in_words, suggest
 from dataflow.graph.checks import check
 from dataflow.graph.logical import LogicalGraph
-from dataflow.operators_api import qualified_name
+from dataflow.operators_api import WATCHDOG_S, qualified_name
 from operators.compute import Compute
 from operators.dnn.torch_spec import INSTALL_TORCH
 from operators.source import Source
@@ -67,6 +67,12 @@ class Prepared:
     spec: JobSpec
     bundle: Bundle | None
     graph: LogicalGraph
+
+    @property
+    def epochs(self) -> float | None:
+        """Passes over the data that it makes at most; None if its settings have no number of these."""
+        epochs = self.spec.config.get("epochs")
+        return float(epochs) if isinstance(epochs, int | float) else None
 
     @property
     def our_modules(self) -> list[str]:
@@ -138,8 +144,6 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
     _check_importable(graph)
     check(graph)
     compile_graph(graph, nodes)
-    min_nodes, max_nodes = getattr(config, "min_nodes", 1), getattr(config, "max_nodes", None)
-    _check_counts(nodes, min_nodes, max_nodes)
     rate = effective_rate(graph, config, nodes)
     with user_code(f"the configuration of the job {job.name!r}", job.folder):
         spec = JobSpec(
@@ -151,11 +155,9 @@ def prepare(job: Job, settings: Mapping[str, Any], nodes: int) -> Prepared:
             keep=keep,
             config=config.model_dump(mode="json"),
             warnings=(rate,) if rate else (),
-            min_nodes=min_nodes,
-            max_nodes=max_nodes,
-            watchdog_s=config.watchdog_s()
-            if hasattr(config, "watchdog_s")
-            else JobSpec.model_fields["watchdog_s"].default,
+            min_nodes=getattr(config, "min_nodes", 1),
+            max_nodes=getattr(config, "max_nodes", None),
+            watchdog_s=config.watchdog_s() if hasattr(config, "watchdog_s") else WATCHDOG_S,
         )
     check_fits(spec)
     return Prepared(spec, make_bundle(job.folder, job.include) if job.folder else None, graph)
@@ -173,7 +175,7 @@ def check_fits(spec: JobSpec, loaders: Collection[str] | None = None) -> None:
         PlanError: its graph does not.
         DataError: its data set cannot be read.
     """
-    _check_counts(spec.nodes, spec.min_nodes, spec.max_nodes)
+    spec.check_counts()
     spec.plan()  # which refuses jobs that no node can join
     _check_pace(spec)
     _check_topology(spec.graph, spec.nodes)
@@ -257,15 +259,6 @@ def _check_importable(graph: LogicalGraph) -> None:
         if kind.startswith("__main__:"):
             what = f"{kind.removeprefix('__main__:')} is defined in the main program, where no node can find it"
             raise ConfigError(what, where=where, fix="move the class to a file of the job's folder")
-
-
-def _check_counts(nodes: int, min_nodes: int, max_nodes: int | None) -> None:
-    if min_nodes > nodes:
-        fix = f"use min_nodes={nodes} or less, or more nodes"
-        raise ConfigError(what=f"min_nodes is more than the job's {nodes} nodes", got=min_nodes, fix=fix)
-    if max_nodes is not None and max_nodes < nodes:
-        fix = f"use max_nodes={nodes} or more, or fewer nodes"
-        raise ConfigError(what=f"max_nodes is less than the job's {nodes} nodes", got=max_nodes, fix=fix)
 
 
 def _check_pace(spec: JobSpec) -> None:

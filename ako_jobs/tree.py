@@ -144,11 +144,11 @@ def build(config: Config) -> LogicalGraph:
     period_s = duration(config.period) if config.flow == "period" else 0.0
     graph = finish_after(add_sharing(graph, push, Absorb(period_s=period_s)), "absorb")
     if replica.grows:
-        return add_joining(graph)
+        return add_enrolling(graph)
     return graph.with_operator("attend", Attend(), role="worker").connect("absorb.finished", "attend")
 
 
-def add_joining(graph: LogicalGraph) -> LogicalGraph:
+def add_enrolling(graph: LogicalGraph) -> LogicalGraph:
     """`graph` whose workers share over a tree that others may join; they have state ``roll`` and ``course``, too."""
     return (
         graph.with_operator("enrol", Enrol(), role="worker")

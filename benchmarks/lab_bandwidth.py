@@ -33,7 +33,7 @@ from dataflow.lab import lab
 from dataflow.lab.cluster import lab_cluster
 from dataflow.lab.plan import Host, LabPlan
 from dataflow.quantities import bytes_per_second
-from dataflow.reports import NodeStatistics, rates_between
+from dataflow.reports import NodeStatistics, rates_between, samples_named
 
 SETTLED_S = 2.0
 """Seconds of a run that do not count: r is not chosen yet."""
@@ -104,8 +104,7 @@ def used(before: Told, after: Told) -> Used:
 
 def _mean(before: NodeStatistics, after: NodeStatistics, name: str) -> float:
     """Mean of what an operator sampled between two moments."""
-    (key,) = (key for key in after.samples if key.rpartition(".")[2] == name)
-    first, last = before.samples[key], after.samples[key]
+    (first,), (last,) = (samples_named([each], name) for each in (before, after))
     return (last.total - first.total) / (last.count - first.count)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from ako_jobs.jobs import load_job, prepare
 from dataflow.engine.job_life import JobState
 from dataflow.errors import JobFailedError
-from dataflow.observe.events import Adjustment, JobEvent
+from dataflow.observe.events import AdjustmentStep, JobEvent
 from dataflow.runtime.client import Client
 from dataflow.runtime.local_cluster import LocalCluster
 from operators.topology import parse_topology
@@ -99,7 +99,7 @@ def run(client: Client, options: argparse.Namespace, seed: int, *, change: bool)
     change_at = int(options.epochs * IMAGES / BATCH / options.nodes / 3 / 20) if change else 0
     events, steps = watched(client, job, options.to, change_at)
     status = client.job(job)
-    last: Adjustment | None = steps[-1].adjustment if steps else None
+    last: AdjustmentStep | None = steps[-1].adjustment if steps else None
     if status.state is not JobState.FINISHED or (change and (last is None or last.stage != "settled")):
         raise JobFailedError(what=status.reason or f"the tree was not changed: {last}", where=job)
     found = [event.report.fields["accuracy"] for event in events if event.report and "accuracy" in event.report.fields]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from pydantic_core import ValidationError
+from pydantic_core import ErrorDetails, ValidationError
 
 
 class AkoError(Exception):
@@ -140,9 +140,14 @@ def in_words(error: BaseException) -> str:
             return "(its __str__ raises)"
     first = error.errors(include_url=False)[0]
     place = ".".join((error.title, *map(str, first["loc"])))
-    message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     got = f" (got {_short(first['input'])})" if first["loc"] and first["type"] != "missing" else ""
-    return one_line(f"{place}: {message.replace('Input should be', 'must be')}") + got
+    return one_line(f"{place}: {refusal(first)}") + got
+
+
+def refusal(error: ErrorDetails) -> str:
+    """What a value must be that pydantic refuses, or what the validator that refuses it says."""
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return message.replace("Input should be", "must be")
 
 
 def _short(value: object, limit: int = 200) -> str:

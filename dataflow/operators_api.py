@@ -28,6 +28,9 @@ from dataflow.state import Access
 
 Pool = Literal["compute", "network"]
 
+WATCHDOG_S = 10.0
+"""Seconds that any task of an operator may run, unless the job says otherwise; see `dataflow.runtime.watchdog`."""
+
 _NUMBERS = (int, float, np.integer, np.floating)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -132,6 +133,11 @@ class NodeStatistics:
     def idle_s(self) -> float:
         """Seconds in which the compute pool's threads, on average, neither computed nor were held back."""
         return max(0.0, self.running_s - self.computing_s / self.compute_tasks - self.waiting_s)
+
+
+def samples_named(statistics: Iterable[NodeStatistics], *names: str) -> list[SampleStatistics]:
+    """The samples of these names, of all nodes and operators."""
+    return [sample for each in statistics for key, sample in each.samples.items() if key.rpartition(".")[2] in names]
 
 
 @dataclass(frozen=True, slots=True)

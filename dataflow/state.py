@@ -58,10 +58,6 @@ class State(ABC):
     """A live state element on one node. Only the engine decides who may touch it when."""
 
     @abstractmethod
-    def snapshot(self) -> Any:
-        """A copy that later writes do not change; what a reading operator is given."""
-
-    @abstractmethod
     def tensors(self) -> dict[str, np.ndarray]:
         """Everything needed to restore this element, as named arrays (not copies) of bool, integers or floats."""
 
@@ -72,6 +68,10 @@ class State(ABC):
         Raises:
             ValueError: names, shapes or dtypes differ from this element's.
         """
+
+    def snapshot(self) -> Any:
+        """A copy that later writes do not change; what a reading operator is given: as `kept` if not overridden."""
+        return self.kept()
 
     def kept(self) -> dict[str, np.ndarray]:
         """What `tensors` gives, as arrays that later writes do not change."""

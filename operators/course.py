@@ -68,10 +68,6 @@ class CourseState(State):
         position = min(math.floor((passes - self.epoch) * per_epoch + _ROUNDING), per_epoch - 1)
         self.sharing, self.per_epoch, self.first = tuple(sharing), per_epoch, self.number - position
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """The course as arrays."""
-        return self.tensors()
-
     def tensors(self) -> dict[str, np.ndarray]:
         """``course``: number, base, epoch, first and per_epoch; ``sharing``: nodes."""
         numbers = [self.number, self.base, self.epoch, self.first, self.per_epoch]

@@ -102,10 +102,6 @@ class KeptState(State):
         """Begin behind gradient `number`."""
         self.newest = number
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """As `tensors`."""
-        return self.tensors()
-
     def tensors(self) -> dict[str, np.ndarray]:
         """``newest``; what is kept is not part of a checkpoint."""
         return {"newest": np.array([self.newest], np.int64)}

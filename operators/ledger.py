@@ -45,9 +45,6 @@ class LedgerState(State):
         self._owed, self._node = owed, node.index
         self._there = tuple(member for member in node.members[node.role] if member not in node.vacant)
 
-    def snapshot(self) -> None:
-        """Nobody reads it."""
-
     def tensors(self) -> dict[str, np.ndarray]:
         """``whole``, 1 or 0."""
         return {"whole": np.array([self.whole], np.int64)}

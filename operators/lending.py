@@ -95,11 +95,8 @@ class LoanState(State):
     turn: int = 0
     pieces: list[Piece] = field(default_factory=list)
 
-    def snapshot(self) -> None:
-        """Nothing: a loan is taken whole or not at all."""
-
     def tensors(self) -> dict[str, np.ndarray]:
-        """None; see `snapshot`."""
+        """None: a loan is taken whole or not at all."""
         return {}
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:

@@ -264,7 +264,7 @@ class Word(Message):
     """What nodes tell each other when one joins, or is through; see `operators.roll`.
 
     Args:
-        kind: one of `WordKind`.
+        kind: what is told.
         origin, to: numbers of the nodes that say and hear it.
         turn: number of the welcome or of the loan that it is about.
         number: of a gradient.
@@ -274,7 +274,7 @@ class Word(Message):
         applied: (k,) int64, a gradient number for each of them; or (cells,), one for each cell.
     """
 
-    kind: str
+    kind: WordKind
     origin: int
     to: int
     turn: int = 0

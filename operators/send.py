@@ -55,20 +55,13 @@ class SendIntervals(Operator):
         yield from window.samples()
 
 
-class SendToPeers(SendIntervals):
-    """Sends a peer that has joined what it lacks, as soon as it has a model and says so."""
+class SendToMembers(Operator):
+    """Base of those that send to peers which may die, and be welcomed again."""
 
-    begun = In(Word, key="origin")
+    window = Writes()
     roll = Writes()
 
-    def process(self, message: Offer | Word, window: WindowState, node: NodeContext) -> Emissions:
-        """The fragments of an offer, or all that a new peer lacks."""
-        if isinstance(message, Word):
-            window.begin(message.origin, message.turn, message.applied)
-            message = Offer(message.origin, 0, self.layout.cells)
-        yield from SendIntervals.process(self, message, window, node)
-
-    def on_left(self, peer: int, window: WindowState, roll: RollState) -> Emissions:
+    def on_left(self, peer: int, window: WindowState | KeptState, roll: RollState) -> Emissions:
         """Send nothing to a peer that has died, unless another in its place has been welcomed meanwhile."""
         if not roll.is_replaced(peer):
             window.leave(peer)
@@ -80,7 +73,20 @@ class SendToPeers(SendIntervals):
         yield from ()
 
 
-class SendWhole(Operator):
+class SendToPeers(SendToMembers, SendIntervals):
+    """Sends a peer that has joined what it lacks, as soon as it has a model and says so."""
+
+    begun = In(Word, key="origin")
+
+    def process(self, message: Offer | Word, window: WindowState, node: NodeContext) -> Emissions:
+        """The fragments of an offer, or all that a new peer lacks."""
+        if isinstance(message, Word):
+            window.begin(message.origin, message.turn, message.applied)
+            message = Offer(message.origin, 0, self.layout.cells)
+        yield from SendIntervals.process(self, message, window, node)
+
+
+class SendWhole(SendToMembers):
     """Base of those that send every gradient whole to everybody.
 
     What has been sent is kept for a peer that has joined, and sent to it as soon as it has a model and says so.
@@ -95,19 +101,6 @@ class SendWhole(Operator):
     gradients = In(Gradient)
     begun = In(Word)
     fragments = Out(Fragment)
-    window = Writes()
-    roll = Writes()
-
-    def on_left(self, peer: int, window: KeptState, roll: RollState) -> Emissions:
-        """Send nothing to a peer that has died, unless another in its place has been welcomed meanwhile."""
-        if not roll.is_replaced(peer):
-            window.leave(peer)
-        yield from ()
-
-    def on_joined(self, peer: int, roll: RollState) -> Emissions:
-        """Know a peer that has come back from the one before."""
-        roll.send_to(peer)
-        yield from ()
 
     def _send(self, number: int, fragments: Sequence[Fragment], window: KeptState) -> Emissions:
         window.keep(number, fragments)

@@ -115,10 +115,6 @@ class PullsState(State):
         pushed[worker] = max(pushed.values(), default=0)
         return pushed[worker]
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """What was pushed, as arrays."""
-        return self.tensors()
-
     def tensors(self) -> dict[str, np.ndarray]:
         """``workers``; ``pushed``, rows of start, stop, worker, number; ``made``; ``counted``, ``taken/start:stop``."""
         rows = [(*cells, *entry) for cells, pushed in self.pushed.items() for entry in pushed.items()]

@@ -183,10 +183,6 @@ class ServedState(State):
         """What the rule remembers, by cells."""
         yield from ((cells, run.memory) for cells, run in self._runs.items())
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """What the rule remembers, as arrays."""
-        return {name: tensor.copy() for name, tensor in self.tensors().items()}
-
     def tensors(self) -> dict[str, np.ndarray]:
         """By cells: what the rule remembers, ``start:stop/vectors/name`` and ``start:stop/numbers/name``.
 

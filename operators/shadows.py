@@ -139,10 +139,6 @@ class ShadowsState(State):
                 if not np.array_equal(shadow, run.newest.values):
                     yield replace(run.newest, to=worker, clock=run.clocks[worker])
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """As `tensors`."""
-        return {name: taus.copy() for name, taus in self.tensors().items()}
-
     def tensors(self) -> dict[str, np.ndarray]:
         """By run of cells ``start:stop/taus``, (layers or 1,) float32, where tau is adapted.
 

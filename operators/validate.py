@@ -80,11 +80,8 @@ class ExaminationsState(State):
         further = sum(self.newest.get(node, 0) >= turn + PATIENCE for node in sharing)
         return 2 * further >= len(sharing)
 
-    def snapshot(self) -> None:
-        """Nothing: shares under way are not part of a checkpoint."""
-
     def tensors(self) -> dict[str, np.ndarray]:
-        """None; see `snapshot`."""
+        """None: shares under way are not part of a checkpoint."""
         return {}
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:

@@ -223,12 +223,11 @@ class WindowState(State):
         self._sent_to[self._sent_to < FAR] = number
         self._least = self._least_of_each()
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """What was sent to whom, as arrays; gradients under way are not part of a checkpoint (ako.txt 4.3)."""
-        return {name: tensor.copy() for name, tensor in self.tensors().items()}
-
     def tensors(self) -> dict[str, np.ndarray]:
-        """``newest``, ``sent_to`` (receivers, cells), and ``poisoned`` if any gradient was."""
+        """``newest``, ``sent_to`` (receivers, cells), and ``poisoned`` if any gradient was.
+
+        Gradients under way are not part of a checkpoint (ako.txt 4.3).
+        """
         poisoned = {"poisoned": np.array([self.poisoned], np.int64)} if self.poisoned else {}
         return poisoned | {"newest": np.array([self.newest], np.int64), "sent_to": self._sent_to}
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt,
 from pydantic_core import ErrorDetails
 
 from ako_jobs.cluster_options import ClusterOptions
-from dataflow.errors import ConfigError, suggest
+from dataflow.errors import ConfigError, refusal, suggest
 
 NODES = "nodes"
 """The setting of a variant or a sweep that says how many nodes a run has."""
@@ -224,4 +224,4 @@ def _explained(error: ErrorDetails, where: str) -> ConfigError:
         fix = 'name a job, as in `ako compare ako "parameter_server servers=1"`'
         return ConfigError(what="there is nothing to compare", where=where, fix=fix)
     got = error["input"] if error["type"] != "missing" else None
-    return ConfigError(what=f"{'.'.join(path)}: {error['msg'].removeprefix('Value error, ')}", got=got, where=where)
+    return ConfigError(what=f"{'.'.join(path)}: {refusal(error)}", got=got, where=where)

@@ -282,8 +282,7 @@ def _perform(planned: _Planned, execute_job: Callable[..., Result], profiles: _P
     try:
         watcher.begin(run)
         prepared, go = _ready(run, execute_job, profiles)
-        epochs = prepared.spec.config.get("epochs")
-        watcher.start(float(epochs) if isinstance(epochs, int | float) else None)
+        watcher.start(prepared.epochs)
         result = go(on_event=watcher.event)
     except AkoError as error:
         return Outcome(run, None, str(error))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
 from ako_jobs.compare.comparison import Case, Comparison
 from ako_jobs.compare.runs import Outcome, Outcomes, Record
 from ako_jobs.validations import validations
+from dataflow.plain import plain
 
 FORMAT = 1
 """Version of the JSON document's layout."""
@@ -296,13 +297,7 @@ def document(comparison: Comparison, table: Sequence[Row], outcomes: Outcomes) -
     return {
         "format": FORMAT,
         "comparison": comparison.model_dump(mode="json"),
-        "rows": [_finite(asdict(row)) for row in table],
+        "rows": [plain(row) for row in table],
         "failures": [{"run": outcome.run.name, "reason": outcome.reason} for outcome in outcomes.failed],
         "missing": len(comparison.cases()) * comparison.seeds - len(outcomes.ended),
     }
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    return None if value == math.inf else value

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ from rich.table import Table
 
 import dataflow
 from dataflow.errors import ConfigError, printable
+from dataflow.plain import plain
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
 
 if TYPE_CHECKING:
@@ -121,19 +121,6 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
 def print_line(value: Any) -> None:
     """Print a value as one line of JSON at once, for programs that read along."""
     print(json.dumps(plain(value), allow_nan=False), flush=True)
-
-
-def plain(value: Any) -> Any:
-    """A value made of dictionaries, lists and scalars only."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -14,7 +14,6 @@ from dataflow.cli.common import (
     StateDirOption,
     connect,
     examples,
-    plain,
     print_json,
     print_table,
     seconds,
@@ -24,6 +23,7 @@ from dataflow.engine.membership import BURIED
 from dataflow.errors import one_line
 from dataflow.observe.condition import Condition, MeasuredJob, conditions, group
 from dataflow.observe.slow import what_is_slow
+from dataflow.plain import plain
 from dataflow.runtime.client import JobStatus, NodeStatus
 
 app = verbs()
@@ -143,9 +143,9 @@ def show_job(job: JobStatus) -> None:
             f"{name} {value:.6g}" for name, value in job.last_report.fields.items() if isinstance(value, float | int)
         )
         print(f"{job.last_report.port}: {', '.join(shown)}")
-    for change in job.changes:
-        print(f"{_name(job, change.node)} {change}, since {_moment(change.wall_s)}")
     measured = _measured(job)
+    for change in job.changes:
+        print(f"{measured.node_name(change.node)} {change}, since {_moment(change.wall_s)}")
     states = conditions(measured)
     if states:
         print(f"nodes, over the last {states[0].seconds:.0f} s:" if job.earlier else "nodes, since the start:")
@@ -155,10 +155,6 @@ def show_job(job: JobStatus) -> None:
     if job.last_lines and job.failed_node is not None:
         print(f"the last that {measured.node_name(job.failed_node)} printed:")
         print("\n".join(job.last_lines))
-
-
-def _name(job: JobStatus, node: int) -> str:
-    return job.node_names[node] if node < len(job.node_names) else f"node-{node}"
 
 
 def _show_conditions(states: list[Condition]) -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 from dataflow.cli.common import megabytes, seconds
 from dataflow.clock import Clock, SystemClock
 from dataflow.observe.events import JobEvent
-from dataflow.reports import NodeStatistics, OperatorReport
+from dataflow.reports import NodeStatistics, OperatorReport, samples_named
 
 _MEANINGS = {
     "DEPLOYING": "nodes open data, compile kernels and connect",
@@ -101,12 +101,7 @@ class Progress:
         images = fields.get("images")
         if isinstance(images, int) and self._report_s > 0:
             parts.append(f"{images / self._report_s:,.0f} images/s")
-        staleness = [
-            sample.last
-            for each in self._nodes.values()
-            for name, sample in each.samples.items()
-            if name.endswith(".staleness")
-        ]
+        staleness = [sample.last for sample in samples_named(self._nodes.values(), "staleness")]
         if staleness:
             parts.append(f"staleness {max(staleness):.0f}")
         gradients = sum(each.steps for each in self._nodes.values())

@@ -13,13 +13,13 @@ from dataflow.cli.common import (
     StateDirOption,
     connect,
     examples,
-    plain,
     print_json,
     verbs,
 )
 from dataflow.engine.job_life import JobState
 from dataflow.errors import ConfigError, JobFailedError, MasterError
-from dataflow.observe.events import Adjustment
+from dataflow.observe.events import AdjustmentStep
+from dataflow.plain import plain
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
 from dataflow.runtime.client import Client
@@ -86,7 +86,7 @@ def require_tree_job(spec: JobSpec, wanted: Topology) -> None:
         wanted.of(len(compile_graph(spec.graph, spec.nodes).members()[element.role]))
 
 
-def _outcome(client: Client, job: str, number: int) -> Adjustment:
+def _outcome(client: Client, job: str, number: int) -> AdjustmentStep:
     """The last step of a change.
 
     Raises:

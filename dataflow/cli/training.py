@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from ako_jobs.cluster_options import ClusterOptions
-from ako_jobs.jobs import Prepared, load_job, prepare
+from ako_jobs.jobs import load_job, prepare
 from ako_jobs.resume import going_on
 from ako_jobs.run import Result, execute, record_text
 from ako_jobs.simulate import execute_simulation, prepare_simulation
@@ -71,7 +71,7 @@ def run(
     kept = _keeps_nothing(prepared.spec) if where.simulated is not None else []
     for warning in (*prepared.spec.warnings, *_nobody_joins(prepared.spec, where.master), *kept):
         note(warning)
-    with Progress(_epochs(prepared)) as progress:
+    with Progress(prepared.epochs) as progress:
         go = partial(go, on_submitted=progress.name) if where.master else go
         result = go(out=out, on_event=progress.handle)
     if json == "-":
@@ -121,11 +121,6 @@ def _nobody_joins(spec: JobSpec, master: str) -> list[str]:
     return [
         f"max_nodes={spec.max_nodes}: nobody joins, as there are {spec.nodes} nodes; they do where --master is given"
     ]
-
-
-def _epochs(prepared: Prepared) -> float | None:
-    epochs = prepared.spec.config.get("epochs")
-    return float(epochs) if isinstance(epochs, int | float) else None
 
 
 def _summary(result: Result) -> str:

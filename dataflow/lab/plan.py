@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dataflow.errors import ConfigError
+from dataflow.errors import ConfigError, refusal
 from dataflow.quantities import bandwidth_text
 
 Command = tuple[str, ...]
@@ -123,7 +123,7 @@ class LabPlan(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(what=f"the lab's {where}: {first['msg']}", got=first["input"]) from None
+            raise ConfigError(what=f"the lab's {where}: {refusal(first)}", got=first["input"]) from None
 
     @property
     def text(self) -> str:

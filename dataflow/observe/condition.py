@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dataflow.reports import NodeStatistics, rates_between
+from dataflow.reports import NodeStatistics, rates_between, samples_named
 
 RECENT = 4
 """So many of a node's statistics are looked at: three whiles of about a second each lie between them."""
+
+
+def node_name(names: Sequence[str], node: int) -> str:
+    """Name of a node, of the names by number; one made of its number where there is none."""
+    return names[node] if node < len(names) else f"node-{node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class MeasuredJob:
 
     def node_name(self, node: int) -> str:
         """Name of a node."""
-        return self.node_names[node] if node < len(self.node_names) else f"node-{node}"
+        return node_name(self.node_names, node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +127,9 @@ def condition(name: str, before: NodeStatistics, after: NodeStatistics) -> Condi
 
 def poisoned(statistics: Iterable[NodeStatistics]) -> int:
     """Gradients and fragments that were not finite, and counted as zeros."""
-    return sum(
-        sample.count
-        for told in statistics
-        for key, sample in told.samples.items()
-        if key.rpartition(".")[2] in ("poisoned_gradients", "poisoned_fragments")
-    )
+    return sum(sample.count for sample in samples_named(statistics, "poisoned_gradients", "poisoned_fragments"))
 
 
 def _newest(statistics: NodeStatistics, name: str) -> float | None:
     """The newest sample of this name, of whichever operator."""
-    found = (sample.last for key, sample in statistics.samples.items() if key.rpartition(".")[2] == name)
-    return next(found, None)
+    return next((sample.last for sample in samples_named([statistics], name)), None)

@@ -35,7 +35,7 @@ class NodeChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Adjustment:
+class AdjustmentStep:
     """How far a change is that somebody has asked for while the job runs, or that the job has planned.
 
     Args:
@@ -106,6 +106,6 @@ class JobEvent:
     report: OperatorReport | None = None
     statistics: NodeStatistics | None = None
     change: NodeChange | None = None
-    adjustment: Adjustment | None = None
+    adjustment: AdjustmentStep | None = None
     warning: str = ""
     master_away: tuple[float, float] | None = None

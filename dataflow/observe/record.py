@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -11,11 +10,12 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
-from dataflow.observe.condition import poisoned
+from dataflow.observe.condition import node_name, poisoned
 from dataflow.observe.events import JobEvent
 from dataflow.observe.series import Point
+from dataflow.plain import plain
 from dataflow.plan.job import JobSpec
-from dataflow.reports import LinkStatistics, NodeStatistics, SampleStatistics
+from dataflow.reports import LinkStatistics, NodeStatistics, SampleStatistics, samples_named
 
 FORMAT = 1
 """Version of the document's layout."""
@@ -53,7 +53,7 @@ def make_record(
 
     Returns:
         ``changes`` holds one entry for each time that a node died, was started again or joined (see `NodeChange`);
-        ``adjustments`` one for each step of a change of the running job (see `Adjustment`);
+        ``adjustments`` one for each step of a change of the running job (see `AdjustmentStep`);
         ``reports`` holds one entry per reported message, with the message's own fields beside ``time_s``, ``node``
         and ``port``; ``totals.images`` is the largest field ``images`` of a report; ``nodes`` has one entry per node,
         about its last incarnation, and ``earlier`` one for each that died before it, all of which are in ``totals``;
@@ -86,7 +86,7 @@ def make_record(
             step = asdict(event.adjustment)
             adjustments.append({"time_s": event.elapsed_s, **step, "touched": list(step["touched"])})
         if event.report is not None:
-            said = {name: _number(value) for name, value in event.report.fields.items()}
+            said = plain(event.report.fields)
             reports.append({**said, "time_s": event.elapsed_s, "node": event.node, "port": event.report.port})
     by_node = sorted(statistics, key=lambda each: each.node)
     died = sorted(earlier, key=lambda each: (each.node, each.incarnation))
@@ -125,10 +125,8 @@ def installed_versions() -> dict[str, str]:
 
 def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str, JsonValue]]) -> JsonValue:
     staleness = _merged(statistics, "staleness")
-    stale = {name: _merged(statistics, f".{name}") for name in ("lag", "gap", "normalised_gap")}
-    ratios = [
-        each.last for told in statistics for name, each in told.samples.items() if name.endswith(".compression_ratio")
-    ]
+    stale = {name: _merged(statistics, name) for name in ("lag", "gap", "normalised_gap")}
+    ratios = [sample.last for sample in samples_named(statistics, "compression_ratio")]
     counts = [report.get("images") for report in reports]
     return {
         "images": max((count for count in counts if isinstance(count, int)), default=None),
@@ -136,11 +134,11 @@ def _totals(statistics: Sequence[NodeStatistics], reports: Sequence[Mapping[str,
         "tasks": sum(each.tasks for each in statistics),
         "sent_nbytes": sum(sum(each.sent_nbytes.values()) for each in statistics),
         "received_nbytes": sum(sum(each.received_nbytes.values()) for each in statistics),
-        "staleness_max": _number(staleness.maximum) if staleness else None,
-        "staleness_mean": _number(staleness.total / staleness.count) if staleness else None,
-        "compression_ratio": _number(fmean(ratios)) if ratios else None,
+        "staleness_max": plain(staleness.maximum) if staleness else None,
+        "staleness_mean": plain(staleness.total / staleness.count) if staleness else None,
+        "compression_ratio": plain(fmean(ratios)) if ratios else None,
         "poisoned": poisoned(statistics),
-        **{f"{name}_mean": _number(found.total / found.count) if found else None for name, found in stale.items()},
+        **{f"{name}_mean": plain(found.total / found.count) if found else None for name, found in stale.items()},
     }
 
 
@@ -153,11 +151,10 @@ def _node(statistics: NodeStatistics, names: Mapping[tuple[int, int], str], newe
         newest: what they are called at last, by number.
     """
     node, cpu = statistics.node, statistics.processor
-    last = newest[node] if node < len(newest) else f"node-{node}"
     return {
         "node": node,
         "incarnation": statistics.incarnation,
-        "name": names.get((node, statistics.incarnation)) or last,
+        "name": names.get((node, statistics.incarnation)) or node_name(newest, node),
         "steps": statistics.steps,
         "tasks": statistics.tasks,
         "running_s": statistics.running_s,
@@ -176,9 +173,9 @@ def _node(statistics: NodeStatistics, names: Mapping[tuple[int, int], str], newe
         "samples": {
             name: {
                 "count": sample.count,
-                "mean": _number(sample.total / sample.count) if sample.count else None,
-                "maximum": _number(sample.maximum),
-                "last": _number(sample.last),
+                "mean": plain(sample.total / sample.count) if sample.count else None,
+                "maximum": plain(sample.maximum),
+                "last": plain(sample.last),
             }
             for name, sample in sorted(statistics.samples.items())
         },
@@ -214,11 +211,9 @@ def _delivered(link: LinkStatistics | None) -> dict[str, JsonValue]:
     }
 
 
-def _merged(statistics: Sequence[NodeStatistics], suffix: str) -> SampleStatistics | None:
-    """All samples whose name ends with `suffix`, over all nodes."""
-    samples = [
-        sample for each in statistics for name, sample in each.samples.items() if name.endswith(suffix) and sample.count
-    ]
+def _merged(statistics: Sequence[NodeStatistics], name: str) -> SampleStatistics | None:
+    """All samples of this name, over all nodes; None if there is none."""
+    samples = [sample for sample in samples_named(statistics, name) if sample.count]
     if not samples:
         return None
     return SampleStatistics(
@@ -227,7 +222,3 @@ def _merged(statistics: Sequence[NodeStatistics], suffix: str) -> SampleStatisti
         maximum=max(sample.maximum for sample in samples),
         last=samples[-1].last,
     )
-
-
-def _number(value: bool | float | str | None) -> JsonValue:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dataflow.reports import NodeStatistics, SampleStatistics
+from dataflow.reports import NodeStatistics, samples_named
 
 MOST_POINTS = 512
 """So many points are kept at most."""
@@ -84,8 +83,8 @@ class Series:
         self._made += 1
         self._told.clear()
         nodes = self._newest.values()
-        stale, apart, gapped = (_samples(nodes, name) for name in (".staleness", ".rms", ".gap"))
-        lagged, normalised = (_samples(nodes, name) for name in (".lag", ".normalised_gap"))
+        stale, apart, gapped = (samples_named(nodes, name) for name in ("staleness", "rms", "gap"))
+        lagged, normalised = (samples_named(nodes, name) for name in ("lag", "normalised_gap"))
         self.points.append(
             Point(
                 time_s=self._time_s,
@@ -105,8 +104,3 @@ class Series:
                 normalised_gap=sum(sample.total for sample in normalised),
             )
         )
-
-
-def _samples(nodes: Iterable[NodeStatistics], suffix: str) -> list[SampleStatistics]:
-    """Those of all nodes whose names end with it."""
-    return [sample for each in nodes for name, sample in each.samples.items() if name.endswith(suffix)]

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import ElementSpec, LogicalGraph
+from dataflow.operators_api import WATCHDOG_S
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.state import PARTS_OF_A_WHOLE, StateKind
@@ -110,7 +111,7 @@ class JobSpec(_Data):
     stop: StopRules = StopRules()
     config: dict[str, JsonValue] = {}
     warnings: tuple[str, ...] = ()
-    watchdog_s: float | None = Field(default=10.0, gt=0)
+    watchdog_s: float | None = Field(default=WATCHDOG_S, gt=0)
     record: bool = False
     min_nodes: int = Field(default=1, ge=1)
     max_nodes: int | None = Field(default=None, ge=1)
@@ -127,16 +128,25 @@ class JobSpec(_Data):
 
     @model_validator(mode="after")
     def _has_so_many(self) -> Self:
-        if self.min_nodes > self.nodes:
-            message = f"min_nodes={self.min_nodes} is more than the job's {self.nodes} nodes"
-            raise ValueError(message)
-        if self.places < self.nodes:
-            message = f"max_nodes={self.max_nodes} is less than the job's {self.nodes} nodes"
-            raise ValueError(message)
+        self.check_counts()
         if self.max_nodes is not None and self.record:
             message = "a job that nodes may join is not recorded: leave out max_nodes, or the record of events"
             raise ValueError(message)
         return self
+
+    def check_counts(self) -> None:
+        """Nothing, if it may have as many nodes as it has.
+
+        Raises:
+            ConfigError: it may not.
+        """
+        nodes = self.nodes
+        if self.min_nodes > nodes:
+            fix = f"use min_nodes={nodes} or less, or more nodes"
+            raise ConfigError(what=f"min_nodes is more than the job's {nodes} nodes", got=self.min_nodes, fix=fix)
+        if self.places < nodes:
+            fix = f"use max_nodes={nodes} or more, or fewer nodes"
+            raise ConfigError(what=f"max_nodes is less than the job's {nodes} nodes", got=self.max_nodes, fix=fix)
 
     @property
     def places(self) -> int:

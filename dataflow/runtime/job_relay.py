@@ -109,7 +109,7 @@ class JobRelay:
             await self._close()
             return True
         life = asyncio.create_task(self._live(first.deploy))
-        asked_to_leave = asyncio.create_task(self._listen(life))
+        asked_to_leave = asyncio.create_task(self._listen())
         obeying = asyncio.create_task(self._obey(life))
         tasks = (life, asked_to_leave, obeying)
         try:
@@ -214,7 +214,7 @@ class JobRelay:
             raise CheckpointError(chunk.failure)
         return chunk
 
-    async def _listen(self, life: asyncio.Task[bool]) -> None:
+    async def _listen(self) -> None:
         """Take commands as they come, whatever the driver is waiting for; returns when the process is to leave."""
         while (command := await self._next()) is not None:
             match command.WhichOneof("body"):

@@ -160,8 +160,8 @@ class JobSupervisor:
             lines = held.enter_context(os.fdopen(output, "rb", 0))
             with os.fdopen(printed, "wb", 0):
                 arguments = ["--parent", str(os.getpid()), "--folder", folder, "--cores", str(self._cores)]
-                descriptors_ = (theirs.fileno(), memory, printed)
-                process = self._process = await self._spawner.spawn(self._deploy, arguments, descriptors_)
+                passed = (theirs.fileno(), memory, printed)
+                process = self._process = await self._spawner.spawn(self._deploy, arguments, passed)
         held.callback(self._spawner.reap)
         held.callback(process.wait)
         held.callback(self._signal, signal.SIGKILL)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.PyDLL(None)
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -122,11 +123,21 @@ def die_with_parent(parent: int) -> None:
     Args:
         parent: process id of the parent; if it has ended before this call, this process exits at once.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    _set(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit(1)
+
+
+def adopt_orphans() -> None:
+    """Have the kernel make this process the parent of those below it whose own parent ends."""
+    _set(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _set(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
 
 
 def is_stopped(pid: int) -> bool:

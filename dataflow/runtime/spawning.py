@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import io
 import json
 import os
@@ -24,7 +23,7 @@ from typing import Any, Final
 
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.forking import ROOM
-from dataflow.runtime.process import ONE_THREAD, PREFERRED, module_command
+from dataflow.runtime.process import ONE_THREAD, PREFERRED, adopt_orphans, module_command
 from dataflow.runtime.scratch import Scratch
 from dataflow.transport.generated import control_pb2 as pb
 
@@ -36,7 +35,6 @@ It leaves a job most of the time that it has to get ready, to import the same as
 
 _TRIES: Final = 2
 
-_PR_SET_CHILD_SUBREAPER: Final = 36
 _ANSWER_NBYTES: Final = 4096
 
 
@@ -206,9 +204,7 @@ class Spawner:
         return self._use(Serving(program.pid, ours))
 
     def _use(self, serving: Serving) -> socket.socket:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+        adopt_orphans()
         serving.asking.setblocking(False)
         self._server, self._asking = Spawned(serving.pid), serving.asking
         return serving.asking

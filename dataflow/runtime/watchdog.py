@@ -15,9 +15,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-FLOOR_S = 10.0
-"""Seconds that any task may run, unless the job says otherwise."""
-
 FIRST_S = 300.0
 """Seconds that the first task of a kind may run: it may compile."""
 
@@ -53,7 +50,7 @@ class TaskBoard:
 
     Args:
         page: `PAGE_NBYTES` of zeros.
-        floor_s: see `FLOOR_S`; None: no task hangs, however long it runs.
+        floor_s: seconds that any task may run; None: no task hangs, however long it runs.
     """
 
     def __init__(self, page: mmap.mmap | bytearray, floor_s: float | None = None) -> None:

@@ -6,8 +6,9 @@ import json
 
 from dataflow.engine.membership import Members
 from dataflow.errors import WireError
-from dataflow.observe.events import Adjustment, JobEvent, NodeChange
+from dataflow.observe.events import AdjustmentStep, JobEvent, NodeChange
 from dataflow.reports import LinkStatistics, NodeStatistics, OperatorReport, ProcessorTimes, SampleStatistics
+from dataflow.transport.channels import channel_options
 from dataflow.transport.generated import control_pb2 as pb
 
 CHUNK_NBYTES = 64 << 10
@@ -17,17 +18,10 @@ MESSAGE_NBYTES = 64 << 20
 """Largest control message accepted, in bytes: a bundle, a plan and room."""
 
 CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", MESSAGE_NBYTES),
-    ("grpc.max_send_message_length", MESSAGE_NBYTES),
-    # A pool of its own: bulk data to the same address must not delay heartbeats.
-    ("grpc.use_local_subchannel_pool", 1),
+    *channel_options(MESSAGE_NBYTES, connecting_ms=3000),
     # Whoever waits for a master that was restarted must not wait for long after it is back.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # TCP repeats what opens a connection after 1, 3, 7 and 15 s: an attempt that began in a cut must not outlast it.
-    ("grpc.min_reconnect_backoff_ms", 3000),
-    # A proxy for the web ($http_proxy) does not know the cluster.
-    ("grpc.enable_http_proxy", 0),
 )
 """Of every connection to a master."""
 
@@ -172,7 +166,7 @@ def event_from_wire(message: pb.JobEvent) -> JobEvent:
             )
         case "adjustment":
             told = message.adjustment
-            adjustment = Adjustment(
+            adjustment = AdjustmentStep(
                 told.number, told.stage, told.reason, tuple(told.touched), told.inside_s, told.outside_s
             )
             return JobEvent(message.index, message.wall_s, message.elapsed_s, adjustment=adjustment)

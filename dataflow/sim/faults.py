@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
-from dataflow.errors import ConfigError
+from dataflow.errors import ConfigError, refusal
 from dataflow.quantities import bytes_per_second
 
 LONGEST_S = 1e9
@@ -118,7 +118,7 @@ def parse_fault(text: str) -> Fault:
             return make.model_validate(said)
     except ValidationError as error:
         first = error.errors()[0]
-        what = f"the fault cannot be used: {first['loc'][0]}: {first['msg']}"
+        what = f"the fault cannot be used: {first['loc'][0]}: {refusal(first)}"
         raise ConfigError(what=what, got=text, fix=f"write it like {example}") from None
     raise ConfigError(what="the fault cannot be read", got=text, fix=f"write it like {example}")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pydantic import ValidationError
 
 from dataflow.engine.recording import PLAN_FILE, Chunk, Noted, chunk_name
-from dataflow.errors import AkoError, DataError
+from dataflow.errors import AkoError, DataError, in_words
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.reports import Rates
 
@@ -35,8 +35,7 @@ def recorded_plan(read: Read) -> PhysicalPlan:
     try:
         return PhysicalPlan.model_validate_json(data)
     except (ValidationError, AkoError) as error:
-        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise DataError(what=f"the plan of the record cannot be read: {why}", where=PLAN_FILE) from error
+        raise DataError(what=f"the plan of the record cannot be read: {in_words(error)}", where=PLAN_FILE) from error
 
 
 def recorded_lives(plan: PhysicalPlan, read: Read) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,6 @@ moment in between makes a difference; and what a broken record leaves unfinished
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +46,7 @@ from dataflow.errors import AkoError, DataError
 from dataflow.graph.logical import canonical_json
 from dataflow.graph.routes import reached
 from dataflow.operators_api import Artifact
+from dataflow.plain import plain
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import OperatorReport
 from dataflow.sim.record import NodeRecord, Read, recorded_lives, recorded_plan
@@ -157,11 +157,8 @@ def compare(replayed: Replayed, read: Read, reports: Sequence[Mapping[str, Any]]
 
 def _said(report: Mapping[str, Any]) -> dict[str, Any]:
     """What an operator said in a report, as a run's record has it."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in report.items()
-        if name not in ("node", "time_s")
-    }
+    said: dict[str, Any] = plain({name: value for name, value in report.items() if name not in ("node", "time_s")})
+    return said
 
 
 class _DiffersError(Exception):

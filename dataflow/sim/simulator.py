@@ -44,8 +44,7 @@ from dataflow.engine.loading import LoadedNode, load_node, load_nodes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError, BeginAnewError
-from dataflow.observe.events import Adjustment as AdjustmentStep
-from dataflow.observe.events import JobEvent, NodeChange
+from dataflow.observe.events import AdjustmentStep, JobEvent, NodeChange
 from dataflow.operators_api import Adjustment, Artifact
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec, adjusted_nodes, irreplaceable_nodes, needed_nodes

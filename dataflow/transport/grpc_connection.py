@@ -18,6 +18,7 @@ from dataflow.transport import sockets
 from dataflow.transport.addresses import endpoint
 from dataflow.transport.authorization import TokenInterceptor, everything, token_metadata
 from dataflow.transport.base import Accept, Connection, ConnectionLostError, serve
+from dataflow.transport.channels import channel_options
 from dataflow.transport.encryption import KeyPair, open_aio_channel
 from dataflow.transport.frames import MAX_PACKET_NBYTES
 from dataflow.transport.generated import data_pb2
@@ -26,17 +27,11 @@ from dataflow.transport.listener import Listener
 _SERVICE: Final = data_pb2.DESCRIPTOR.services_by_name["DataPlane"].full_name
 _METHOD: Final = "Connect"
 
-# Two servers would silently share a port, and channels to one address a TCP connection, without the next two. A
-# proxy for the web ($http_proxy) does not know the nodes.
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_PACKET_NBYTES),
-    ("grpc.max_send_message_length", MAX_PACKET_NBYTES),
+    # Who answers is given longer by the links.
+    *channel_options(MAX_PACKET_NBYTES, connecting_ms=1900),
+    # Two servers would silently share a port.
     ("grpc.so_reuseport", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-    # TCP repeats what opens a connection after 1, 3, 7 and 15 s: an attempt that began in a cut must not outlast it.
-    # This limits the connection itself; who answers is given longer by the links.
-    ("grpc.min_reconnect_backoff_ms", 1900),
     # gRPC's own pings wait behind data, so there are none; but this makes it set TCP_USER_TIMEOUT, by which the kernel
     # gives up a connection on which nothing that was sent is acknowledged, whatever the processes are doing.
     ("grpc.keepalive_time_ms", 2**31 - 2),

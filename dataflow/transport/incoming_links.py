@@ -16,7 +16,7 @@ from dataflow.transport.base import Connection, ConnectionLostError
 from dataflow.transport.codec import Arrived, Assembler
 from dataflow.transport.frames import pack_control, split
 from dataflow.transport.generated import data_pb2
-from dataflow.transport.link_options import Counters, LinkOptions, race, report_failure
+from dataflow.transport.link_options import LinkOptions, PeerStatistics, race, report_failure
 from dataflow.transport.peers import Identity, Peers, Refusal, mismatch, read_hello, refused
 
 
@@ -41,7 +41,7 @@ class IncomingLinks:
         peers: Peers,
         edge_types: Mapping[int, type[Message]],
         options: LinkOptions,
-        counters: Callable[[int], Counters],
+        counters: Callable[[int], PeerStatistics],
         *,
         on_message: Callable[[int, int, Message, int], None],
         on_end: Callable[[int, int], None],
@@ -143,12 +143,12 @@ class IncomingLinks:
             while True:
                 await connection.read()
 
-    async def _read(self, link: _IncomingLink, connection: Connection, counters: Counters) -> None:
+    async def _read(self, link: _IncomingLink, connection: Connection, counters: PeerStatistics) -> None:
         while link.connection is connection:
             # Nothing here holds a packet while the next one is waited for: its memory is the first to be used again.
             self._take_in(link, connection, await connection.read(), counters)
 
-    def _take_in(self, link: _IncomingLink, connection: Connection, packet: bytes, counters: Counters) -> None:
+    def _take_in(self, link: _IncomingLink, connection: Connection, packet: bytes, counters: PeerStatistics) -> None:
         """Take the frames of a packet, as long as `connection` is the link's."""
         self._peers.hear(link.source, self._clock.now())
         counters.received_nbytes += len(packet)
@@ -163,7 +163,7 @@ class IncomingLinks:
             if arrived is not None:
                 self._deliver(link.source, arrived, counters)
 
-    def _deliver(self, source: int, arrived: Arrived, counters: Counters) -> None:
+    def _deliver(self, source: int, arrived: Arrived, counters: PeerStatistics) -> None:
         callback: Callable[..., None] = self._on_end
         try:
             if arrived.message is None:
@@ -233,7 +233,7 @@ class _IncomingLink:
         body = data_pb2.Welcome(received=self.received, incarnation=incarnation, credits=self._credits())
         return pack_control(data_pb2.KIND_WELCOME, body)
 
-    async def acknowledge(self, connection: Connection, counters: Counters) -> None:
+    async def acknowledge(self, connection: Connection, counters: PeerStatistics) -> None:
         """Write acknowledgements and credit whenever they are due, while `connection` is the link's."""
         while True:
             await self._due.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from dataflow.transport.codec import MAX_MESSAGE_NBYTES
@@ -55,9 +55,9 @@ class LinkOptions:
 DEFAULT_OPTIONS = LinkOptions()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PeerStatistics:
-    """What passed between this node and one peer so far.
+    """What passed between this node and one peer so far; links count it here, and give copies.
 
     Args:
         sent_nbytes: bytes of packets written, repetitions and handshakes included, gRPC's framing not.
@@ -82,26 +82,6 @@ class PeerStatistics:
     received_frames: int = 0
     received_messages: int = 0
     duplicate_frames: int = 0
-
-
-@dataclass(slots=True)
-class Counters:
-    """The mutable side of `PeerStatistics`."""
-
-    sent_nbytes: int = 0
-    sent_frames: int = 0
-    sent_messages: int = 0
-    resent_frames: int = 0
-    discarded_messages: int = 0
-    reconnections: int = 0
-    received_nbytes: int = 0
-    received_frames: int = 0
-    received_messages: int = 0
-    duplicate_frames: int = 0
-
-    def snapshot(self) -> PeerStatistics:
-        """The counters as of now."""
-        return PeerStatistics(**asdict(self))
 
 
 async def race(*coroutines: Coroutine[Any, Any, None]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from dataflow.transport.base import Network
 from dataflow.transport.busy_links import BusyLinks
 from dataflow.transport.incoming_links import IncomingLinks
 from dataflow.transport.link_meter import LinkMeters
-from dataflow.transport.link_options import DEFAULT_OPTIONS, Counters, LinkOptions, PeerStatistics
+from dataflow.transport.link_options import DEFAULT_OPTIONS, LinkOptions, PeerStatistics
 from dataflow.transport.outgoing_link import OutgoingLink, Surroundings
 from dataflow.transport.peers import Identity, Peers
 
@@ -68,7 +69,7 @@ class Links:
         identity, clock = Identity(node, job, plan_hash, incarnation), clock or SystemClock()
         self._node, self._edge_types, self._network, self._peers = node, edge_types, network, Peers()
         self._around = Surroundings(network, identity, self._peers, options, on_credit, on_lost, rng, clock, sleep)
-        self._counters: dict[int, Counters] = {}
+        self._counters: dict[int, PeerStatistics] = {}
         self._meters, self._busy = LinkMeters(clock, options.longest_delay_s), BusyLinks(clock)
         self._incoming = IncomingLinks(
             identity,
@@ -181,8 +182,8 @@ class Links:
         await self._incoming.close()
 
     def statistics(self) -> Mapping[int, PeerStatistics]:
-        """What passed between this node and each peer so far, by the peer's number."""
-        return {peer: counters.snapshot() for peer, counters in sorted(self._counters.items())}
+        """What has passed between this node and each peer until now, by the peer's number."""
+        return {peer: replace(counters) for peer, counters in sorted(self._counters.items())}
 
     def carried(self) -> tuple[dict[int, LinkStatistics], float]:
         """What peers have acknowledged so far, by their number, and seconds in which anything was on its way to any."""
@@ -208,5 +209,5 @@ class Links:
             self._abandoned.add(link)
             link.abandon(reason)
 
-    def _counters_of(self, peer: int) -> Counters:
-        return self._counters.setdefault(peer, Counters())
+    def _counters_of(self, peer: int) -> PeerStatistics:
+        return self._counters.setdefault(peer, PeerStatistics())

@@ -22,7 +22,7 @@ from dataflow.transport.codec import encode, encode_end
 from dataflow.transport.frames import only_frame, parse, split
 from dataflow.transport.generated import data_pb2
 from dataflow.transport.link_meter import LinkMeter
-from dataflow.transport.link_options import Counters, LinkOptions, race, report_failure
+from dataflow.transport.link_options import LinkOptions, PeerStatistics, race, report_failure
 from dataflow.transport.peers import Identity, Peers, hello
 
 PACKET_NBYTES: Final = 272 << 10
@@ -78,7 +78,9 @@ class OutgoingLink:
         meter: measures how it is acknowledged.
     """
 
-    def __init__(self, peer: int, address: str, around: Surroundings, counters: Counters, meter: LinkMeter) -> None:
+    def __init__(
+        self, peer: int, address: str, around: Surroundings, counters: PeerStatistics, meter: LinkMeter
+    ) -> None:
         self.peer, self.address = peer, address
         self._around, self._counters, self._meter = around, counters, meter
         self._unsent: deque[tuple[int, bytes]] = deque()

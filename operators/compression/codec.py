@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from dataflow.errors import ConfigError, suggest
+from dataflow.errors import ConfigError, refusal, suggest
 from operators.compression.update import Packing
 
 
@@ -136,5 +136,4 @@ def parse_codec(text: str) -> Codec:
         first = error.errors()[0]
         key = str(first["loc"][-1]) if len(first["loc"]) > 1 else ""
         what = f"{key} of codec {kind} is not valid" if key else f"codec {kind} is not valid"
-        reason = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        raise ConfigError(what, got=first["input"] if key else text, fix=reason) from error
+        raise ConfigError(what, got=first["input"] if key else text, fix=refusal(first)) from error

@@ -183,10 +183,6 @@ class Residual(State):
         if isinstance(self.codec, Threshold) and self.codec.tau is None and taus.shape == self._taus.shape:
             self._taus[:] = taus
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """Copies of `tensors`."""
-        return {name: tensor.copy() for name, tensor in self.tensors().items()}
-
     def tensors(self) -> dict[str, np.ndarray]:
         """``values`` (weights,), ``unit`` (1,) and, if counted, ``sent`` (weights,), all float32.
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from ako_jobs.models import network
-from ako_jobs.tree import add_joining, add_sharing
+from ako_jobs.tree import add_enrolling, add_sharing
 from dataflow.engine.events import Adjust, Event
 from dataflow.graph.logical import LogicalGraph
 from dataflow.message import Tick
@@ -105,7 +105,7 @@ def growing_job(topology: Topology, nodes: int, max_nodes: int, *, rounds: int, 
         .with_state("course", Course(), role="worker")
         .with_operator("compute", GrowingCompute(rounds=rounds), role="worker")
     )
-    graph = add_joining(add_sharing(graph, Push(every=every), Absorb()))
+    graph = add_enrolling(add_sharing(graph, Push(every=every), Absorb()))
     return JobSpec(name="growing", graph=graph, nodes=nodes, max_nodes=max_nodes)
 
 

@@ -1,6 +1,15 @@
 from __future__ import annotations
 
-from dataflow.reports import LinkRates, LinkStatistics, NodeStatistics, ProcessorTimes, Rates, rates_between
+from dataflow.reports import (
+    LinkRates,
+    LinkStatistics,
+    NodeStatistics,
+    ProcessorTimes,
+    Rates,
+    SampleStatistics,
+    rates_between,
+    samples_named,
+)
 
 BEFORE = NodeStatistics(
     0,
@@ -47,3 +56,13 @@ def test_idle_time_is_what_neither_computes_nor_waits() -> None:
 
 def test_idle_time_of_a_node_that_computes_while_it_waits_is_none() -> None:
     assert NodeStatistics(0, busy_s={"compute": 3.0}, waiting_s=2.0, running_s=4.0).idle_s == 0.0
+
+
+def test_samples_named_are_those_behind_the_last_dot_of_all_nodes() -> None:
+    one, two, three, nine = (SampleStatistics(1, value, value, value) for value in (1.0, 2.0, 3.0, 9.0))
+    statistics = [
+        NodeStatistics(0, samples={"apply.staleness": two, "apply.max_staleness": nine}),
+        NodeStatistics(1, samples={"serve.staleness": three, "serve.lag": one}),
+    ]
+    assert samples_named(statistics, "staleness") == [two, three]
+    assert samples_named(statistics, "staleness", "lag") == [two, three, one]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -44,8 +46,25 @@ def test_element_without_create_says_so() -> None:
 
 def test_state_incomplete_cannot_be_made() -> None:
     class Half(State):
-        def snapshot(self) -> np.ndarray:
-            return np.zeros(1)
+        def tensors(self) -> dict[str, np.ndarray]:
+            return {}
 
     with pytest.raises(TypeError, match="abstract"):
         Half()  # type: ignore[abstract]
+
+
+def test_snapshot_that_nobody_overrides_is_a_copy_of_the_tensors() -> None:
+    class Count(State):
+        def __init__(self) -> None:
+            self.numbers = np.array([1, 2])
+
+        def tensors(self) -> dict[str, np.ndarray]:
+            return {"numbers": self.numbers}
+
+        def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+            self.numbers[:] = tensors["numbers"]
+
+    count = Count()
+    seen = count.snapshot()
+    count.numbers += 10
+    assert seen["numbers"].tolist() == [1, 2]

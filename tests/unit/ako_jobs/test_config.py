@@ -52,8 +52,8 @@ class Config(TrainingConfig):
         ({"port": "80"}, "port: must be an integer > 1023 and <= 65535 (got 80)"),
         ({"place": "there"}, "place: there is no such place (got there)"),
         ({"scale": 100}, "a large scale needs a place"),
-        ({"levels": ["a"]}, "levels: Input should be a valid integer, unable to parse string as an integer (got a)"),
-        ({"depth": "a"}, "depth: Input should be a valid list (got a)"),
+        ({"levels": ["a"]}, "levels: must be a valid integer, unable to parse string as an integer (got a)"),
+        ({"depth": "a"}, "depth: must be a valid list (got a)"),
     ],
 )
 def test_parse_wrong_setting_is_one_sentence_about_its_key(settings: dict[str, Any], said: str) -> None:

@@ -93,13 +93,13 @@ def test_load_digits_normalised_training_pixels_have_mean_zero_and_std_one():
 @pytest.mark.parametrize(("name", "guess"), [("mnits", "mnist"), ("CIFAR-10", "cifar10"), ("fashion", "fashion-mnist")])
 def test_load_unknown_name_suggests_the_nearest_and_lists_all(name, guess):
     with pytest.raises(
-        DataError, match=f"{name}.*did you mean '{guess}'.*known: digits, mnist, fashion-mnist, cifar10"
+        DataError, match=f"{name}.*did you mean '{guess}'.*known: cifar10, digits, fashion-mnist, mnist"
     ):
         load(name)
 
 
 def test_load_name_like_nothing_known_only_lists_the_names():
-    with pytest.raises(DataError, match=r"unknown data set .got zzz.; known: digits"):
+    with pytest.raises(DataError, match=r"unknown data set .got zzz.; known: cifar10, digits"):
         load("zzz")
 
 

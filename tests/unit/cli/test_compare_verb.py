@@ -146,7 +146,7 @@ def test_compare_without_matplotlib_writes_the_table_and_says_what_is_missing(
         (["parameter_server", "--sweep", "nodes=1,2"], "parameter_server nodes=1: the roles of"),
         (["nowhere.toml"], "the comparison cannot be read"),
         (["a.toml", "b.toml"], "more than one comparison is given"),
-        (["ako", "--target", "99"], "target: Input should be less than or equal to 1 (got 99"),
+        (["ako", "--target", "99"], "target: must be less than or equal to 1 (got 99"),
     ],
 )
 def test_compare_bad_input_is_one_error_and_exit_2_and_leaves_no_folder(

@@ -4,7 +4,7 @@ import json
 import math
 
 from dataflow.graph.logical import LogicalGraph
-from dataflow.observe.events import Adjustment, JobEvent, NodeChange
+from dataflow.observe.events import AdjustmentStep, JobEvent, NodeChange
 from dataflow.observe.record import installed_versions, make_record
 from dataflow.plan.job import JobSpec, StopRules
 from dataflow.reports import LinkStatistics, NodeStatistics, OperatorReport, ProcessorTimes, SampleStatistics
@@ -23,7 +23,7 @@ EVENTS = [
     JobEvent(1, 101.0, 1.0, node=0, report=OperatorReport("validate.results", {"accuracy": 0.5, "loss": math.nan})),
     JobEvent(2, 102.5, 2.5, node=1, report=OperatorReport("validate.results", {"accuracy": 0.75, "images": 256})),
     JobEvent(3, 103.0, 3.0, node=1, change=NodeChange(1, "alive", 2, "", 103.0)),
-    JobEvent(4, 103.0, 3.0, adjustment=Adjustment(2, "settled", "", (0, 1), 0.5, 0.25)),
+    JobEvent(4, 103.0, 3.0, adjustment=AdjustmentStep(2, "settled", "", (0, 1), 0.5, 0.25)),
     JobEvent(3, 103.0, 3.0, warning="checkpoint 10 cannot be kept"),
     JobEvent(4, 104.0, 4.0, state="FINISHED", stopped_by="time"),
 ]

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_samples import ako, all_to_all, parameter_server
+from pydantic import ValidationError
 
 from dataflow.errors import PlanError
 from dataflow.graph.logical import Edge, ElementSpec, InputSpec, LogicalGraph, OperatorSpec, OutputSpec, Role, UseSpec
 from dataflow.graph.routes import Route
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import ChainPlan, NodePlan, PhysicalPlan
-from dataflow.runtime.plan_wire import plan_from_proto, plan_to_proto
 from dataflow.state import StateKind
-from dataflow.transport.generated import plan_pb2
 
 WORD = st.text(max_size=5)
 MAYBE = st.none() | WORD
@@ -93,86 +95,56 @@ PLANS = st.builds(
 @settings(deadline=None)
 @given(PLANS)
 def test_round_trip_any_plan_is_equal(plan: PhysicalPlan) -> None:
-    wire = plan_to_proto(plan).SerializeToString()
-    back = plan_from_proto(plan_pb2.PhysicalPlan.FromString(wire))
-    assert back == plan
-    assert back.model_dump_json() == plan.model_dump_json()
-
-
-@settings(deadline=None)
-@given(PLANS)
-def test_json_round_trip_any_plan_is_equal(plan: PhysicalPlan) -> None:
     assert PhysicalPlan.model_validate_json(plan.model_dump_json()) == plan
 
 
 @pytest.mark.parametrize("graph", [ako(), all_to_all(), parameter_server()], ids=lambda graph: graph.name)
 def test_round_trip_compiled_plan_keeps_digest_and_types(graph: LogicalGraph) -> None:
     plan = compile_graph(graph, 5, seed=2**64 - 1)
-    back = plan_from_proto(plan_to_proto(plan))
+    back = PhysicalPlan.model_validate_json(plan.model_dump_json())
     assert back == plan
     assert back.digest() == plan.digest()
     assert [type(edge.route) for edge in back.graph.edges] == [type(edge.route) for edge in plan.graph.edges]
 
 
-def test_message_of_unset_options_leaves_them_unset() -> None:
-    message = plan_to_proto(compile_graph(parameter_server(), 3))
-    local, routed = message.graph.edges[0], next(edge for edge in message.graph.edges if edge.source == "send")
-    assert (local.HasField("route"), local.HasField("key")) == (False, False)
-    assert (routed.route, routed.key) == ("by-owner", "part")
-    assert [(role.WhichOneof("size"), role.nodes, role.word) for role in message.graph.roles] == [
-        ("word", 0, "rest"),
-        ("nodes", 2, ""),
-    ]
+def read(data: dict[str, Any]) -> PhysicalPlan:
+    return PhysicalPlan.model_validate_json(json.dumps(data))
 
 
-@pytest.mark.parametrize("seed", [2**64, -1])
-def test_to_proto_number_that_does_not_fit_is_refused(seed: int) -> None:
-    plan = compile_graph(ako(), 1).model_copy(update={"seed": seed})
-    with pytest.raises(PlanError, match=r"the plan cannot be sent: .*seed"):
-        plan_to_proto(plan)
+def data_of(graph: LogicalGraph) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(compile_graph(graph, 2).model_dump_json())
+    return data
 
 
-def test_from_proto_too_many_nodes_is_refused() -> None:
-    message = plan_to_proto(compile_graph(ako(), 1))
-    message.nodes.extend([plan_pb2.NodePlan()] * 100_000)
+def test_read_too_many_nodes_is_refused() -> None:
+    data = data_of(ako())
+    data["nodes"] = [{"index": index, "name": "", "roles": []} for index in range(100_001)]
     with pytest.raises(PlanError, match=r"at most 100000 nodes \(got 100001\)"):
-        plan_from_proto(message)
+        read(data)
 
 
-def test_from_proto_too_many_operators_is_refused() -> None:
-    message = plan_to_proto(compile_graph(ako(), 1))
-    message.graph.operators.extend([plan_pb2.OperatorSpec()] * 10_000)
-    with pytest.raises(PlanError, match=r"at most 10000 operators \(got 10007\)"):
-        plan_from_proto(message)
+def test_read_nodes_out_of_order_is_refused() -> None:
+    data = data_of(ako())
+    data["nodes"].reverse()
+    with pytest.raises(PlanError, match="not numbered from 0"):
+        read(data)
 
 
-def test_from_proto_unknown_words_are_refused() -> None:
-    message = plan_to_proto(compile_graph(all_to_all(), 2))
-    message.graph.edges[0].route = "everywhere"
-    message.chains[0].pool = "disk"
-    with pytest.raises(PlanError, match=r"not a plan: PhysicalPlan.graph.edges.0.route: must be .*got everywhere"):
-        plan_from_proto(message)
-
-
-def test_from_proto_role_without_size_is_refused() -> None:
-    message = plan_to_proto(compile_graph(all_to_all(), 2))
-    message.graph.roles[0].ClearField("size")
-    with pytest.raises(PlanError, match=r"graph\.roles\.0\.size"):
-        plan_from_proto(message)
-
-
-def test_from_proto_empty_message_is_refused() -> None:
-    with pytest.raises(PlanError, match="the plan received is not a plan"):
-        plan_from_proto(plan_pb2.PhysicalPlan())
+def test_read_unknown_words_are_refused() -> None:
+    data = data_of(all_to_all())
+    data["graph"]["edges"][0]["route"] = "everywhere"
+    data["chains"][0]["pool"] = "disk"
+    with pytest.raises(ValidationError) as raised:
+        read(data)
+    assert [error["loc"] for error in raised.value.errors()] == [("graph", "edges", 0, "route"), ("chains", 0, "pool")]
 
 
 @pytest.mark.parametrize("said", [True, False, None])
-def test_from_proto_operators_that_do_not_say_so_catch_up(said: bool | None) -> None:
+def test_read_operators_that_do_not_say_so_catch_up(said: bool | None) -> None:
     """As in graphs that were kept before operators said it."""
-    message = plan_to_proto(compile_graph(ako(), 1))
-    for operator in message.graph.operators:
-        operator.ClearField("catches_up")
+    data = data_of(ako())
+    for operator in data["graph"]["operators"]:
+        del operator["catches_up"]
         if said is not None:
-            operator.catches_up = said
-    plan = plan_from_proto(message)
-    assert {operator.catches_up for operator in plan.graph.operators} == {said is not False}
+            operator["catches_up"] = said
+    assert {operator.catches_up for operator in read(data).graph.operators} == {said is not False}
