@@ -134,7 +134,13 @@ class JobSupervisor:
                 return
             if self._ending is not None:  # nobody waits for it any more
                 self._signal(signal.SIGKILL)
-            await self._attend(ends)
+            try:
+                await self._attend(ends)
+            except Exception as error:  # likewise
+                traceback.print_exception(error)
+                self._signal(signal.SIGKILL)
+                status = await asyncio.to_thread(ends.process.wait)
+                await self._say(self._exited(status, f"its agent cannot attend to it any more: {error}"))
 
     async def _start(self, held: contextlib.ExitStack) -> _Ends:
         """Start the process. All descriptors, and the disk, are asked for here, and given back by `held`.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,6 +98,34 @@ def test_master_is_told_whatever_keeps_a_process_from_being_started(error: Excep
     (message,) = said
     assert (message.exited.job, message.exited.start, message.exited.status) == ("job", 3, CANNOT_START)
     assert str(error) in message.exited.reason
+
+
+def test_process_that_the_agent_cannot_attend_to_is_ended_and_the_master_told_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Hanging(Spawner):
+        async def spawn(self, deploy: pb.Deploy, arguments: Sequence[str], descriptors: Sequence[int]) -> Spawned:
+            return Spawned(os.posix_spawn(sys.executable, [sys.executable, "-c", "input()"], {}, setsid=True))
+
+    async def open_connection(**_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "open_connection", open_connection)
+    said: list[pb.AgentMessage] = []
+
+    async def say(message: pb.AgentMessage) -> None:
+        said.append(message)
+
+    async def scene() -> None:
+        spawner = Hanging()
+        async with asyncio.timeout(60):
+            await JobSupervisor("job", pb.Deploy(start=3), say, SystemClock(), spawner).run()
+        spawner.close()
+
+    asyncio.run(scene())
+    (message,) = said
+    assert (message.exited.start, message.exited.status) == (3, -signal.SIGKILL)
+    assert "its agent cannot attend to it any more: [Errno 24] Too many open files" in message.exited.reason
 
 
 def test_process_whose_messages_the_agent_cannot_read_is_ended_and_the_master_told_why(
