@@ -48,6 +48,7 @@ def build(config: Config) -> LogicalGraph:
         emits="gradient" if bsp else "update",
         owes=config.parsed_codec is not None and not bsp,
         slack={"bsp": 0, "ssp": config.staleness, "async": None}[config.consistency],
+        waits=config.consistency != "async",
         optimizer=config.worker_optimizer,
     )
     if bsp:

@@ -132,7 +132,7 @@ def send_whole(
     if codec is None:
         return graph.with_operator("send", SendGradients(layout=layout), role="worker")
     # with a barrier nothing is under way when a checkpoint is taken
-    counted = not alike and setting.checkpoints is not None
+    counted = not alike and setting.config.checkpoint_every is not None
     residual = Owed(codec=codec, n_weights=layout.n_weights, layers=setting.layers, counted=counted)
     if alike:
         graph = graph.with_state("ledger", BarrierLedger(owed="residual"), role="worker")
@@ -181,5 +181,5 @@ def window(
         receivers=receivers,
         sharding=sharding,
         updates=updates,
-        counted=counted and setting.checkpoints is not None,
+        counted=counted and setting.config.checkpoint_every is not None,
     )

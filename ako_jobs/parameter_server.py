@@ -95,7 +95,7 @@ def build(config: Config) -> LogicalGraph:
     _check_in_one(config, rule, layout)
     sharding = setting.sharding(config.shard)
     codec, pull_codec = config.parsed_codec, config.parsed_pull_codec
-    colocated, shared = config.servers == "all", config.consistency != "bsp"
+    colocated, shared, waits = config.servers == "all", config.consistency != "bsp", config.consistency != "async"
     graph = LogicalGraph(name="parameter_server").with_role("worker", "all" if colocated else "rest")
     graph = graph.with_role("server", config.servers)
     graph = add_worker(
@@ -105,6 +105,7 @@ def build(config: Config) -> LogicalGraph:
         local=config.n_fetch > 1,
         emits="update" if rated else "gradient",
         slack=config.n_fetch - 1,
+        waits=waits,
         measures=False,
         shared=shared,
         optimizer=optimizer,
@@ -115,7 +116,7 @@ def build(config: Config) -> LogicalGraph:
     serve: Serve | ServeMean
     if config.consistency == "bsp":
         own = None if rated else schedule
-        serve = ServeMean(layout=layout, schedule=own, codec=codec, checkpoints=setting.checkpoints)
+        serve = ServeMean(layout=layout, schedule=own, codec=codec, checkpoints=setting.checkpoints())
     else:
         tau = config.staleness if config.consistency == "ssp" else None
         serve = Serve(
@@ -125,7 +126,7 @@ def build(config: Config) -> LogicalGraph:
             fetch_every=config.n_fetch,
             shared=shared,
             codec=codec,
-            checkpoints=setting.checkpoints,
+            checkpoints=setting.checkpoints(at_pace=not waits),
         )
     shadows = copy = None
     if pull_codec:
@@ -142,7 +143,7 @@ def build(config: Config) -> LogicalGraph:
         shadows=shadows,
         copy=copy,
         colocated=colocated,
-        counted=codec is not None and setting.checkpoints is not None,
+        counted=codec is not None and config.checkpoint_every is not None,
         epochs=config.epochs if shared else None,
         passes=setting.passes if shared else None,
     )

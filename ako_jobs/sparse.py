@@ -126,6 +126,7 @@ def build(config: Config) -> LogicalGraph:
         local=False,
         emits="gradient",
         slack=0,
+        waits=config.consistency != "async",
     )
     if warm_up := config.warm_up():
         source = Source.model_validate_json(graph.operator("source").params)

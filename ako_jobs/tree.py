@@ -138,6 +138,7 @@ def build(config: Config) -> LogicalGraph:
         local=not bsp,
         emits="gradient" if bsp else "update",
         slack={"bsp": 0, "ssp": config.bound - 1, "assp": config.bound - 1, "eventual": None}[config.consistency],
+        waits=config.consistency != "eventual",
         replica=replica,
     )
     push = PushMean(schedule=setting.schedule) if bsp else Push(every=config.n_sync, change_after=config.change_after)

@@ -130,11 +130,10 @@ class Setting:
         config = self.config
         return Sgd(momentum=config.momentum, look_ahead=int(config.nesterov), weight_decay=config.weight_decay)
 
-    @property
-    def checkpoints(self) -> Checkpoints | None:
-        """When the state of every node is kept."""
-        config = self.config
-        return Checkpoints(images=config.checkpoint_every, batch=self.batch) if config.checkpoint_every else None
+    def checkpoints(self, *, at_pace: bool = False) -> Checkpoints | None:
+        """When the state of every node is kept; `at_pace` where no worker waits for another."""
+        every = self.config.checkpoint_every
+        return Checkpoints(images=every, batch=self.batch, at_pace=at_pace) if every else None
 
     @property
     def warm_start(self) -> WarmStart | None:
@@ -165,6 +164,7 @@ def add_worker(
     local: bool,
     emits: Literal["gradient", "update"],
     slack: int | None,
+    waits: bool = True,
     measures: bool = True,
     shared: bool = False,
     owes: bool = False,
@@ -180,6 +180,7 @@ def add_worker(
         local: whether a worker updates its replica with its own gradients.
         emits: whether gradients leave the workers, or updates.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
+        waits: whether there is a bound, by `slack` or by whom the workers send to.
         measures: whether workers measure how stale their gradients are; else whoever applies them does.
         shared: whether workers make gradients until they are told that there are enough of all of them; else each makes
             as many.
@@ -229,7 +230,7 @@ def add_worker(
                 slack=slack,
                 passes=setting.passes if shared else None,
                 averages_over=0 if owes else averages_over,
-                checkpoints=setting.checkpoints,
+                checkpoints=setting.checkpoints(at_pace=not waits),
                 max_poison=config.max_poison,
             ),
             role="worker",

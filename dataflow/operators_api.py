@@ -95,9 +95,11 @@ class Checkpoint:
 
     Args:
         number: of the checkpoint; those of all nodes that have the same number make one.
+        steps: that the operator counts as having made; as many as `number` says if None.
     """
 
     number: int
+    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

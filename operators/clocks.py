@@ -30,7 +30,8 @@ class ClocksState(State):
 
     `poisoned` counts those of its own gradients that were replaced by zeros, and `of_all` those of all nodes that had
     come when it was sent weights last, where somebody counts; once that is `enough`, it makes no more. It is
-    `over` once nothing more comes to make any of.
+    `over` once nothing more comes to make any of. `pace` is how many gradients each of all nodes had made on average
+    when it looked last.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class ClocksState(State):
         """
         self.made = 0
         self.images = 0
-        self.rejected = self.poisoned = self.of_all = 0
+        self.rejected = self.poisoned = self.of_all = self.pace = 0
         self.enough = self.over = False
         self.cells = cells
         self._applied = {
@@ -110,6 +111,11 @@ class ClocksState(State):
         return {
             origin: low for origin, low in self._lowest.items() if origin != self._own and origin not in self._fresh
         }
+
+    def average(self) -> int:
+        """How many gradients this node and each of those that it knows to make more have made on average."""
+        made = [self.made, *(low for origin, low in self.seen().items() if low < FAR and origin not in self._last)]
+        return sum(made) // len(made)
 
     def newer(self, seen: Mapping[int, int]) -> int:
         """How many gradients of others have been applied since `seen` was what was."""
@@ -266,6 +272,7 @@ class ClocksState(State):
         if tensors:
             self._count(tensors)
         self.made, self.of_all = steps.get(node, self.made), self.of_all or sum(steps.values())
+        self.pace = sum(steps.values()) // max(1, len(steps))
         for origin, applied in self._applied.items():
             self._applied[origin] = np.where(applied < FAR, steps.get(origin, self.made), FAR)
             self._lowest[origin] = int(self._applied[origin].min())

@@ -89,6 +89,10 @@ class PullsState(State):
         """The least gradient number applied of any worker that is there, over all cells; 0 if there is none."""
         return min(map(self.slowest, self.pushed), default=0) if self.workers else 0
 
+    def average(self, workers: int) -> int:
+        """How many gradients each of so many workers has made on average, of those applied to all cells."""
+        return min(self.made.values(), default=0) // workers
+
     def wait(self, cells: Cells, worker: int) -> None:
         """Note that a worker waits for an answer."""
         self.waiting.setdefault(cells, []).append(worker)
@@ -214,7 +218,7 @@ class Serve(Operator):
             run.join(weights, origin)
             yield from self._tell(cells, {origin: joined}, weights, run, pulls, node)
             return
-        before = pulls.applied() if self.checkpoints else 0
+        before = self._applied(pulls, node)
         if refused(fragment):
             run.pass_over(origin)
             yield Sample("poisoned_fragments", 1.0)
@@ -228,8 +232,7 @@ class Serve(Operator):
         released = pulls.release(cells, self._bound)
         if released:
             yield from self._tell(cells, released, weights, run, pulls, node)
-        if self.checkpoints:
-            yield from due(self.checkpoints, before, pulls.applied(), node, self.workers)
+        yield from due(self.checkpoints, before, self._applied(pulls, node), node, self.workers)
 
     def on_left(
         self, worker: int, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
@@ -258,6 +261,12 @@ class Serve(Operator):
     def _bound(self) -> float:
         """How many gradients a worker that is answered may be ahead of the slowest."""
         return math.inf if self.tau is None else self.tau
+
+    def _applied(self, pulls: PullsState, node: NodeContext) -> int:
+        """The gradient of each worker by which checkpoints are due; 0 where none are."""
+        if self.checkpoints is None:
+            return 0
+        return pulls.average(len(node.members[self.workers])) if self.checkpoints.at_pace else pulls.applied()
 
     def _rate(self, number: int, made: int, node: NodeContext) -> float:
         """The learning rate of a worker's gradient `number`, ahead of which so many of all workers have come."""

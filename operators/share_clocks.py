@@ -28,7 +28,7 @@ class ShareClocksState(ClocksState):
         super().__init__(1, {})
         self.bound = FAR
         self.oldest = self.foreign = 0
-        self._begun = 0
+        self._begun, self._others = 0, 0
 
     def follow(self, sharing: Sharing, consistency: Consistency, rounds: int) -> None:
         """Bring the clocks up to date with what is known.
@@ -42,6 +42,7 @@ class ShareClocksState(ClocksState):
             rounds: bulk-synchronous rounds whose updates are all in the replica.
         """
         places = list(sharing.others)
+        self._others = len(places)
         self.oldest = max(self._begun, int((sharing.counts + sharing.ahead)[places].min(initial=FAR)))
         self.foreign = int(sharing.counts.sum() - sharing.counts[sharing.node])
         if consistency == "bsp":
@@ -63,6 +64,10 @@ class ShareClocksState(ClocksState):
         """Gradients of all others in the belief, as of one node."""
         return {0: self.foreign}
 
+    def average(self) -> int:
+        """How many gradients of each node are in the belief on average."""
+        return (self.made + self.foreign) // (1 + self._others)
+
     def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
         """Go on behind the last gradient; until the neighbours have spoken, as if all others were as far."""
         super().resume(tensors, node, steps)
@@ -73,7 +78,7 @@ class ShareClocksState(ClocksState):
         """A copy."""
         copy = ShareClocksState()
         copy.made, copy.images, copy.bound, copy.oldest = self.made, self.images, self.bound, self.oldest
-        copy.foreign, copy._begun = self.foreign, self._begun
+        copy.foreign, copy.pace, copy._begun, copy._others = self.foreign, self.pace, self._begun, self._others
         return copy
 
 

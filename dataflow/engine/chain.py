@@ -335,7 +335,7 @@ class _Call:
         elif isinstance(effect, EndOfData) and member is self._chain.members[0 if member.operator.source else -1]:
             self.outcome.end_of_data = True
         elif isinstance(effect, Checkpoint):
-            self.outcome.checkpoint = effect.number
+            self.outcome.checkpoint = effect
         else:
             own = "self.<port>(message), Sample(...), Artifact(...) or Checkpoint(...)"
             fix = f"yield {own}; the last of a chain may yield EndOfData()"

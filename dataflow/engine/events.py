@@ -14,7 +14,7 @@ import numpy as np
 
 from dataflow.errors import AkoError
 from dataflow.message import Message
-from dataflow.operators_api import Adjustment, Artifact, Pool, Sample
+from dataflow.operators_api import Adjustment, Artifact, Checkpoint, Pool, Sample
 from dataflow.plan.physical import StreamId
 from dataflow.ports import Emission
 from dataflow.reports import OperatorReport, Rates
@@ -30,14 +30,14 @@ class Outcome:
         parts: a gathering operator's parts, each with the number of its shard.
         merged: a gathering operator's step has been merged.
         end_of_data: a source has nothing more, or another chain emits nothing more.
-        checkpoint: number of the checkpoint that is due; None if none is.
+        checkpoint: the one that is due; None if none is.
     """
 
     effects: list[tuple[str, Emission | OperatorReport | Sample | Artifact]]
     parts: list[tuple[int, Any]]
     merged: bool
     end_of_data: bool
-    checkpoint: int | None
+    checkpoint: Checkpoint | None
 
     def __init__(self) -> None:
         self.effects, self.parts = [], []

@@ -180,10 +180,10 @@ class NodeEngine:
             self._traffic.end_outputs(state)
         if state.telling is not None:  # with nothing else of the chain under way, so this was it
             self._traffic.told(state, state.telling)
-        if outcome.checkpoint is not None:
-            state.checkpoint = outcome.checkpoint
+        if (due := outcome.checkpoint) is not None:
+            state.checkpoint = due.number
             if state.step is not None:  # a node that joined late has made fewer steps than it counts
-                state.ahead = outcome.checkpoint - state.step.number - 1
+                state.ahead = (due.number if due.steps is None else due.steps) - state.step.number - 1
         role = run.task.role
         if role == "shard" and state.step is not None:
             state.step.finished += 1

@@ -8,9 +8,10 @@ from tiny_data import IDENTITY, TWO
 
 from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Sample, random_generator
+from dataflow.operators_api import Checkpoint, Sample, random_generator
 from dataflow.testing.operator_harness import Harness
 from operators.average import Average
+from operators.checkpointing import Checkpoints
 from operators.clocks import ClocksState, everything
 from operators.compute import Compute
 from operators.dnn import BatchNorm, Dense, Dropout, Model, ModelSpec
@@ -571,3 +572,17 @@ def test_compute_local_steps_tell_how_far_weights_have_moved_and_no_normalised_g
         told.append({effect.name for effect in effects if isinstance(effect, Sample)})
     assert told[0] - told[1] == {"normalised_gap"}
     assert "gap" in told[1]
+
+
+def test_compute_checkpoints_are_due_by_its_own_gradients_or_where_nobody_waits_by_what_all_have_made_on_average():
+    """Every second gradient of three workers of four images each; two others have made six and none."""
+    every = Checkpoints(images=24, batch=4)
+    for at_pace, due in ((False, [(2, 2), (4, 4)]), (True, [(2, 1), (4, 4)])):
+        compute, found = make(origins=(0, 2), checkpoints=every.model_copy(update={"at_pace": at_pace})), []
+        clocks = compute.states["clocks"]
+        for number in range(1, 6):
+            if number in (1, 4):  # 7 of all, then 14
+                clocks.advance(0, slice(0, 2), *((0, 6) if number == 1 else (6, 10)))
+            effects = compute.send(*shards(1, step=number))
+            found += [(each.number, each.steps) for each in effects if isinstance(each, Checkpoint)]
+        assert found == due

@@ -4,8 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow.node_context import NodeContext
+from dataflow.operators_api import Checkpoint
 from dataflow.testing.operator_harness import Harness
 from operators.barrier import Barrier
+from operators.checkpointing import Checkpoints
 from operators.compression import Residual, TopK
 from operators.layout import Layout
 from operators.messages import Fragment
@@ -243,3 +245,13 @@ def test_slowest_is_the_least_number_of_the_workers_that_are_there(moves: list[t
             pulls.join(cells, worker)
         numbers = [pulls.pushed.get(cells, {}).get(worker, 0) for worker in pulls.workers]
         assert pulls.slowest(cells) == min(numbers, default=np.iinfo(np.int64).max)
+
+
+def test_serve_checkpoints_are_due_by_the_slowest_worker_or_where_nobody_waits_by_all_on_average():
+    """Every gradient of two workers is a checkpoint; one pushes four, the other one at the end."""
+    for at_pace, due in ((False, [1]), (True, [1, 2])):
+        checkpoints = Checkpoints(images=2, batch=1, at_pace=at_pace)
+        server, found = serve(checkpoints=checkpoints), []
+        for worker, number in ((0, 1), (0, 2), (0, 3), (0, 4), (1, 1)):
+            found += [each.number for each in server.send(push(worker, number)) if isinstance(each, Checkpoint)]
+        assert found == due
