@@ -11,6 +11,7 @@ from ako_jobs.look_ahead import LookAheadConfig
 from ako_jobs.worker import Setting, add_joining, add_worker, finish_after
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
+from dataflow.operators_api import Operator
 from operators.apply import ApplyFromPeers, ApplyMean
 from operators.barrier import Barrier
 from operators.clocks import Clocks
@@ -39,7 +40,7 @@ class Config(LookAheadConfig):
 def build(config: Config) -> LogicalGraph:
     """The graph: Ako's without accumulate and partition; with a barrier if bulk-synchronous."""
     setting = Setting.of(config)
-    layout, bsp = setting.layout, config.consistency == "bsp"
+    layout, bsp, waits = setting.layout, config.consistency == "bsp", config.consistency != "async"
     graph = add_worker(
         LogicalGraph(name="all_to_all").with_role("worker"),
         setting,
@@ -48,11 +49,14 @@ def build(config: Config) -> LogicalGraph:
         emits="gradient" if bsp else "update",
         owes=config.parsed_codec is not None and not bsp,
         slack={"bsp": 0, "ssp": config.staleness, "async": None}[config.consistency],
-        waits=config.consistency != "async",
+        waits=waits,
         optimizer=config.worker_optimizer,
     )
     if bsp:
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="worker")
+    apply: Operator = ApplyMean(layout=layout, schedule=setting.schedule)
+    if not bsp:
+        apply = ApplyFromPeers(layout=layout, checkpoints=setting.late_checkpoints(waits=waits))
     graph = (
         send_whole(
             graph,
@@ -64,11 +68,7 @@ def build(config: Config) -> LogicalGraph:
             alike=bsp,
         )
         .with_operator("receive", ReceiveFromPeers(), role="worker")
-        .with_operator(
-            "apply",
-            ApplyMean(layout=layout, schedule=setting.schedule) if bsp else ApplyFromPeers(layout=layout),
-            role="worker",
-        )
+        .with_operator("apply", apply, role="worker")
         .connect("compute.gradients", "send.gradients")
         .connect("send", "receive.arriving", route=Route.BY_DESTINATION, loopback=bsp)
         .connect("receive", "apply.fragments")

@@ -118,7 +118,9 @@ def _each(text: str | None, stages: int) -> tuple[int | None, ...]:
 def build(config: Config) -> LogicalGraph:
     """The graph: all-to-all's, but a worker's own replica changes by its own message only, before it computes again."""
     setting = Setting.of(config)
-    layout, span = setting.layout, config.staleness if config.consistency == "ssp" else FAR
+    layout, waits = setting.layout, config.consistency != "async"
+    span = config.staleness if waits else FAR
+    apply = ApplyFromPeers(layout=layout, checkpoints=setting.late_checkpoints(waits=waits))
     graph = add_worker(
         LogicalGraph(name="sparse").with_role("worker"),
         setting,
@@ -126,7 +128,7 @@ def build(config: Config) -> LogicalGraph:
         local=False,
         emits="gradient",
         slack=0,
-        waits=config.consistency != "async",
+        waits=waits,
     )
     if warm_up := config.warm_up():
         source = Source.model_validate_json(graph.operator("source").params)
@@ -134,7 +136,7 @@ def build(config: Config) -> LogicalGraph:
     graph = (
         send_whole(graph, setting, config.parsed_codec, emits="gradient", rated=True, own=True, span=span)
         .with_operator("receive", ReceiveFromPeers(), role="worker")
-        .with_operator("apply", ApplyFromPeers(layout=layout), role="worker")
+        .with_operator("apply", apply, role="worker")
         .connect("compute.gradients", "send.gradients")
         .connect("send", "receive.arriving", route=Route.BY_DESTINATION, loopback=True)
         .connect("receive", "apply")

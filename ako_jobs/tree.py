@@ -116,7 +116,7 @@ class Config(CodecConfig):
 def build(config: Config) -> LogicalGraph:
     """The graph: a worker's updates go into its own sum; sums of sides of the tree go from neighbour to neighbour."""
     setting = Setting.of(config)
-    bsp = config.consistency == "bsp"
+    bsp, waits = config.consistency == "bsp", config.consistency != "eventual"
     replica = SharedReplica(
         model=setting.model,
         warm_start=setting.warm_start,
@@ -134,16 +134,17 @@ def build(config: Config) -> LogicalGraph:
     graph = add_worker(
         LogicalGraph(name="tree").with_role("worker"),
         setting,
-        clocks=ShareClocks(waits=config.consistency != "eventual"),
+        clocks=ShareClocks(waits=waits),
         local=not bsp,
         emits="gradient" if bsp else "update",
         slack={"bsp": 0, "ssp": config.bound - 1, "assp": config.bound - 1, "eventual": None}[config.consistency],
-        waits=config.consistency != "eventual",
+        waits=waits,
         replica=replica,
     )
     push = PushMean(schedule=setting.schedule) if bsp else Push(every=config.n_sync, change_after=config.change_after)
     period_s = duration(config.period) if config.flow == "period" else 0.0
-    graph = finish_after(add_sharing(graph, push, Absorb(period_s=period_s)), "absorb")
+    absorb = Absorb(period_s=period_s, checkpoints=setting.late_checkpoints(waits=waits))
+    graph = finish_after(add_sharing(graph, push, absorb), "absorb")
     if replica.grows:
         return add_enrolling(graph)
     return graph.with_operator("attend", Attend(), role="worker").connect("absorb.finished", "attend")

@@ -135,6 +135,10 @@ class Setting:
         every = self.config.checkpoint_every
         return Checkpoints(images=every, batch=self.batch, at_pace=at_pace) if every else None
 
+    def late_checkpoints(self, *, waits: bool) -> Checkpoints | None:
+        """When that of a worker is kept which has made its gradients, while others make more: where none `waits`."""
+        return None if waits else self.checkpoints(at_pace=True)
+
     @property
     def warm_start(self) -> WarmStart | None:
         """Training before the start."""

@@ -13,6 +13,7 @@ from dataflow.operators_api import Emissions, Operator, Sample
 from dataflow.ports import In, Out
 from dataflow.state import Writes
 from operators.barrier import BarrierState, Mean
+from operators.checkpointing import Checkpoints
 from operators.clocks import ClocksState
 from operators.compression import Codec, Residual, add
 from operators.fragments import decoded, subtract
@@ -67,9 +68,22 @@ class Apply(Operator):
 
 
 class ApplyFromPeers(Apply):
-    """Applies the fragments of a peer that has joined as well, which is welcomed once this expects them."""
+    """Applies the fragments of a peer that has joined as well, which is welcomed once this expects them.
 
+    Args:
+        checkpoints: when the node's state is kept once it makes no more gradients and others do; never if None.
+    """
+
+    checkpoints: Checkpoints | None = None
     roll = Writes()
+
+    def process(self, fragment: Fragment, replica: VectorState, clocks: ClocksState, node: NodeContext) -> Emissions:
+        """See `Apply`."""
+        yield from super().process(fragment, replica, clocks, node)
+        if clocks.over and self.checkpoints is not None:
+            due = self.checkpoints.at(clocks.average(), clocks, node.size)
+            if due is not None:
+                yield due
 
     def on_joined(  # type: ignore[override]
         self, origin: int, clocks: ClocksState, roll: RollState

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dataflow.operators_api import Checkpoint
+from operators.clocks import ClocksState
+
 
 class Checkpoints(BaseModel):
     """Checkpoints in equal numbers of gradients, and named after the gradient they follow.
@@ -33,3 +36,15 @@ class Checkpoints(BaseModel):
         every = max(1, round(self.images / (self.batch * workers)))
         newest = number // every * every
         return newest if newest > before else None
+
+    def at(self, average: int, clocks: ClocksState, workers: int) -> Checkpoint | None:
+        """The checkpoint that is due once workers have made `average` gradients each on average, if any is.
+
+        Args:
+            average: see above.
+            clocks: of a worker, which note how far it looked.
+            workers: how many there are.
+        """
+        before, clocks.pace = clocks.pace, max(clocks.pace, average)
+        number = self.due(before, clocks.pace, workers)
+        return None if number is None else Checkpoint(number, steps=clocks.made)

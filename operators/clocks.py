@@ -60,6 +60,7 @@ class ClocksState(State):
         self._fresh: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._since: dict[int, int] = {}
+        self._gone: dict[int, int] = {}
         self._slowest: float | None = None
         self._slow = 0  # origins that are the slowest
 
@@ -113,9 +114,9 @@ class ClocksState(State):
         }
 
     def average(self) -> int:
-        """How many gradients this node and each of those that it knows to make more have made on average."""
-        made = [self.made, *(low for origin, low in self.seen().items() if low < FAR and origin not in self._last)]
-        return sum(made) // len(made)
+        """How many gradients each node has made on average, as far as this one knows, and those that are gone."""
+        others = self._gone | {origin: low for origin, low in self.seen().items() if low < FAR}
+        return (self.made + sum(others.values())) // (1 + len(others))
 
     def newer(self, seen: Mapping[int, int]) -> int:
         """How many gradients of others have been applied since `seen` was what was."""
@@ -171,6 +172,8 @@ class ClocksState(State):
         """
         applied = self._applied.get(origin)
         known = applied[applied < FAR] if applied is not None else np.zeros(0, np.int64)
+        if known.size and origin not in self._fresh:
+            self._gone[origin] = int(known.min())
         for table in (self._applied, self._owned, self._lowest, self._span, self._fresh, self._last, self._since):
             table.pop(origin, None)
         self._slowest = None

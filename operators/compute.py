@@ -249,20 +249,20 @@ class Compute(Gather):
         yield self.progress(Progress(number, clocks.images, epoch, loss, readers=parts[0].readers))
         due = self._due(self.checkpoints, clocks, node) if self.checkpoints else None
         if due is not None:
-            yield Checkpoint(due, steps=number)
+            yield due
 
     def on_end(self, clocks: ClocksState) -> Emissions:
         """Note that no more gradients are made, however many mini-batches were read: somebody may have dropped some."""
         clocks.over = True
         yield from ()
 
-    def _due(self, checkpoints: Checkpoints, clocks: ClocksState, node: NodeContext) -> int | None:
-        """Number of the checkpoint that falls due with the gradient that was made last, if any."""
-        if not checkpoints.at_pace:
-            return checkpoints.due(clocks.made - 1, clocks.made, node.size)
-        before, now = clocks.pace, clocks.average() if self.passes is None else clocks.of_all // node.size
-        clocks.pace = max(before, now)
-        return checkpoints.due(before, clocks.pace, node.size)
+    def _due(self, checkpoints: Checkpoints, clocks: ClocksState, node: NodeContext) -> Checkpoint | None:
+        """The checkpoint that falls due with the gradient that was made last, if any."""
+        if checkpoints.at_pace:
+            average = clocks.average() if self.passes is None else clocks.of_all // node.size
+            return checkpoints.at(average, clocks, node.size)
+        number = checkpoints.due(clocks.made - 1, clocks.made, node.size)
+        return None if number is None else Checkpoint(number)
 
     def _direct(
         self, gradient: Vector, seen: Sequence[Part], replica: VectorState, velocity: VectorState, rate: float

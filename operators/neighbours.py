@@ -9,6 +9,7 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import Adjusted, Adjustment, Emissions, EndOfData, Operator, Sample
 from dataflow.ports import BoundOut, In, Out
 from dataflow.state import Writes
+from operators.checkpointing import Checkpoints
 from operators.contribution import Contribution
 from operators.enrol import Arrived
 from operators.messages import Gradient, Progress
@@ -122,11 +123,13 @@ class Absorb(Operator):
     Args:
         role: of the nodes.
         period_s: seconds between two looks at what neighbours have not been told; 0: they are told of each change.
+        checkpoints: when the node's state is kept once it makes no more gradients and others do; never if None.
     """
 
     pool = "network"
     role: str = "worker"
     period_s: float = Field(default=0.0, ge=0)
+    checkpoints: Checkpoints | None = None
     contributions = In(Contribution)
     notices = Out(Notice)
     finished = Out(Progress)
@@ -135,12 +138,17 @@ class Absorb(Operator):
     replica = Writes()
     clocks = Writes()
 
-    def process(self, contribution: Contribution, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
+    def process(
+        self, contribution: Contribution, replica: SharedReplicaState, clocks: ShareClocksState, node: NodeContext
+    ) -> Emissions:
         """Who is to be told, once the neighbour has told all."""
         if replica.over:
             yield EndOfData()
         elif replica.hear(contribution):
             yield from self._react(replica, clocks)
+            due = self.checkpoints.at(clocks.average(), clocks, node.size) if self.checkpoints and clocks.over else None
+            if due is not None:
+                yield due
         else:
             yield from self._tell_arrivals(replica)
             yield from _tell(self.adjusted, replica)

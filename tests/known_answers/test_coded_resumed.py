@@ -10,15 +10,19 @@ import pytest
 from dataflow.engine.events import Snapshot
 from dataflow.engine.loading import LoadedNode
 from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.graph.logical import LogicalGraph
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
+from operators.apply import ApplyFromPeers
 from operators.clocks import ClocksState
+from operators.layout import Layout
 from operators.vector_state import VectorState
 from tests.known_answers.coded import (
     JOBS,
     NODES,
     ROUNDING,
     STEPS,
+    ExactCompute,
     applies_whole,
     assert_sum_is_exact,
     coded_job,
@@ -33,8 +37,21 @@ EVERY = 240
 SLOWER = ("ako p=3 every=1", "all_to_all async", "parameter_server async", "sparse async")
 
 
-def plan(job: str, codec: str, nodes: int = NODES) -> PhysicalPlan:
-    return compile_graph(coded_job(job, codec, checkpoint_every=EVERY), nodes)
+def plan(job: str, codec: str, nodes: int = NODES, *, apart: bool = True) -> PhysicalPlan:
+    """The plan of a job whose nodes are kept, if `apart`, after their own gradients, also where nobody waits."""
+    graph = coded_job(job, codec, checkpoint_every=EVERY)
+    if apart:
+        compute = ExactCompute.model_validate_json(graph.operator("compute").params)
+        assert compute.checkpoints is not None
+        own = compute.checkpoints.model_copy(update={"at_pace": False})
+        graph = graph.replace("compute", compute.model_copy(update={"checkpoints": own}))
+        if "async" in job and "parameter_server" not in job:
+            graph = graph.replace("apply", ApplyFromPeers(layout=_layout_of(graph)))
+    return compile_graph(graph, nodes)
+
+
+def _layout_of(graph: LogicalGraph) -> Layout:
+    return ApplyFromPeers.model_validate_json(graph.operator("apply").params).layout
 
 
 def whole(snapshots: list[Snapshot]) -> list[list[Snapshot]]:
@@ -58,6 +75,20 @@ def test_run_that_goes_on_from_any_checkpoint_holds_and_owes_the_sum_of_all_grad
     for number, snapshots in enumerate(checkpoints[::2]):
         again = MemoryDriver(of, nodes=resumed(snapshots, of, of), order=np.random.default_rng(number)).execute()
         assert_sum_is_exact(job, again.nodes, atol=ROUNDING.get(codec, 0.0))
+
+
+@pytest.mark.parametrize("job", ["all_to_all async", "sparse async"])
+@pytest.mark.parametrize("seed", range(3))
+def test_run_that_goes_on_from_where_all_had_made_so_many_on_average_does_so_too(job: str, seed: int) -> None:
+    of = plan(job, "threshold:tau=0.5", apart=False)
+    run = MemoryDriver(of, order=np.random.default_rng(seed)).execute()
+    checkpoints = whole(run.snapshots)
+    assert len(checkpoints) >= 2
+    made = [[each.steps for each in snapshots] for snapshots in checkpoints]
+    assert any(len(set(steps)) > 1 for steps in made)
+    for snapshots in checkpoints:
+        again = MemoryDriver(of, nodes=resumed(snapshots, of, of), order=np.random.default_rng(seed)).execute()
+        assert_sum_is_exact(job, again.nodes, atol=0.0)
 
 
 @pytest.mark.parametrize("job", SLOWER)

@@ -133,12 +133,25 @@ def test_sparse_graph_sends_codes_to_all_and_to_the_worker_itself(settings, span
     assert f'"span":{span},"own":true' in clocks.params
 
 
-@pytest.mark.parametrize(("job", "operators"), [(ako, ("compute",)), (parameter_server, ("compute", "serve"))])
-def test_checkpoints_are_due_after_the_same_gradients_on_workers_and_servers(job, operators):
-    every = '"checkpoints":{"images":640,"batch":32}'
+@pytest.mark.parametrize(
+    ("job", "settings", "operators", "at_pace"),
+    [
+        (ako, {}, ("compute",), False),
+        (parameter_server, {"consistency": "ssp"}, ("compute", "serve"), False),
+        (parameter_server, {"consistency": "bsp"}, ("compute", "serve"), False),
+        (parameter_server, {"consistency": "async"}, ("compute", "serve"), True),
+        (all_to_all, {"consistency": "ssp"}, ("compute",), False),
+        (all_to_all, {"consistency": "async"}, ("compute", "apply"), True),
+        (sparse, {"consistency": "async"}, ("compute", "apply"), True),
+        (tree, {"consistency": "ssp"}, ("compute",), False),
+        (tree, {}, ("compute", "absorb"), True),
+    ],
+)
+def test_checkpoints_are_due_by_a_nodes_own_gradients_unless_nobody_waits(job, settings, operators, at_pace):
+    every = f'"checkpoints":{{"images":640,"batch":32,"at_pace":{str(at_pace).lower()}}}'
     for operator in operators:
-        assert every in graph(job, checkpoint_every=640, batch=32).operator(operator).params
-        assert '"checkpoints":null' in graph(job).operator(operator).params
+        assert every in graph(job, checkpoint_every=640, batch=32, **settings).operator(operator).params
+        assert '"checkpoints":null' in graph(job, **settings).operator(operator).params
 
 
 def test_checkpoints_are_kept_where_and_as_many_as_settings_say():
@@ -248,7 +261,7 @@ def test_setting_local_steps_make_gradients_of_as_many_mini_batches():
     compute = built.operator("compute").params
     assert '"mini_batch":10' in compute
     assert '"averages_over":6.5' in compute  # half an epoch, and 13 gradients of one worker are an epoch
-    assert '"checkpoints":{"images":400,"batch":100}' in compute
+    assert '"checkpoints":{"images":400,"batch":100,"at_pace":false}' in compute
     (course,) = (element for element in built.elements if element.name == "course")
     assert course.form == "in steps of 100 images of digits without 0.1 of it"
     config = ako.Config.parse({"schedule": "cosine", "warmup": 2, "epochs": 10, **settings})
