@@ -52,6 +52,7 @@ class Model:
         self.n_weights = self.ranges[-1].stop
         self.statistic_ranges = statistic_ranges(spec)
         self.n_statistics = self.statistic_ranges[-1].stop if self.statistic_ranges else 0
+        self.integers: tuple[slice, ...] = ()
         self.n_classes = spec.shapes()[-1][0]
         self.random = any(isinstance(step.layer, Dropout) for step in steps(spec))
 

@@ -54,6 +54,7 @@ class Phantom:
 
     random = False
     n_statistics = 0
+    integers: tuple[slice, ...] = ()
 
     def __init__(self, spec: PhantomSpec) -> None:
         self.n_weights, self.n_classes = spec.phantom_weights, spec.classes

@@ -143,6 +143,7 @@ class TorchModel:
         self.n_weights = self.ranges[-1].stop
         self._statistics = _statistics(module, spec)
         self.n_statistics = self._statistics[-1].stop if self._statistics else 0
+        self.integers = tuple(slice(each.start, each.stop) for each in self._statistics if each.wide)
         self._initial_statistics = np.empty(self.n_statistics, np.float32)
         self._save(_owners(module, self._statistics), self._initial_statistics)
 
