@@ -1,7 +1,8 @@
 """A `torch.nn.Module` of the user's as functions on flat vectors; only here and in `torch_random` is PyTorch imported.
 
 Parameters that take a gradient are the weights; everything else in the module's state dict (buffers, frozen
-parameters) is the statistics. Every workspace has a module of its own, into which a call loads both vectors, and puts
+parameters) is the statistics. A tensor that has several names there, as tied weights have, is in the vectors once, and
+in files once for each name. Every workspace has a module of its own, into which a call loads both vectors, and puts
 the other buffers as the factory made them, so that nothing is left of one call when the next begins. Gradients are
 written straight to `out`; weights are copied once, into a vector that the module's parameters are cut from. Vectors
 have every tensor in C order. Parameters that the factory lays out otherwise, as `module.to(memory_format=
@@ -34,12 +35,36 @@ _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.bool, t
 """Types whose numbers are float32 numbers too."""
 
 
+_Places = tuple[tuple[torch.nn.Module, str], ...]
+"""Where a module has a tensor: submodules, and the name of the attribute there."""
+
+
+class _Member(NamedTuple):
+    """A tensor of a module.
+
+    Args:
+        tensor: as the factory made it.
+        names: in the state dict; none of buffers that are not in it.
+        places: at least one.
+    """
+
+    tensor: torch.Tensor
+    names: tuple[str, ...]
+    places: _Places
+
+    @property
+    def trained(self) -> bool:
+        """Whether it is a parameter that takes a gradient."""
+        owner, attribute = self.places[0]
+        return attribute in owner._parameters and self.tensor.requires_grad
+
+
 @dataclass(frozen=True)
 class _Statistic:
     """A buffer or a frozen parameter.
 
     Args:
-        name: in the state dict.
+        name: its first one in the state dict.
         start, stop: its place in the vector of statistics.
         shape, dtype: of the tensor.
     """
@@ -107,8 +132,8 @@ class TorchWorkspace:
         owned: by parameter, what it holds while the module computes: its part of `weights`, or a copy in its layout.
         places: by parameter, address and strides of `owned`.
         copied: those of `owned` that are copies, each with its part, in C order.
-        owners: by statistic, the submodule that has it, the attribute's name there, and its layout.
-        passing: buffers that are no statistics: submodule, attribute, and what the factory made of it.
+        owners: by statistic, its places and its layout.
+        passing: buffers that are no statistics: their places, and what the factory made of them.
     """
 
     spec: TorchSpec
@@ -120,8 +145,8 @@ class TorchWorkspace:
     owned: tuple[torch.Tensor, ...]
     places: tuple[tuple[int, tuple[int, ...]], ...]
     copied: tuple[tuple[torch.Tensor, torch.Tensor], ...]
-    owners: tuple[tuple[torch.nn.Module, str, _Layout], ...]
-    passing: tuple[tuple[torch.nn.Module, str, torch.Tensor | None], ...]
+    owners: tuple[tuple[_Places, _Layout], ...]
+    passing: tuple[tuple[_Places, torch.Tensor | None], ...]
 
 
 class TorchModel:
@@ -138,14 +163,15 @@ class TorchModel:
         self._factory = _function(spec.factory)
         self._loss = _function(spec.loss) if spec.loss else _cross_entropy
         self._random = Randomness(self.device)
-        module = self._make(0)
-        self.ranges = _weight_ranges(module, spec)
+        members = _members(self._make(0), spec)
+        self._names = {name: each.names[0] for each in members for name in each.names}
+        self.ranges = _weight_ranges(members, spec)
         self.n_weights = self.ranges[-1].stop
-        self._statistics = _statistics(module, spec)
+        self._statistics = _statistics(members, spec)
         self.n_statistics = self._statistics[-1].stop if self._statistics else 0
         self.integers = tuple(slice(each.start, each.stop) for each in self._statistics if each.wide)
         self._initial_statistics = np.empty(self.n_statistics, np.float32)
-        self._save(_owners(module, self._statistics), self._initial_statistics)
+        self._save(_owners(members), self._initial_statistics)
 
     @property
     def random(self) -> bool:
@@ -154,8 +180,8 @@ class TorchModel:
 
     def initial(self, rng: np.random.Generator) -> Vector:
         """The weights of a module made with PyTorch's generator seeded from `rng`, (n_weights,)."""
-        parameters = _trained(self._make(int(rng.integers(1 << 63)))).values()
-        weights: Vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters]).numpy()
+        module = self._make(int(rng.integers(1 << 63)))
+        weights: Vector = torch.cat([parameter.detach().reshape(-1) for parameter in _trained(module)]).numpy()
         return weights
 
     def initial_statistics(self) -> Vector:
@@ -164,8 +190,9 @@ class TorchModel:
 
     def workspace(self, batch: int) -> TorchWorkspace:
         """A module of one's own; batches of any size fit."""
-        module = self._make(0).to(self.device)
-        owners, parameters = _owners(module, self._statistics), tuple(_trained(module).values())
+        module = self._make(0)
+        members = _members(module, self.spec)  # before a move to a GPU, which makes several of what was one buffer
+        module, parameters = module.to(self.device), tuple(_trained(module))
         layouts = tuple(map(_Layout.of, parameters))
         weights = torch.zeros(self.n_weights, device=self.device)
         parts = self._cut(weights)
@@ -182,8 +209,8 @@ class TorchModel:
             copied=tuple(
                 (own, part) for own, part in zip(owned, parts, strict=True) if own.data_ptr() != part.data_ptr()
             ),
-            owners=owners,
-            passing=_passing(module),
+            owners=_owners(members),
+            passing=_passing(module, members, self.device),
         )
 
     def compile(self) -> None:
@@ -267,31 +294,39 @@ class TorchModel:
         return probabilities
 
     def tensors(self, weights: Vector, statistics: Vector) -> dict[str, npt.NDArray[Any]]:
-        """The module's state dict as arrays; bfloat16, which NumPy lacks, as float32."""
+        """The module's state dict as arrays; bfloat16, which NumPy lacks, as float32, and a copy for each name."""
         found: dict[str, npt.NDArray[Any]] = dict(views(weights, self.ranges))
         for statistic in self._statistics:
             tensor = statistic.read(statistics)
             found[statistic.name] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-        return found
+        return found | {name: found[first].copy() for name, first in self._names.items() if name != first}
 
     def vectors(self, tensors: Mapping[str, npt.NDArray[Any]]) -> tuple[Vector, Vector]:
-        """Weights and statistics from a state dict.
+        """Weights and statistics from a state dict; of a tensor with several names, any of them will do.
 
         Raises:
             ValueError: the tensors are not those of the module.
         """
-        names = {each.name for each in self.ranges} | {each.name for each in self._statistics}
-        if tensors.keys() != names:
-            what = f"the module has other tensors: {', '.join(sorted(names ^ tensors.keys()))}"
+        found: dict[str, npt.NDArray[Any]] = {}
+        for name, first in self._names.items():
+            array = tensors.get(name)
+            if array is not None and not np.array_equal(
+                found.setdefault(first, array), array, equal_nan=array.dtype.kind == "f"
+            ):
+                what = f"the module has one tensor by the names of {first} and {name}, which differ"
+                raise ValueError(what)
+        lacking, unknown = set(self._names.values()) - found.keys(), tensors.keys() - self._names.keys()
+        if lacking or unknown:
+            what = f"the module has other tensors: {', '.join(sorted(lacking | unknown))}"
             raise ValueError(what)
         statistics = self.initial_statistics()
         for each in self._statistics:
-            tensor = torch.tensor(tensors[each.name])
+            tensor = torch.tensor(found[each.name])
             if tensor.shape != each.shape:
                 what = f"tensor {each.name} must have shape {tuple(each.shape)}, got {tuple(tensor.shape)}"
                 raise ValueError(what)
             each.write(tensor, statistics)
-        return joined(tensors, self.ranges), statistics
+        return joined(found, self.ranges), statistics
 
     def _make(self, seed: int) -> torch.nn.Module:
         with seeded(seed, torch.device("cpu")):
@@ -318,19 +353,23 @@ class TorchModel:
             # At first, and if the module has put something in its place.
             if (parameter.data_ptr(), parameter.stride()) != place:
                 parameter.data = own
-        for (owner, attribute, layout), statistic in zip(workspace.owners, self._statistics, strict=True):
+        for (places, layout), statistic in zip(workspace.owners, self._statistics, strict=True):
             tensor = layout.own(statistic.read(statistics).to(self.device))
             # Put in place of the buffer, not copied into it, so that a buffer of the last graph is let go.
-            if attribute in owner._buffers:
-                owner._buffers[attribute] = tensor
-            else:
-                getattr(owner, attribute).data = tensor
-        for owner, attribute, made in workspace.passing:
-            owner._buffers[attribute] = None if made is None else made.clone()
+            for owner, attribute in places:
+                if attribute in owner._buffers:
+                    owner._buffers[attribute] = tensor
+                else:
+                    getattr(owner, attribute).data = tensor
+        for places, made in workspace.passing:
+            buffer = None if made is None else made.clone()
+            for owner, attribute in places:
+                owner._buffers[attribute] = buffer
         return _tensor(images).to(self.device)
 
-    def _save(self, owners: tuple[tuple[torch.nn.Module, str, _Layout], ...], statistics: Vector) -> None:
-        for (owner, attribute, _), statistic in zip(owners, self._statistics, strict=True):
+    def _save(self, owners: tuple[tuple[_Places, _Layout], ...], statistics: Vector) -> None:
+        for (places, _), statistic in zip(owners, self._statistics, strict=True):
+            owner, attribute = places[0]
             statistic.write(getattr(owner, attribute), statistics)
 
     def _cut(self, vector: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -414,14 +453,41 @@ def _function(name: str) -> Callable[..., Any]:
     return function
 
 
-def _trained(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+def _members(module: torch.nn.Module, spec: TorchSpec) -> tuple[_Member, ...]:
+    """The tensors of a module, parameters first, in the order in which it has them.
+
+    Raises:
+        ConfigError: something else is in its state dict.
+    """
+    kept = module.state_dict(keep_vars=True)
+    names: dict[int, list[str]] = {}
+    for name, tensor in kept.items():
+        names.setdefault(id(tensor), []).append(name)
+    found: dict[int, _Member] = {}
+    for kind in ("_parameters", "_buffers"):
+        for path, owner in module.named_modules():
+            for attribute, tensor in getattr(owner, kind).items():
+                if tensor is None:
+                    continue
+                own = [f"{path}.{attribute}" if path else attribute] if kind == "_parameters" else []
+                known = found.get(id(tensor), _Member(tensor, tuple(names.get(id(tensor), own)), ()))
+                found[id(tensor)] = known._replace(places=(*known.places, (owner, attribute)))
+    others = [name for name, tensor in kept.items() if id(tensor) not in found]
+    if others:
+        what = f"the state dict of the module of {spec.factory} has what is neither a parameter nor a buffer"
+        fix = "Ako keeps tensors only: have it in a buffer or an argument of the factory, and not in get_extra_state"
+        raise ConfigError(what, got=", ".join(others), fix=fix)
+    return tuple(found.values())
 
 
-def _weight_ranges(module: torch.nn.Module, spec: TorchSpec) -> list[WeightRange]:
+def _trained(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+    return (parameter for parameter in module.parameters() if parameter.requires_grad)
+
+
+def _weight_ranges(members: tuple[_Member, ...], spec: TorchSpec) -> list[WeightRange]:
     ranges: list[WeightRange] = []
     start = 0
-    for name, parameter in _trained(module).items():
+    for parameter, (name, *_), _ in (each for each in members if each.trained):
         if parameter.dtype != torch.float32:
             raise ConfigError(
                 what=f"parameter {name} of {spec.factory} is {parameter.dtype}, and trained ones are float32",
@@ -434,15 +500,15 @@ def _weight_ranges(module: torch.nn.Module, spec: TorchSpec) -> list[WeightRange
     return ranges
 
 
-def _statistics(module: torch.nn.Module, spec: TorchSpec) -> tuple[_Statistic, ...]:
-    tensors = {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
-    for prefix, owner in module.named_modules():
-        for name, buffer in owner._buffers.items():
-            if buffer is not None and name not in owner._non_persistent_buffers_set:
-                tensors[f"{prefix}.{name}" if prefix else name] = buffer
+def _kept(members: tuple[_Member, ...]) -> Iterator[_Member]:
+    """Those that are statistics."""
+    return (each for each in members if each.names and not each.trained)
+
+
+def _statistics(members: tuple[_Member, ...], spec: TorchSpec) -> tuple[_Statistic, ...]:
     found: list[_Statistic] = []
     start = 0
-    for name, tensor in tensors.items():
+    for tensor, (name, *_), _ in _kept(members):
         if tensor.dtype not in _WIDE | _NARROW:
             what = f"buffer {name} of {spec.factory} is {tensor.dtype}, which float32 numbers cannot carry"
             raise ConfigError(what, fix="make it float32 or an integer, or register it with persistent=False")
@@ -452,21 +518,15 @@ def _statistics(module: torch.nn.Module, spec: TorchSpec) -> tuple[_Statistic, .
     return tuple(found)
 
 
-def _owners(
-    module: torch.nn.Module, statistics: tuple[_Statistic, ...]
-) -> tuple[tuple[torch.nn.Module, str, _Layout], ...]:
-    found = []
-    for statistic in statistics:
-        path, _, attribute = statistic.name.rpartition(".")
-        owner = module.get_submodule(path)
-        found.append((owner, attribute, _Layout.of(getattr(owner, attribute))))
-    return tuple(found)
+def _owners(members: tuple[_Member, ...]) -> tuple[tuple[_Places, _Layout], ...]:
+    return tuple((each.places, _Layout.of(each.tensor)) for each in _kept(members))
 
 
-def _passing(module: torch.nn.Module) -> tuple[tuple[torch.nn.Module, str, torch.Tensor | None], ...]:
-    return tuple(
-        (owner, name, None if buffer is None else buffer.clone())
-        for owner in module.modules()
-        for name, buffer in owner._buffers.items()
-        if buffer is None or name in owner._non_persistent_buffers_set
+def _passing(
+    module: torch.nn.Module, members: tuple[_Member, ...], device: torch.device
+) -> tuple[tuple[_Places, torch.Tensor | None], ...]:
+    nothing = tuple(
+        (owner, name) for owner in module.modules() for name, buffer in owner._buffers.items() if buffer is None
     )
+    made = tuple((each.places, each.tensor.clone().to(device)) for each in members if not each.names)
+    return ((nothing, None), *made)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from dnn_networks import MNIST
 
 from dataflow.errors import ConfigError
@@ -15,6 +16,7 @@ from operators.dnn import Model, TorchSpec, build_network
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ako-dataflow[torch]'")
 torch.set_num_threads(1)  # as in a job process
 
+import safetensors.torch  # noqa: E402
 import torch_networks as nets  # noqa: E402
 
 from operators.dnn.torch_random import Pass  # noqa: E402
@@ -148,6 +150,42 @@ def test_torch_counter_beyond_what_a_float_holds_stays_exact():
     counter = net.tensors(weights, advanced)["norm.num_batches_tracked"]
     assert counter.dtype == np.int64
     assert int(counter) == 2**40 + 2
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_torch_tensors_with_several_names_are_in_files_by_all_and_in_the_vectors_once(frozen):
+    net = pairs(nets.Tied, arguments={"frozen": frozen})
+    weights, statistics = start(net)
+    assert len(weights) + len(statistics) == 4 + (2 + 2 + 2 + 4) + (2 + 2) + (2 + 2 + 3)
+    labels = np.array([0, 1, 1])
+    out, advanced, *_ = gradient(net, weights, statistics, PAIRS, labels, scale=1.0)
+
+    module = nets.Tied(frozen)
+    state = safetensors.torch.load(safetensors.numpy.save(net.tensors(weights, statistics)))
+    module.load_state_dict(state)
+    assert {"one.weight", "two.weight", "norm.running_mean", "again.running_mean"} <= state.keys()
+    torch.nn.functional.cross_entropy(module(torch.tensor(PAIRS)), torch.tensor(labels), reduction="sum").backward()
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    np.testing.assert_allclose(out, torch.cat([each.grad.flatten() for each in trained]).numpy(), rtol=1e-5, atol=1e-7)
+    tensors = net.tensors(weights, advanced)
+    for name, tensor in module.state_dict().items():
+        np.testing.assert_allclose(tensors[name], tensor.numpy(), rtol=1e-6, atol=1e-7)
+
+    once = {name: each for name, each in tensors.items() if name != "two.weight" and not name.startswith("again")}
+    for kept in (tensors, once):
+        again = net.vectors(kept)
+        assert again[0].tobytes() == weights.tobytes()
+        assert again[1].tobytes() == advanced.tobytes()
+
+
+def test_torch_one_tensor_with_two_contents_is_refused():
+    net = pairs(nets.Tied)
+    tensors = net.tensors(*start(net))
+    with pytest.raises(ValueError, match=r"one tensor by the names of one.weight and two.weight, which differ"):
+        net.vectors(tensors | {"two.weight": tensors["two.weight"] + 1})
+    del tensors["one.weight"], tensors["two.weight"]
+    with pytest.raises(ValueError, match=r"other tensors: one.weight"):
+        net.vectors(tensors)
 
 
 def test_torch_buffers_of_all_kinds_travel_and_frozen_parameters_stay():
@@ -410,6 +448,7 @@ def test_torch_logits_of_another_shape_are_refused():
         (nets.no_module, r"no_module must return a torch.nn.Module \(got int\)"),
         (nets.double, r"parameter 1.weight .* is torch.float64"),
         (nets.complex_buffer, "buffer phase .* is torch.complex64"),
+        (nets.Counted, r"neither a parameter nor a buffer \(got _extra_state\); .* not in get_extra_state"),
         (nets.all_frozen, "no parameters that take a gradient"),
         ("torch_networks:missing", "cannot be imported"),
         ("no_such_module:make", "cannot be imported: No module named"),

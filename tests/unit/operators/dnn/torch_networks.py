@@ -117,6 +117,33 @@ class Remembering(nn.Module):
         return logits * self.calls
 
 
+class Tied(nn.Module):
+    """Layers that share their weight, which may be frozen, and a normalisation that is there by two names."""
+
+    def __init__(self, frozen: bool = False) -> None:
+        super().__init__()
+        self.one, self.two, self.last = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+        self.two.weight = self.one.weight
+        self.one.weight.requires_grad_(not frozen)
+        self.norm = nn.BatchNorm1d(2)
+        self.again = self.norm
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = torch.tanh(self.norm(self.one(images.flatten(1))))
+        return self.last(self.again(self.two(features)))
+
+
+class Counted(nn.Module):
+    """Has a state that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.count = nn.Linear(2, 2), 0
+
+    def get_extra_state(self) -> int:
+        return self.count
+
+
 def dense(classes: int = 2, bias: bool = True) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(2, classes, bias=bias))
 
