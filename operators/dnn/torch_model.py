@@ -15,6 +15,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -369,8 +370,12 @@ class TorchModel:
 
     def _save(self, owners: tuple[tuple[_Places, _Layout], ...], statistics: Vector) -> None:
         for (places, _), statistic in zip(owners, self._statistics, strict=True):
-            owner, attribute = places[0]
-            statistic.write(getattr(owner, attribute), statistics)
+            tensors = [getattr(owner, attribute) for owner, attribute in places]
+            if any(tensor.data_ptr() != tensors[0].data_ptr() for tensor in tensors):
+                what = f"buffer {statistic.name} of {self.spec.factory} has several names, and forward parts them"
+                fix = "write into it in place, or register a clone() by each name"
+                raise ConfigError(what, got=", ".join(attribute for _, attribute in places), fix=fix)
+            statistic.write(tensors[0], statistics)
 
     def _cut(self, vector: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(vector[start:stop].view(shape) for _, start, stop, shape in self.ranges)
@@ -457,7 +462,7 @@ def _members(module: torch.nn.Module, spec: TorchSpec) -> tuple[_Member, ...]:
     """The tensors of a module, parameters first, in the order in which it has them.
 
     Raises:
-        ConfigError: something else is in its state dict.
+        ConfigError: something else is in its state dict, or two tensors share memory.
     """
     kept = module.state_dict(keep_vars=True)
     names: dict[int, list[str]] = {}
@@ -477,7 +482,28 @@ def _members(module: torch.nn.Module, spec: TorchSpec) -> tuple[_Member, ...]:
         what = f"the state dict of the module of {spec.factory} has what is neither a parameter nor a buffer"
         fix = "Ako keeps tensors only: have it in a buffer or an argument of the factory, and not in get_extra_state"
         raise ConfigError(what, got=", ".join(others), fix=fix)
+    _require_apart([each for each in found.values() if each.names], spec)
     return tuple(found.values())
+
+
+def _require_apart(members: list[_Member], spec: TorchSpec) -> None:
+    """Refuse tensors that share memory, such as views of each other: they would be kept and advanced apart.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    named = ((each.tensor, each.names[0]) for each in members if each.tensor.numel())
+    spans = sorted((*_span(tensor), name) for tensor, name in named)
+    for (_, end, one), (begin, _, other) in pairwise(spans):
+        if begin < end:
+            what = f"{one} and {other} of {spec.factory} share memory, and are two tensors"
+            raise ConfigError(what, fix="register a clone() of one of them, or the same tensor by both names")
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Addresses of a tensor's first byte, and behind its last."""
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def _trained(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:

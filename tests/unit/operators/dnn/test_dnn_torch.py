@@ -178,6 +178,34 @@ def test_torch_tensors_with_several_names_are_in_files_by_all_and_in_the_vectors
         assert again[1].tobytes() == advanced.tobytes()
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_torch_buffer_by_two_names_is_one(persistent):
+    net = pairs(nets.TwoNames, arguments={"persistent": persistent})
+    weights, statistics = start(net)
+    labels = np.array([0, 1, 1])
+    workspace = net.workspace(3)
+    for scale in (2, 3 if persistent else 2):
+        module = nets.TwoNames()
+        module.load_state_dict({n: torch.tensor(each) for n, each in net.tensors(weights, statistics).items()}, False)
+        logits = module(torch.tensor(PAIRS))
+        torch.nn.functional.cross_entropy(logits, torch.tensor(labels), reduction="sum").backward()
+        want = torch.cat([each.grad.flatten() for each in module.parameters()]).numpy()
+        assert float(1 + module.scale) == scale
+        out, statistics, *_ = gradient(net, weights, statistics, PAIRS, labels, scale=1.0, workspace=workspace)
+        np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-7)
+    assert net.n_statistics == int(persistent)
+
+
+def test_torch_buffer_by_two_names_that_become_two_is_refused():
+    net = pairs(nets.TwoNames, arguments={"in_place": False})
+    with pytest.raises(ConfigError, match=r"buffer count of .* parts them \(got count, scale\); write into it"):
+        gradient(net, *start(net), PAIRS, np.array([0, 1, 1]))
+
+
+def test_torch_buffers_that_are_parts_of_one_tensor_are_kept_apart():
+    assert pairs(nets.parts_of_a_table).n_statistics == 4
+
+
 def test_torch_one_tensor_with_two_contents_is_refused():
     net = pairs(nets.Tied)
     tensors = net.tensors(*start(net))
@@ -449,6 +477,7 @@ def test_torch_logits_of_another_shape_are_refused():
         (nets.double, r"parameter 1.weight .* is torch.float64"),
         (nets.complex_buffer, "buffer phase .* is torch.complex64"),
         (nets.Counted, r"neither a parameter nor a buffer \(got _extra_state\); .* not in get_extra_state"),
+        (nets.view_of_a_buffer, "table and end of .*view_of_a_buffer share memory.*clone"),
         (nets.all_frozen, "no parameters that take a gradient"),
         ("torch_networks:missing", "cannot be imported"),
         ("no_such_module:make", "cannot be imported: No module named"),

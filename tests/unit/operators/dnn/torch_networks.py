@@ -133,6 +133,24 @@ class Tied(nn.Module):
         return self.last(self.again(self.two(features)))
 
 
+class TwoNames(nn.Module):
+    """Logits are scaled by a buffer that is counted up by another name, in place or not."""
+
+    def __init__(self, in_place: bool = True, persistent: bool = True) -> None:
+        super().__init__()
+        self.dense, self.in_place = nn.Linear(2, 2), in_place
+        shared = torch.zeros(1)
+        self.register_buffer("count", shared, persistent=persistent)
+        self.register_buffer("scale", shared, persistent=persistent)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.in_place:
+            self.count += 1
+        else:
+            self.count = self.count + 1
+        return self.dense(images.flatten(1)) * (1 + self.scale)
+
+
 class Counted(nn.Module):
     """Has a state that is no tensor."""
 
@@ -169,6 +187,21 @@ def double() -> nn.Module:
 def complex_buffer() -> nn.Module:
     module = dense()
     module.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
+    return module
+
+
+def view_of_a_buffer() -> nn.Module:
+    module, table = dense(), torch.zeros(4)
+    module.register_buffer("table", table)
+    module.register_buffer("end", table[2:])
+    return module
+
+
+def parts_of_a_table() -> nn.Module:
+    module, table = dense(), torch.zeros(4)
+    module.register_buffer("begin", table[:2])
+    module.register_buffer("end", table[2:])
+    module.register_buffer("none", table[4:])
     return module
 
 
