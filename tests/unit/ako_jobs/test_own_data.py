@@ -82,6 +82,23 @@ def test_network_may_know_more_classes_than_there_are() -> None:
     assert setting(classes=7).layout.n_weights == 7 * 41
 
 
+def load_half_dark(name: str, data_dir: str | None) -> DataSet:
+    images = np.zeros((10, 2, 4, 5), np.uint8)
+    images[:, 0] = np.arange(5)
+    part = images, np.arange(10) % CLASSES
+    return DataSet.from_arrays(name, part, part, n_classes=CLASSES, scale=255)
+
+
+def test_channel_of_one_value_is_refused_where_it_would_be_normalised() -> None:
+    class HalfDark(Config):
+        def dataset(self) -> DataRef:
+            return DataRef(loader=load_half_dark, name="half_dark")
+
+    with pytest.raises(DataError, match=r"channel 1 of half_dark are alike, and cannot.*normalise=false"):
+        Setting.of(HalfDark.parse({}))
+    assert Setting.of(HalfDark.parse({"normalise": False})).normalise is None
+
+
 def test_loader_that_no_node_finds_is_refused() -> None:
     with pytest.raises(ValidationError, match="cannot be found by name on a node"):
         DataRef(loader=lambda name, _: load(name, None), name="noise")  # type: ignore[arg-type]
