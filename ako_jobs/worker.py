@@ -65,7 +65,8 @@ class Setting:
         """The setting of a configuration; opens the data set.
 
         Raises:
-            ConfigError: the network does not fit the images, or another data set is named than the job's own.
+            ConfigError: the network cannot be trained, or does not fit the images, or another data set is named than
+                the job's own.
             DataError: the data set cannot be read, or not be normalised.
         """
         model = config.network()
@@ -81,6 +82,7 @@ class Setting:
             network = build_network(model)
             ref = DataRef(loader="ako_jobs.phantom:load", name=f"{len(data.train_images)}")
             data = cast("DataSet", open_data(ref))
+        network.rehearse()
         ranges = network.ranges
         layers = _layer_starts(ranges)
         return cls(

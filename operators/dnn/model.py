@@ -90,6 +90,9 @@ class Model:
             raise ValueError(msg)
         return joined(tensors, self.ranges), joined(tensors, self.statistic_ranges)
 
+    def rehearse(self) -> None:
+        """Nothing can fail: the specification has been checked."""
+
     def workspace(self, batch: int) -> Workspace:
         """Allocate a workspace for batches of up to `batch` images; one per thread."""
         if batch < 1:

@@ -74,6 +74,13 @@ class Network(Protocol):
     def workspace(self, batch: int) -> Any:
         """Memory for one thread and batches of up to `batch` images, which it knows as ``workspace.batch``."""
 
+    def rehearse(self) -> None:
+        """Compute once where a job is submitted, if only that shows whether the network can be trained.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+
     def compile(self) -> None:
         """Prepare, so that no training step has to wait."""
 

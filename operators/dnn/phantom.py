@@ -68,6 +68,9 @@ class Phantom:
         """None."""
         return np.zeros(0, np.float32)
 
+    def rehearse(self) -> None:
+        """Nothing can fail."""
+
     def compile(self) -> None:
         """Nothing is compiled."""
 

@@ -1,4 +1,4 @@
-"""A `torch.nn.Module` of the user's as functions on flat vectors; only here and in `torch_random` is PyTorch imported.
+"""A `torch.nn.Module` of the user's as functions on flat vectors; only here and in what this imports is PyTorch used.
 
 Parameters that take a gradient are the weights; everything else in the module's state dict (buffers, frozen
 parameters) is the statistics. A tensor that has several names there, as tied weights have, is in the vectors once, and
@@ -12,8 +12,9 @@ torch.channels_last)` does with the weights of convolutions, stay so, and are co
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from dataflow.errors import ConfigError
 from operators.dnn import integers
 from operators.dnn.arrays import Vector, joined, require, views
 from operators.dnn.spec import WeightRange
+from operators.dnn.torch_blame import blamed, made_at
 from operators.dnn.torch_random import Pass, Randomness, seeded
 from operators.dnn.torch_spec import TorchSpec
 
@@ -87,6 +89,20 @@ class _Statistic:
         tensor = torch.from_numpy(integers.to_integers(floats) if self.wide else floats.copy())
         exact = tensor if self.wide or self.dtype.is_floating_point else tensor.round()
         return exact.to(self.dtype).reshape(self.shape)
+
+    def required(self, found: Any, factory: Callable[..., Any]) -> torch.Tensor:
+        """The tensor that a forward pass has left in its place.
+
+        Raises:
+            ConfigError: it is of another shape or kind, or none.
+        """
+        fractions = self.dtype.is_floating_point
+        if isinstance(found, torch.Tensor) and found.shape == self.shape and found.is_floating_point() is fractions:
+            return found
+        got = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+        what = f"forward makes something else of buffer {self.name}, which is {self.dtype} {tuple(self.shape)}"
+        fix = "have it so from the start, or register it with persistent=False, and every call begins anew"
+        raise ConfigError(what, got=got, where=made_at(factory), fix=fix)
 
     def write(self, tensor: torch.Tensor, values: Vector) -> None:
         """Put its tensor into the vector of all statistics."""
@@ -214,6 +230,10 @@ class TorchModel:
             passing=_passing(module, members, self.device),
         )
 
+    def rehearse(self) -> None:
+        """Train on two images of zeros."""
+        self.compile()
+
     def compile(self) -> None:
         """Compute once, so that PyTorch is ready and it is known whether the module draws random numbers."""
         workspace, weights = self.workspace(2), self.initial(np.random.default_rng(0))
@@ -250,12 +270,17 @@ class TorchModel:
         classes = _tensor(labels).to(self.device)
         with ExitStack() as turn:
             turn.enter_context(self._random.turn(seed, Pass.FORWARD, Pass.BACKWARD))
-            with self._random.watched(Pass.FORWARD), _explained(self.spec, len(images)):
-                logits = self._checked(workspace.module(inputs), len(images))
+            with self._random.watched(Pass.FORWARD):
+                logits = self._forward(workspace.module, inputs)
                 losses = self._losses(logits, classes)
+            if not losses.requires_grad:
+                what = f"the loss of the module of {self.spec.factory} has no gradient"
+                fix = "have its forward, and the loss, compute without no_grad, detach and .data"
+                raise ConfigError(what, where=made_at(self._factory), fix=fix)
             if not self._random.draws(Pass.BACKWARD):
                 turn.close()
-            with self._random.watched(Pass.BACKWARD):
+            fix = "see that backward() can be called on its loss, by the module alone"
+            with self._random.watched(Pass.BACKWARD), self._blamed("the backward pass of", fix):
                 losses.backward(torch.full_like(losses, scale))
         for parameter, layout, each in parts:
             if parameter.grad is not None and not layout.in_order:
@@ -330,11 +355,16 @@ class TorchModel:
         return joined(found, self.ranges), statistics
 
     def _make(self, seed: int) -> torch.nn.Module:
-        with seeded(seed, torch.device("cpu")):
+        fix = f"see that it can be called with the arguments {json.dumps(self.spec.arguments)}"
+        with seeded(seed, torch.device("cpu")), blamed(self.spec.factory, self._factory, fix):
             module = self._factory(**self.spec.arguments)
         if not isinstance(module, torch.nn.Module):
             what = f"{self.spec.factory} must return a torch.nn.Module"
             raise ConfigError(what, got=type(module).__name__)
+        if any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers()))):
+            what = f"the module of {self.spec.factory} has lazy layers, which get their sizes from the first images"
+            fix = f"give their sizes, or have it compute on torch.zeros{(2, *self.spec.input)} before you return it"
+            raise ConfigError(what, where=made_at(self._factory), fix=fix)
         return module
 
     def _load(
@@ -370,11 +400,12 @@ class TorchModel:
 
     def _save(self, owners: tuple[tuple[_Places, _Layout], ...], statistics: Vector) -> None:
         for (places, _), statistic in zip(owners, self._statistics, strict=True):
-            tensors = [getattr(owner, attribute) for owner, attribute in places]
+            tensors = [statistic.required(getattr(owner, name, None), self._factory) for owner, name in places]
             if any(tensor.data_ptr() != tensors[0].data_ptr() for tensor in tensors):
                 what = f"buffer {statistic.name} of {self.spec.factory} has several names, and forward parts them"
                 fix = "write into it in place, or register a clone() by each name"
-                raise ConfigError(what, got=", ".join(attribute for _, attribute in places), fix=fix)
+                got = ", ".join(attribute for _, attribute in places)
+                raise ConfigError(what, got=got, where=made_at(self._factory), fix=fix)
             statistic.write(tensors[0], statistics)
 
     def _cut(self, vector: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -387,35 +418,45 @@ class TorchModel:
         workspace.module.eval()
         evaluation = Pass.EVALUATION
         with torch.no_grad(), self._random.turn(0, evaluation), self._random.watched(evaluation):
-            return self._checked(workspace.module(inputs), len(images))
+            return self._forward(workspace.module, inputs)
 
-    def _checked(self, logits: Any, images: int) -> torch.Tensor:
-        if not isinstance(logits, torch.Tensor) or logits.shape != (images, self.n_classes):
+    def _forward(self, module: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        shape = (len(inputs), self.n_classes)
+        fix = f"have it take float32 images of shape {tuple(inputs.shape)} and return logits of shape {shape}"
+        with self._blamed("forward of", fix), self._of_one_image(module, len(inputs)):
+            logits = module(inputs)
+        if not isinstance(logits, torch.Tensor) or logits.shape != shape:
             got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-            what = f"the module of {self.spec.factory} must return logits of shape {(images, self.n_classes)}"
-            raise ConfigError(what, got=got)
+            what = f"the module of {self.spec.factory} must return logits of shape {shape}"
+            raise ConfigError(what, got=got, where=made_at(self._factory))
         return logits
 
+    @contextmanager
+    def _of_one_image(self, module: torch.nn.Module, images: int) -> Iterator[None]:
+        """What PyTorch's batch normalisation says of one image, with what to do about it."""
+        try:
+            yield
+        except ValueError as error:
+            if images > 1 or not module.training:
+                raise
+            what = f"the module of {self.spec.factory} cannot be trained on a shard of one image: {error}"
+            fix = "choose batch so that shards have two images or more, in an epoch's last mini-batch too"
+            raise ConfigError(what, where=made_at(self._factory), fix=f"{fix}; or use GroupNorm") from error
+
+    def _blamed(self, what: str, fix: str) -> AbstractContextManager[None]:
+        """Runs code of the module."""
+        return blamed(f"{what} the module of {self.spec.factory}", self._factory, fix)
+
     def _losses(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        losses = self._loss(logits, labels)
+        fix = "have it take logits (images, classes) and labels (images,), and return one loss per image"
+        with blamed(f"the loss {self.spec.loss}", self._loss, fix):
+            losses = self._loss(logits, labels)
         if not isinstance(losses, torch.Tensor) or losses.shape != labels.shape:
             got = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
             what = f"the loss {self.spec.loss} must return one loss per image, shape {tuple(labels.shape)}"
-            raise ConfigError(what, got=got, fix='leave the mean to Ako: reduction="none"')
+            fix = 'leave the mean to Ako: reduction="none"'
+            raise ConfigError(what, got=got, where=made_at(self._loss), fix=fix)
         return losses
-
-
-@contextmanager
-def _explained(spec: TorchSpec, images: int) -> Iterator[None]:
-    """What PyTorch's batch normalisation says of one image, with what to do about it."""
-    try:
-        yield
-    except ValueError as error:
-        if images > 1:
-            raise
-        what = f"the module of {spec.factory} cannot be trained on a shard of one image: {error}"
-        fix = "choose batch so that shards have two images or more, in an epoch's last mini-batch too; or use GroupNorm"
-        raise ConfigError(what, fix=fix) from error
 
 
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
@@ -536,8 +577,11 @@ def _statistics(members: tuple[_Member, ...], spec: TorchSpec) -> tuple[_Statist
     start = 0
     for tensor, (name, *_), _ in _kept(members):
         if tensor.dtype not in _WIDE | _NARROW:
-            what = f"buffer {name} of {spec.factory} is {tensor.dtype}, which float32 numbers cannot carry"
-            raise ConfigError(what, fix="make it float32 or an integer, or register it with persistent=False")
+            frozen = isinstance(tensor, torch.nn.Parameter)
+            kind = "frozen parameter" if frozen else "buffer"
+            what = f"{kind} {name} of {spec.factory} is {tensor.dtype}, which float32 numbers cannot carry"
+            fix = "make it float32" if frozen else "make it float32 or an integer, or register it with persistent=False"
+            raise ConfigError(what, fix=fix)
         stop = start + tensor.numel() * (integers.PARTS if tensor.dtype in _WIDE else 1)
         found.append(_Statistic(name, start, stop, tensor.shape, tensor.dtype))
         start = stop

@@ -14,7 +14,7 @@ from ako_jobs.predict import ModelInput
 from ako_jobs.worker import Setting
 from dataflow.errors import ConfigError, DataError
 from operators.data import DataRef, open_data
-from operators.dnn import Dense, ModelSpec
+from operators.dnn import Dense, ModelSpec, TorchSpec
 
 CLASSES = 3
 
@@ -76,6 +76,18 @@ def test_data_of_ones_own_fit_every_topology() -> None:
 def test_network_or_name_that_does_not_fit_the_data_is_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         setting(**settings)
+
+
+def test_module_that_cannot_be_trained_is_refused_where_it_is_submitted() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    class Detached(Config):
+        def network(self) -> TorchSpec:  # type: ignore[override]
+            return TorchSpec(factory="own_modules:detached", input=(2, 4, 5), classes=CLASSES)
+
+    with pytest.raises(ConfigError, match="own_modules:detached has no gradient"):
+        Setting.of(Detached.parse({}))
+    assert Setting.of(Detached.parse({"phantom": True})).layout.n_weights
 
 
 def test_network_may_know_more_classes_than_there_are() -> None:

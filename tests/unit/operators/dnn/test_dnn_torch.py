@@ -1,8 +1,10 @@
 import os
+import re
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -198,8 +200,8 @@ def test_torch_buffer_by_two_names_is_one(persistent):
 
 def test_torch_buffer_by_two_names_that_become_two_is_refused():
     net = pairs(nets.TwoNames, arguments={"in_place": False})
-    with pytest.raises(ConfigError, match=r"buffer count of .* parts them \(got count, scale\); write into it"):
-        gradient(net, *start(net), PAIRS, np.array([0, 1, 1]))
+    with pytest.raises(ConfigError, match=r"buffer count of .* parts them \(got count, scale\) at .*; write into it"):
+        net.rehearse()
 
 
 def test_torch_buffers_that_are_parts_of_one_tensor_are_kept_apart():
@@ -478,6 +480,8 @@ def test_torch_logits_of_another_shape_are_refused():
         (nets.complex_buffer, "buffer phase .* is torch.complex64"),
         (nets.Counted, r"neither a parameter nor a buffer \(got _extra_state\); .* not in get_extra_state"),
         (nets.view_of_a_buffer, "table and end of .*view_of_a_buffer share memory.*clone"),
+        (nets.lazy, r"lazy layers.* at .*torch_networks.py:\d+; .*compute on torch.zeros\(2, 1, 1, 2\)"),
+        (nets.frozen_double, "frozen parameter 2.weight .* is torch.float64.*; make it float32$"),
         (nets.all_frozen, "no parameters that take a gradient"),
         ("torch_networks:missing", "cannot be imported"),
         ("no_such_module:make", "cannot be imported: No module named"),
@@ -487,6 +491,56 @@ def test_torch_logits_of_another_shape_are_refused():
 def test_torch_module_that_cannot_be_used_is_refused(factory, said):
     with pytest.raises(ConfigError, match=said):
         pairs(factory)
+
+
+def line(text):
+    """``file:line`` of a line of the modules, by what it says."""
+    lines = Path(nets.__file__).read_text().splitlines()
+    return f"{nets.__file__}:{1 + next(number for number, each in enumerate(lines) if text in each)}"
+
+
+FAULTY = line("class Faulty")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "got", "where"),
+    [
+        ("init", "torch_networks:Faulty raised ValueError: no such width", None, line("no such width")),
+        ("fit", "forward of .*Faulty raised RuntimeError: mat1 and mat2.*", None, line("return self.wide")),
+        ("fit_in_evaluation", "forward of .*Faulty raised RuntimeError: mat1 and.*", None, line("return self.wide")),
+        ("no_grad", "the loss of the module of torch_networks:Faulty has no gradient", None, FAULTY),
+        ("detach", "the loss of the module of torch_networks:Faulty has no gradient", None, FAULTY),
+        ("in_place", "the backward pass of .*Faulty raised RuntimeError: one of the variables.*", None, FAULTY),
+        ("grow", r"forward makes .* of buffer seen, which is torch.float32 \(1,\)", "torch.float32 (2,)", FAULTY),
+        ("none", r"forward makes .* of buffer seen, which is torch.float32 \(1,\)", "NoneType", FAULTY),
+        ("kind", r"forward makes .* of buffer count, which is torch.int64 \(\)", "torch.float32 ()", FAULTY),
+    ],
+)
+def test_torch_fault_of_a_module_is_told_with_its_factory_and_line_and_what_to_do(fault, said, got, where):
+    with pytest.raises(ConfigError) as caught:
+        pairs(nets.Faulty, arguments={"fault": fault}).rehearse()
+    assert re.fullmatch(said, caught.value.what)
+    assert (caught.value.got, caught.value.where) == (got, where)
+    assert caught.value.fix
+
+
+def test_torch_layer_of_pytorch_that_does_not_fit_is_told_with_the_factorys_line():
+    with pytest.raises(ConfigError, match=r"forward of the module of .*misfit raised.*mat1") as caught:
+        pairs(nets.misfit).rehearse()
+    assert caught.value.where == line("def misfit")
+    assert caught.value.fix == "have it take float32 images of shape (2, 1, 1, 2) and return logits of shape (2, 2)"
+
+
+def test_torch_loss_that_raises_is_told_by_its_name():
+    with pytest.raises(ConfigError, match=r"the loss torch_networks:faulty_loss raised RuntimeError") as caught:
+        pairs(loss=nets.faulty_loss).rehearse()
+    assert caught.value.where == line("labels.float(), reduction")
+
+
+def test_torch_lazy_layers_that_have_computed_are_layers_like_others():
+    net = pairs(nets.lazy_no_more)
+    net.rehearse()
+    assert [each.shape for each in net.ranges] == [(2, 2), (2,)]
 
 
 @pytest.mark.parametrize(

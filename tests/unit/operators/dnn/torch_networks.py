@@ -151,6 +151,59 @@ class TwoNames(nn.Module):
         return self.dense(images.flatten(1)) * (1 + self.scale)
 
 
+class Faulty(nn.Module):
+    """What `fault` says is wrong with it, in training or always."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        if fault == "init":
+            raise ValueError("no such width")
+        self.dense, self.wide, self.fault = nn.Linear(2, 2), nn.Linear(5, 2), fault
+        self.register_buffer("seen", torch.zeros(1))
+        self.register_buffer("count", torch.tensor(0))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.fault == "grow":
+            self.seen = torch.zeros(2)
+        if self.fault == "kind":
+            self.count = self.count + 0.5
+        if self.fault == "none":
+            self.seen = None
+        if self.fault == "no_grad":
+            with torch.no_grad():
+                return self.dense(images.flatten(1))
+        if self.fault == "fit" or (self.fault == "fit_in_evaluation" and not self.training):
+            return self.wide(images.flatten(1))
+        logits = self.dense(images.flatten(1))
+        if self.fault == "in_place":
+            squares = logits.square()
+            logits += 1
+            return squares
+        return logits.detach() if self.fault == "detach" else logits
+
+
+def faulty_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits, labels.float(), reduction="none")
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(2))
+
+
+def lazy_no_more() -> nn.Module:
+    module = lazy()
+    module(torch.zeros(2, 1, 1, 2))
+    return module
+
+
+def misfit() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(5, 2))
+
+
+def frozen_double() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(2, 2), nn.Linear(2, 2).double().requires_grad_(False))
+
+
 class Counted(nn.Module):
     """Has a state that is no tensor."""
 
