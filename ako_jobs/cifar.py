@@ -25,6 +25,9 @@ MAX_BATCH_NBYTES = 10_000 * RECORD_NBYTES
 MAX_ARCHIVE_NBYTES = 6 * MAX_BATCH_NBYTES + 2**20
 """Most bytes the archive may unpack to: its six batches, and 1 MiB for headers and other members."""
 
+_UNSOUND = (tarfile.TarError, ValueError, LookupError, ArithmeticError, RecursionError)
+"""What tarfile raises of damaged headers: it says so of the first, and stumbles over the others."""
+
 Batch = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 """Images, uint8 (n, 3, 32, 32), red green blue, and labels, uint8 (n,)."""
 
@@ -98,10 +101,11 @@ def read_archive(path: Path) -> dict[str, Batch]:
             # "r|": one pass, no seeking; mypy's stubs want more of the stream than that needs.
             with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
                 for member in archive:
+                    _require_end(archive, member, path)
                     if member.name in members:
                         records = _read_member(archive, member, path)
                         batches[members[member.name]] = parse_batch(records, f"{path}:{member.name}")
-        except (tarfile.TarError, ValueError) as error:
+        except _UNSOUND as error:
             what = f"the file is not a sound tar archive: {error}"
             raise DataError(what, where=str(path), fix=FETCH_AGAIN) from error
         # To the end of the file, so that gzip verifies its checksum.
@@ -109,6 +113,15 @@ def read_archive(path: Path) -> dict[str, Batch]:
             pass
     _require_all(batches.keys(), str(path))
     return batches
+
+
+def _require_end(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    # Where the next header is said to be. tarfile goes there by reads that the end of the file does not stop, and
+    # what it tells of a sparse member is another size than the one it goes by.
+    if not member.offset_data <= archive.offset <= MAX_ARCHIVE_NBYTES:
+        what = f"the file unpacks to more than the {MAX_ARCHIVE_NBYTES} bytes allowed, or to less than nothing"
+        got = f"a member that ends at byte {archive.offset}"
+        raise DataError(what, got=got, where=f"{path}:{member.name}", fix=FETCH_AGAIN)
 
 
 def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:

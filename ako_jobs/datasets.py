@@ -5,8 +5,10 @@ test images have one shape. Images stay unsigned bytes; whoever takes a batch no
 `scale`, `mean` and `std`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
@@ -22,6 +24,9 @@ from dataflow.errors import DataError, suggest
 
 LOADER = "ako_jobs.datasets:load"
 """What `operators.data.DataRef` calls `load`."""
+
+MAX_CLASSES = 2**31
+"""Most classes of a data set."""
 
 Labelled = tuple[NDArray[np.uint8], NDArray[np.integer]]
 """Images, uint8 (n, channels, height, width), and labels, any integer type, (n,)."""
@@ -42,7 +47,7 @@ class DataSet:
         n_classes: number of classes.
         scale: the brightest possible pixel; pixel / scale is in [0, 1].
         mean: per channel, of the training pixels in [0, 1].
-        std: per channel, of the training pixels in [0, 1]; above 0.
+        std: per channel, of the training pixels in [0, 1]; 0 where all are alike.
     """
 
     name: str
@@ -67,19 +72,25 @@ class DataSet:
             scale: the brightest possible pixel.
 
         Raises:
-            DataError: images and labels differ in number or there are none, a label is not a class,
-                training and test images differ in shape, or a channel has only one value.
+            DataError: images and labels are no such arrays, differ in number or there are none, a label is not a
+                class, training and test images differ in shape, or a pixel is brighter than scale.
         """
-        train_images, train_labels = _checked(*train, n_classes, f"{name}, training part")
-        test_images, test_labels = _checked(*test, n_classes, f"{name}, test part")
+        if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or not 1 <= n_classes <= MAX_CLASSES:
+            what, fix = f"n_classes must be an integer, 1 to {MAX_CLASSES}", "have it as many as there are labels"
+            raise DataError(what, got=n_classes, where=name, fix=fix)
+        again = f"run `ako data fetch {name}`, in case that a file is damaged" if name in SOURCES else ""
+        train_images, train_labels = _checked(train, n_classes, f"{name}, training part", again)
+        test_images, test_labels = _checked(test, n_classes, f"{name}, test part", again)
         if train_images.shape[1:] != test_images.shape[1:]:
             what = f"test images must have the shape of the training images, {train_images.shape[1:]}"
             raise DataError(what, got=test_images.shape[1:], where=name, fix="use the files of one data set")
+        brightest = int(max(train_images.max(), test_images.max()))
+        number = isinstance(scale, Real) and not isinstance(scale, bool) and math.isfinite(scale)
+        if not number or scale <= 0 or scale < brightest:
+            what = f"scale, the brightest possible pixel, must be a number above 0, and {brightest} or more here"
+            raise DataError(what, got=repr(scale), where=name, fix="have scale=255.0 for pixels of all bytes")
         mean, std = _moments(train_images, scale)
-        if 0 in std:
-            what = "training pixels must vary in every channel, or they cannot be normalised"
-            raise DataError(what, got=f"std {std}", where=name, fix="fetch the data again")
-        return cls(name, train_images, train_labels, test_images, test_labels, n_classes, scale, mean, std)
+        return cls(name, train_images, train_labels, test_images, test_labels, int(n_classes), float(scale), mean, std)
 
 
 def load(name: str, data_dir: str | Path | None = None) -> DataSet:
@@ -171,22 +182,32 @@ def _missing(name: str, folder: Path, files: str) -> DataError:
     return DataError(what, where=str(folder), fix=f"run `ako data fetch {name}`, or pass data_dir= its folder")
 
 
-def _checked(
-    images: NDArray[np.uint8], labels: NDArray[np.integer], n_classes: int, where: str
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    images_fit = images.dtype == np.uint8 and images.ndim == 4 and images.size > 0
+def _checked(part: Labelled, n_classes: int, where: str, again: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    if not isinstance(part, tuple | list) or len(part) != 2:
+        got = f"{len(part)} of them" if isinstance(part, tuple | list) else _kind(part)
+        raise DataError(what="a part must be two arrays", got=got, where=where, fix="have (images, labels)")
+    images, labels = part
+    arrays = isinstance(images, np.ndarray) and isinstance(labels, np.ndarray)
+    images_fit = arrays and images.dtype == np.uint8 and images.ndim == 4 and images.size > 0
     if not images_fit or labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
         what = "images must be uint8 (n, channels, height, width) with as many integer labels, and not empty"
-        got = f"images {images.dtype} {images.shape}, labels {labels.dtype} {labels.shape}"
-        raise DataError(what, got=got, where=where)
+        got = f"images {_kind(images)}, labels {_kind(labels)}"
+        fix = "have np.array(images, np.uint8) of pixels from 0 to 255, and np.array(labels, int)"
+        raise DataError(what, got=got, where=where, fix=fix)
     if (wrong := np.flatnonzero((labels < 0) | (labels >= n_classes))).size:
-        what = f"a label must be 0 to {n_classes - 1}"
-        raise DataError(what, got=f"{labels[wrong[0]]} for image {wrong[0]}", where=where, fix="fetch the data again")
+        what, got = f"a label must be 0 to {n_classes - 1}", f"{labels[wrong[0]]} for image {wrong[0]}"
+        fix = again or "mend the label, leave the image out, or have more n_classes"
+        raise DataError(what, got=got, where=where, fix=fix)
     # A view: the caller's own array stays as writable as it was.
     images, classes = np.ascontiguousarray(images).view(), labels.astype(np.int64)
     images.setflags(write=False)
     classes.setflags(write=False)
     return images, classes
+
+
+def _kind(array: object) -> str:
+    """What an array is of, or what it is instead of one."""
+    return f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
 
 
 def _moments(images: NDArray[np.uint8], scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:

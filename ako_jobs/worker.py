@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from ako_jobs.config import TrainingConfig
 from ako_jobs.datasets import LOADER, DataSet
-from dataflow.errors import ConfigError
+from dataflow.errors import ConfigError, DataError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.state import StateElement
@@ -65,8 +65,9 @@ class Setting:
         """The setting of a configuration; opens the data set.
 
         Raises:
-            ConfigError: the network does not fit the images, or another data set is named than the job's own.
-            DataError: the data set cannot be read.
+            ConfigError: the network cannot be trained, or does not fit the images, or another data set is named than
+                the job's own.
+            DataError: the data set cannot be read, or not be normalised.
         """
         model = config.network()
         ref = config.dataset()
@@ -81,6 +82,7 @@ class Setting:
             network = build_network(model)
             ref = DataRef(loader="ako_jobs.phantom:load", name=f"{len(data.train_images)}")
             data = cast("DataSet", open_data(ref))
+        network.rehearse()
         ranges = network.ranges
         layers = _layer_starts(ranges)
         return cls(
@@ -90,7 +92,7 @@ class Setting:
             layers=layers,
             data=ref,
             train_images=_train_images(data, config),
-            normalise=Normalise(mean=data.mean, std=data.std) if config.normalise else None,
+            normalise=_normalise(data, ref.name) if config.normalise else None,
         )
 
     @property
@@ -320,6 +322,18 @@ def _check_network(network: Network, takes: tuple[int, ...], data: DataSet, name
     if network.n_classes < data.n_classes:
         what = f"the network has fewer classes than the {data.n_classes} of {name}"
         raise ConfigError(what, got=network.n_classes, fix=fix)
+
+
+def _normalise(data: DataSet, name: str) -> Normalise:
+    """What normalises the images of a data set.
+
+    Raises:
+        DataError: all training pixels of a channel are alike.
+    """
+    if 0 in data.std:
+        what = f"all training pixels of channel {data.std.index(0)} of {name} are alike, and cannot be normalised"
+        raise DataError(what, fix="leave the channel out, or set normalise=false")
+    return Normalise(mean=data.mean, std=data.std)
 
 
 def _layer_starts(ranges: Sequence[WeightRange]) -> tuple[int, ...]:

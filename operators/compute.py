@@ -228,7 +228,8 @@ class Compute(Gather):
         stale = self._staleness(parts[0], total, replica, clocks, measured_gap=not wrong)
         seen = [part for part in parts if part.images and not wrong]
         if seen and seen[0].statistics.size:
-            statistics.values = mean_statistics([part.statistics for part in seen], [part.images for part in seen])
+            left, images = [part.statistics for part in seen], [part.images for part in seen]
+            statistics.values = mean_statistics(left, images, self._model.integers)
         if seen:
             self._direct(total, seen, replica, velocity, rate)
         else:

@@ -52,6 +52,7 @@ class Model:
         self.n_weights = self.ranges[-1].stop
         self.statistic_ranges = statistic_ranges(spec)
         self.n_statistics = self.statistic_ranges[-1].stop if self.statistic_ranges else 0
+        self.integers: tuple[slice, ...] = ()
         self.n_classes = spec.shapes()[-1][0]
         self.random = any(isinstance(step.layer, Dropout) for step in steps(spec))
 
@@ -88,6 +89,9 @@ class Model:
             msg = f"the network has no tensors {', '.join(sorted(unknown))}"
             raise ValueError(msg)
         return joined(tensors, self.ranges), joined(tensors, self.statistic_ranges)
+
+    def rehearse(self) -> None:
+        """Nothing can fail: the specification has been checked."""
 
     def workspace(self, batch: int) -> Workspace:
         """Allocate a workspace for batches of up to `batch` images; one per thread."""

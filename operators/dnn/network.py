@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pydantic import Discriminator, Tag
 
 from dataflow.errors import ConfigError
+from operators.dnn import integers
 from operators.dnn.arrays import Vector
 from operators.dnn.model import Model
 from operators.dnn.phantom import Phantom, PhantomSpec
@@ -53,6 +54,10 @@ class Network(Protocol):
         """Length of the vector of statistics, which may be 0."""
 
     @property
+    def integers(self) -> Sequence[slice]:
+        """Where statistics are integers, each slice as `operators.dnn.integers.to_floats` splits them."""
+
+    @property
     def n_classes(self) -> int:
         """Number of classes."""
 
@@ -68,6 +73,13 @@ class Network(Protocol):
 
     def workspace(self, batch: int) -> Any:
         """Memory for one thread and batches of up to `batch` images, which it knows as ``workspace.batch``."""
+
+    def rehearse(self) -> None:
+        """Compute once where a job is submitted, if only that shows whether the network can be trained.
+
+        Raises:
+            ConfigError: it cannot.
+        """
 
     def compile(self) -> None:
         """Prepare, so that no training step has to wait."""
@@ -150,16 +162,21 @@ def build_network(spec: NetworkSpec) -> Network:
     return cast("Network", torch_model.TorchModel(spec))
 
 
-def mean_statistics(parts: Sequence[Vector], images: Sequence[int]) -> Vector:
+def mean_statistics(parts: Sequence[Vector], images: Sequence[int], split: Sequence[slice] = ()) -> Vector:
     """The mean of statistics weighted by images; numbers that all parts agree on stay as they are, bit for bit.
 
     Args:
         parts: (n_statistics,) each, at least one.
         images: how many each part has seen, at least one in all.
+        split: where there are integers, see `Network.integers`; their means are exact, and rounded to the nearest.
     """
     first = parts[0]
     if len(parts) == 1 or not first.size:
         return first
     stacked = np.stack(parts)
     mean = np.average(stacked, axis=0, weights=images).astype(np.float32)
-    return np.where((stacked == first).all(axis=0), first, mean)
+    mean = np.where((stacked == first).all(axis=0), first, mean)
+    for place in split:
+        numbers = np.stack([integers.to_integers(part[place]) for part in parts])
+        mean[place] = integers.to_floats(integers.mean(numbers, images))
+    return mean

@@ -54,6 +54,7 @@ class Phantom:
 
     random = False
     n_statistics = 0
+    integers: tuple[slice, ...] = ()
 
     def __init__(self, spec: PhantomSpec) -> None:
         self.n_weights, self.n_classes = spec.phantom_weights, spec.classes
@@ -66,6 +67,9 @@ class Phantom:
     def initial_statistics(self) -> Vector:
         """None."""
         return np.zeros(0, np.float32)
+
+    def rehearse(self) -> None:
+        """Nothing can fail."""
 
     def compile(self) -> None:
         """Nothing is compiled."""

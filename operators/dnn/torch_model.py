@@ -1,7 +1,8 @@
-"""A `torch.nn.Module` of the user's as functions on flat vectors; only here and in `torch_random` is PyTorch imported.
+"""A `torch.nn.Module` of the user's as functions on flat vectors; only here and in what this imports is PyTorch used.
 
 Parameters that take a gradient are the weights; everything else in the module's state dict (buffers, frozen
-parameters) is the statistics. Every workspace has a module of its own, into which a call loads both vectors, and puts
+parameters) is the statistics. A tensor that has several names there, as tied weights have, is in the vectors once, and
+in files once for each name. Every workspace has a module of its own, into which a call loads both vectors, and puts
 the other buffers as the factory made them, so that nothing is left of one call when the next begins. Gradients are
 written straight to `out`; weights are copied once, into a vector that the module's parameters are cut from. Vectors
 have every tensor in C order. Parameters that the factory lays out otherwise, as `module.to(memory_format=
@@ -11,9 +12,11 @@ torch.channels_last)` does with the weights of convolutions, stay so, and are co
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +27,7 @@ from dataflow.errors import ConfigError
 from operators.dnn import integers
 from operators.dnn.arrays import Vector, joined, require, views
 from operators.dnn.spec import WeightRange
+from operators.dnn.torch_blame import blamed, made_at
 from operators.dnn.torch_random import Pass, Randomness, seeded
 from operators.dnn.torch_spec import TorchSpec
 
@@ -34,12 +38,36 @@ _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.bool, t
 """Types whose numbers are float32 numbers too."""
 
 
+_Places = tuple[tuple[torch.nn.Module, str], ...]
+"""Where a module has a tensor: submodules, and the name of the attribute there."""
+
+
+class _Member(NamedTuple):
+    """A tensor of a module.
+
+    Args:
+        tensor: as the factory made it.
+        names: in the state dict; none of buffers that are not in it.
+        places: at least one.
+    """
+
+    tensor: torch.Tensor
+    names: tuple[str, ...]
+    places: _Places
+
+    @property
+    def trained(self) -> bool:
+        """Whether it is a parameter that takes a gradient."""
+        owner, attribute = self.places[0]
+        return attribute in owner._parameters and self.tensor.requires_grad
+
+
 @dataclass(frozen=True)
 class _Statistic:
     """A buffer or a frozen parameter.
 
     Args:
-        name: in the state dict.
+        name: its first one in the state dict.
         start, stop: its place in the vector of statistics.
         shape, dtype: of the tensor.
     """
@@ -61,6 +89,20 @@ class _Statistic:
         tensor = torch.from_numpy(integers.to_integers(floats) if self.wide else floats.copy())
         exact = tensor if self.wide or self.dtype.is_floating_point else tensor.round()
         return exact.to(self.dtype).reshape(self.shape)
+
+    def required(self, found: Any, factory: Callable[..., Any]) -> torch.Tensor:
+        """The tensor that a forward pass has left in its place.
+
+        Raises:
+            ConfigError: it is of another shape or kind, or none.
+        """
+        fractions = self.dtype.is_floating_point
+        if isinstance(found, torch.Tensor) and found.shape == self.shape and found.is_floating_point() is fractions:
+            return found
+        got = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+        what = f"forward makes something else of buffer {self.name}, which is {self.dtype} {tuple(self.shape)}"
+        fix = "have it so from the start, or register it with persistent=False, and every call begins anew"
+        raise ConfigError(what, got=got, where=made_at(factory), fix=fix)
 
     def write(self, tensor: torch.Tensor, values: Vector) -> None:
         """Put its tensor into the vector of all statistics."""
@@ -107,8 +149,8 @@ class TorchWorkspace:
         owned: by parameter, what it holds while the module computes: its part of `weights`, or a copy in its layout.
         places: by parameter, address and strides of `owned`.
         copied: those of `owned` that are copies, each with its part, in C order.
-        owners: by statistic, the submodule that has it, the attribute's name there, and its layout.
-        passing: buffers that are no statistics: submodule, attribute, and what the factory made of it.
+        owners: by statistic, its places and its layout.
+        passing: buffers that are no statistics: their places, and what the factory made of them.
     """
 
     spec: TorchSpec
@@ -120,8 +162,8 @@ class TorchWorkspace:
     owned: tuple[torch.Tensor, ...]
     places: tuple[tuple[int, tuple[int, ...]], ...]
     copied: tuple[tuple[torch.Tensor, torch.Tensor], ...]
-    owners: tuple[tuple[torch.nn.Module, str, _Layout], ...]
-    passing: tuple[tuple[torch.nn.Module, str, torch.Tensor | None], ...]
+    owners: tuple[tuple[_Places, _Layout], ...]
+    passing: tuple[tuple[_Places, torch.Tensor | None], ...]
 
 
 class TorchModel:
@@ -138,13 +180,15 @@ class TorchModel:
         self._factory = _function(spec.factory)
         self._loss = _function(spec.loss) if spec.loss else _cross_entropy
         self._random = Randomness(self.device)
-        module = self._make(0)
-        self.ranges = _weight_ranges(module, spec)
+        members = _members(self._make(0), spec)
+        self._names = {name: each.names[0] for each in members for name in each.names}
+        self.ranges = _weight_ranges(members, spec)
         self.n_weights = self.ranges[-1].stop
-        self._statistics = _statistics(module, spec)
+        self._statistics = _statistics(members, spec)
         self.n_statistics = self._statistics[-1].stop if self._statistics else 0
+        self.integers = tuple(slice(each.start, each.stop) for each in self._statistics if each.wide)
         self._initial_statistics = np.empty(self.n_statistics, np.float32)
-        self._save(_owners(module, self._statistics), self._initial_statistics)
+        self._save(_owners(members), self._initial_statistics)
 
     @property
     def random(self) -> bool:
@@ -153,8 +197,8 @@ class TorchModel:
 
     def initial(self, rng: np.random.Generator) -> Vector:
         """The weights of a module made with PyTorch's generator seeded from `rng`, (n_weights,)."""
-        parameters = _trained(self._make(int(rng.integers(1 << 63)))).values()
-        weights: Vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters]).numpy()
+        module = self._make(int(rng.integers(1 << 63)))
+        weights: Vector = torch.cat([parameter.detach().reshape(-1) for parameter in _trained(module)]).numpy()
         return weights
 
     def initial_statistics(self) -> Vector:
@@ -163,8 +207,9 @@ class TorchModel:
 
     def workspace(self, batch: int) -> TorchWorkspace:
         """A module of one's own; batches of any size fit."""
-        module = self._make(0).to(self.device)
-        owners, parameters = _owners(module, self._statistics), tuple(_trained(module).values())
+        module = self._make(0)
+        members = _members(module, self.spec)  # before a move to a GPU, which makes several of what was one buffer
+        module, parameters = module.to(self.device), tuple(_trained(module))
         layouts = tuple(map(_Layout.of, parameters))
         weights = torch.zeros(self.n_weights, device=self.device)
         parts = self._cut(weights)
@@ -181,9 +226,13 @@ class TorchModel:
             copied=tuple(
                 (own, part) for own, part in zip(owned, parts, strict=True) if own.data_ptr() != part.data_ptr()
             ),
-            owners=owners,
-            passing=_passing(module),
+            owners=_owners(members),
+            passing=_passing(module, members, self.device),
         )
+
+    def rehearse(self) -> None:
+        """Train on two images of zeros."""
+        self.compile()
 
     def compile(self) -> None:
         """Compute once, so that PyTorch is ready and it is known whether the module draws random numbers."""
@@ -221,12 +270,17 @@ class TorchModel:
         classes = _tensor(labels).to(self.device)
         with ExitStack() as turn:
             turn.enter_context(self._random.turn(seed, Pass.FORWARD, Pass.BACKWARD))
-            with self._random.watched(Pass.FORWARD), _explained(self.spec, len(images)):
-                logits = self._checked(workspace.module(inputs), len(images))
+            with self._random.watched(Pass.FORWARD):
+                logits = self._forward(workspace.module, inputs)
                 losses = self._losses(logits, classes)
+            if not losses.requires_grad:
+                what = f"the loss of the module of {self.spec.factory} has no gradient"
+                fix = "have its forward, and the loss, compute without no_grad, detach and .data"
+                raise ConfigError(what, where=made_at(self._factory), fix=fix)
             if not self._random.draws(Pass.BACKWARD):
                 turn.close()
-            with self._random.watched(Pass.BACKWARD):
+            fix = "see that backward() can be called on its loss, by the module alone"
+            with self._random.watched(Pass.BACKWARD), self._blamed("the backward pass of", fix):
                 losses.backward(torch.full_like(losses, scale))
         for parameter, layout, each in parts:
             if parameter.grad is not None and not layout.in_order:
@@ -266,38 +320,51 @@ class TorchModel:
         return probabilities
 
     def tensors(self, weights: Vector, statistics: Vector) -> dict[str, npt.NDArray[Any]]:
-        """The module's state dict as arrays; bfloat16, which NumPy lacks, as float32."""
+        """The module's state dict as arrays; bfloat16, which NumPy lacks, as float32, and a copy for each name."""
         found: dict[str, npt.NDArray[Any]] = dict(views(weights, self.ranges))
         for statistic in self._statistics:
             tensor = statistic.read(statistics)
             found[statistic.name] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-        return found
+        return found | {name: found[first].copy() for name, first in self._names.items() if name != first}
 
     def vectors(self, tensors: Mapping[str, npt.NDArray[Any]]) -> tuple[Vector, Vector]:
-        """Weights and statistics from a state dict.
+        """Weights and statistics from a state dict; of a tensor with several names, any of them will do.
 
         Raises:
             ValueError: the tensors are not those of the module.
         """
-        names = {each.name for each in self.ranges} | {each.name for each in self._statistics}
-        if tensors.keys() != names:
-            what = f"the module has other tensors: {', '.join(sorted(names ^ tensors.keys()))}"
+        found: dict[str, npt.NDArray[Any]] = {}
+        for name, first in self._names.items():
+            array = tensors.get(name)
+            if array is not None and not np.array_equal(
+                found.setdefault(first, array), array, equal_nan=array.dtype.kind == "f"
+            ):
+                what = f"the module has one tensor by the names of {first} and {name}, which differ"
+                raise ValueError(what)
+        lacking, unknown = set(self._names.values()) - found.keys(), tensors.keys() - self._names.keys()
+        if lacking or unknown:
+            what = f"the module has other tensors: {', '.join(sorted(lacking | unknown))}"
             raise ValueError(what)
         statistics = self.initial_statistics()
         for each in self._statistics:
-            tensor = torch.tensor(tensors[each.name])
+            tensor = torch.tensor(found[each.name])
             if tensor.shape != each.shape:
                 what = f"tensor {each.name} must have shape {tuple(each.shape)}, got {tuple(tensor.shape)}"
                 raise ValueError(what)
             each.write(tensor, statistics)
-        return joined(tensors, self.ranges), statistics
+        return joined(found, self.ranges), statistics
 
     def _make(self, seed: int) -> torch.nn.Module:
-        with seeded(seed, torch.device("cpu")):
+        fix = f"see that it can be called with the arguments {json.dumps(self.spec.arguments)}"
+        with seeded(seed, torch.device("cpu")), blamed(self.spec.factory, self._factory, fix):
             module = self._factory(**self.spec.arguments)
         if not isinstance(module, torch.nn.Module):
             what = f"{self.spec.factory} must return a torch.nn.Module"
             raise ConfigError(what, got=type(module).__name__)
+        if any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers()))):
+            what = f"the module of {self.spec.factory} has lazy layers, which get their sizes from the first images"
+            fix = f"give their sizes, or have it compute on torch.zeros{(2, *self.spec.input)} before you return it"
+            raise ConfigError(what, where=made_at(self._factory), fix=fix)
         return module
 
     def _load(
@@ -317,20 +384,29 @@ class TorchModel:
             # At first, and if the module has put something in its place.
             if (parameter.data_ptr(), parameter.stride()) != place:
                 parameter.data = own
-        for (owner, attribute, layout), statistic in zip(workspace.owners, self._statistics, strict=True):
+        for (places, layout), statistic in zip(workspace.owners, self._statistics, strict=True):
             tensor = layout.own(statistic.read(statistics).to(self.device))
             # Put in place of the buffer, not copied into it, so that a buffer of the last graph is let go.
-            if attribute in owner._buffers:
-                owner._buffers[attribute] = tensor
-            else:
-                getattr(owner, attribute).data = tensor
-        for owner, attribute, made in workspace.passing:
-            owner._buffers[attribute] = None if made is None else made.clone()
+            for owner, attribute in places:
+                if attribute in owner._buffers:
+                    owner._buffers[attribute] = tensor
+                else:
+                    getattr(owner, attribute).data = tensor
+        for places, made in workspace.passing:
+            buffer = None if made is None else made.clone()
+            for owner, attribute in places:
+                owner._buffers[attribute] = buffer
         return _tensor(images).to(self.device)
 
-    def _save(self, owners: tuple[tuple[torch.nn.Module, str, _Layout], ...], statistics: Vector) -> None:
-        for (owner, attribute, _), statistic in zip(owners, self._statistics, strict=True):
-            statistic.write(getattr(owner, attribute), statistics)
+    def _save(self, owners: tuple[tuple[_Places, _Layout], ...], statistics: Vector) -> None:
+        for (places, _), statistic in zip(owners, self._statistics, strict=True):
+            tensors = [statistic.required(getattr(owner, name, None), self._factory) for owner, name in places]
+            if any(tensor.data_ptr() != tensors[0].data_ptr() for tensor in tensors):
+                what = f"buffer {statistic.name} of {self.spec.factory} has several names, and forward parts them"
+                fix = "write into it in place, or register a clone() by each name"
+                got = ", ".join(attribute for _, attribute in places)
+                raise ConfigError(what, got=got, where=made_at(self._factory), fix=fix)
+            statistic.write(tensors[0], statistics)
 
     def _cut(self, vector: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(vector[start:stop].view(shape) for _, start, stop, shape in self.ranges)
@@ -342,35 +418,45 @@ class TorchModel:
         workspace.module.eval()
         evaluation = Pass.EVALUATION
         with torch.no_grad(), self._random.turn(0, evaluation), self._random.watched(evaluation):
-            return self._checked(workspace.module(inputs), len(images))
+            return self._forward(workspace.module, inputs)
 
-    def _checked(self, logits: Any, images: int) -> torch.Tensor:
-        if not isinstance(logits, torch.Tensor) or logits.shape != (images, self.n_classes):
+    def _forward(self, module: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        shape = (len(inputs), self.n_classes)
+        fix = f"have it take float32 images of shape {tuple(inputs.shape)} and return logits of shape {shape}"
+        with self._blamed("forward of", fix), self._of_one_image(module, len(inputs)):
+            logits = module(inputs)
+        if not isinstance(logits, torch.Tensor) or logits.shape != shape:
             got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-            what = f"the module of {self.spec.factory} must return logits of shape {(images, self.n_classes)}"
-            raise ConfigError(what, got=got)
+            what = f"the module of {self.spec.factory} must return logits of shape {shape}"
+            raise ConfigError(what, got=got, where=made_at(self._factory))
         return logits
 
+    @contextmanager
+    def _of_one_image(self, module: torch.nn.Module, images: int) -> Iterator[None]:
+        """What PyTorch's batch normalisation says of one image, with what to do about it."""
+        try:
+            yield
+        except ValueError as error:
+            if images > 1 or not module.training:
+                raise
+            what = f"the module of {self.spec.factory} cannot be trained on a shard of one image: {error}"
+            fix = "choose batch so that shards have two images or more, in an epoch's last mini-batch too"
+            raise ConfigError(what, where=made_at(self._factory), fix=f"{fix}; or use GroupNorm") from error
+
+    def _blamed(self, what: str, fix: str) -> AbstractContextManager[None]:
+        """Runs code of the module."""
+        return blamed(f"{what} the module of {self.spec.factory}", self._factory, fix)
+
     def _losses(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        losses = self._loss(logits, labels)
+        fix = "have it take logits (images, classes) and labels (images,), and return one loss per image"
+        with blamed(f"the loss {self.spec.loss}", self._loss, fix):
+            losses = self._loss(logits, labels)
         if not isinstance(losses, torch.Tensor) or losses.shape != labels.shape:
             got = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
             what = f"the loss {self.spec.loss} must return one loss per image, shape {tuple(labels.shape)}"
-            raise ConfigError(what, got=got, fix='leave the mean to Ako: reduction="none"')
+            fix = 'leave the mean to Ako: reduction="none"'
+            raise ConfigError(what, got=got, where=made_at(self._loss), fix=fix)
         return losses
-
-
-@contextmanager
-def _explained(spec: TorchSpec, images: int) -> Iterator[None]:
-    """What PyTorch's batch normalisation says of one image, with what to do about it."""
-    try:
-        yield
-    except ValueError as error:
-        if images > 1:
-            raise
-        what = f"the module of {spec.factory} cannot be trained on a shard of one image: {error}"
-        fix = "choose batch so that shards have two images or more, in an epoch's last mini-batch too; or use GroupNorm"
-        raise ConfigError(what, fix=fix) from error
 
 
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
@@ -413,14 +499,62 @@ def _function(name: str) -> Callable[..., Any]:
     return function
 
 
-def _trained(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+def _members(module: torch.nn.Module, spec: TorchSpec) -> tuple[_Member, ...]:
+    """The tensors of a module, parameters first, in the order in which it has them.
+
+    Raises:
+        ConfigError: something else is in its state dict, or two tensors share memory.
+    """
+    kept = module.state_dict(keep_vars=True)
+    names: dict[int, list[str]] = {}
+    for name, tensor in kept.items():
+        names.setdefault(id(tensor), []).append(name)
+    found: dict[int, _Member] = {}
+    for kind in ("_parameters", "_buffers"):
+        for path, owner in module.named_modules():
+            for attribute, tensor in getattr(owner, kind).items():
+                if tensor is None:
+                    continue
+                own = [f"{path}.{attribute}" if path else attribute] if kind == "_parameters" else []
+                known = found.get(id(tensor), _Member(tensor, tuple(names.get(id(tensor), own)), ()))
+                found[id(tensor)] = known._replace(places=(*known.places, (owner, attribute)))
+    others = [name for name, tensor in kept.items() if id(tensor) not in found]
+    if others:
+        what = f"the state dict of the module of {spec.factory} has what is neither a parameter nor a buffer"
+        fix = "Ako keeps tensors only: have it in a buffer or an argument of the factory, and not in get_extra_state"
+        raise ConfigError(what, got=", ".join(others), fix=fix)
+    _require_apart([each for each in found.values() if each.names], spec)
+    return tuple(found.values())
 
 
-def _weight_ranges(module: torch.nn.Module, spec: TorchSpec) -> list[WeightRange]:
+def _require_apart(members: list[_Member], spec: TorchSpec) -> None:
+    """Refuse tensors that share memory, such as views of each other: they would be kept and advanced apart.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    named = ((each.tensor, each.names[0]) for each in members if each.tensor.numel())
+    spans = sorted((*_span(tensor), name) for tensor, name in named)
+    for (_, end, one), (begin, _, other) in pairwise(spans):
+        if begin < end:
+            what = f"{one} and {other} of {spec.factory} share memory, and are two tensors"
+            raise ConfigError(what, fix="register a clone() of one of them, or the same tensor by both names")
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Addresses of a tensor's first byte, and behind its last."""
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _trained(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+    return (parameter for parameter in module.parameters() if parameter.requires_grad)
+
+
+def _weight_ranges(members: tuple[_Member, ...], spec: TorchSpec) -> list[WeightRange]:
     ranges: list[WeightRange] = []
     start = 0
-    for name, parameter in _trained(module).items():
+    for parameter, (name, *_), _ in (each for each in members if each.trained):
         if parameter.dtype != torch.float32:
             raise ConfigError(
                 what=f"parameter {name} of {spec.factory} is {parameter.dtype}, and trained ones are float32",
@@ -433,39 +567,36 @@ def _weight_ranges(module: torch.nn.Module, spec: TorchSpec) -> list[WeightRange
     return ranges
 
 
-def _statistics(module: torch.nn.Module, spec: TorchSpec) -> tuple[_Statistic, ...]:
-    tensors = {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
-    for prefix, owner in module.named_modules():
-        for name, buffer in owner._buffers.items():
-            if buffer is not None and name not in owner._non_persistent_buffers_set:
-                tensors[f"{prefix}.{name}" if prefix else name] = buffer
+def _kept(members: tuple[_Member, ...]) -> Iterator[_Member]:
+    """Those that are statistics."""
+    return (each for each in members if each.names and not each.trained)
+
+
+def _statistics(members: tuple[_Member, ...], spec: TorchSpec) -> tuple[_Statistic, ...]:
     found: list[_Statistic] = []
     start = 0
-    for name, tensor in tensors.items():
+    for tensor, (name, *_), _ in _kept(members):
         if tensor.dtype not in _WIDE | _NARROW:
-            what = f"buffer {name} of {spec.factory} is {tensor.dtype}, which float32 numbers cannot carry"
-            raise ConfigError(what, fix="make it float32 or an integer, or register it with persistent=False")
+            frozen = isinstance(tensor, torch.nn.Parameter)
+            kind = "frozen parameter" if frozen else "buffer"
+            what = f"{kind} {name} of {spec.factory} is {tensor.dtype}, which float32 numbers cannot carry"
+            fix = "make it float32" if frozen else "make it float32 or an integer, or register it with persistent=False"
+            raise ConfigError(what, fix=fix)
         stop = start + tensor.numel() * (integers.PARTS if tensor.dtype in _WIDE else 1)
         found.append(_Statistic(name, start, stop, tensor.shape, tensor.dtype))
         start = stop
     return tuple(found)
 
 
-def _owners(
-    module: torch.nn.Module, statistics: tuple[_Statistic, ...]
-) -> tuple[tuple[torch.nn.Module, str, _Layout], ...]:
-    found = []
-    for statistic in statistics:
-        path, _, attribute = statistic.name.rpartition(".")
-        owner = module.get_submodule(path)
-        found.append((owner, attribute, _Layout.of(getattr(owner, attribute))))
-    return tuple(found)
+def _owners(members: tuple[_Member, ...]) -> tuple[tuple[_Places, _Layout], ...]:
+    return tuple((each.places, _Layout.of(each.tensor)) for each in _kept(members))
 
 
-def _passing(module: torch.nn.Module) -> tuple[tuple[torch.nn.Module, str, torch.Tensor | None], ...]:
-    return tuple(
-        (owner, name, None if buffer is None else buffer.clone())
-        for owner in module.modules()
-        for name, buffer in owner._buffers.items()
-        if buffer is None or name in owner._non_persistent_buffers_set
+def _passing(
+    module: torch.nn.Module, members: tuple[_Member, ...], device: torch.device
+) -> tuple[tuple[_Places, torch.Tensor | None], ...]:
+    nothing = tuple(
+        (owner, name) for owner in module.modules() for name, buffer in owner._buffers.items() if buffer is None
     )
+    made = tuple((each.places, each.tensor.clone().to(device)) for each in members if not each.names)
+    return ((nothing, None), *made)

@@ -138,15 +138,61 @@ def test_read_archive_unpacks_to_more_than_allowed_is_refused(tmp_path, monkeypa
         cifar.read_archive(path)
 
 
+def with_checksum(header: bytes) -> bytes:
+    blank = header[:148] + b" " * 8 + header[156:]
+    return blank[:148] + b"%06o\0 " % sum(blank) + blank[156:]
+
+
+def header(name="readme.html", kind=tarfile.REGTYPE, size=0, **fields):
+    """One block: the header of a member whose size is in base 256; `fields` are places and what is put there."""
+    member = tarfile.TarInfo(name)
+    member.type = kind
+    block = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    block[124:136] = bytes([0x80 if size >= 0 else 0xFF]) + (size % 2**88).to_bytes(11, "big")
+    for at, value in fields.values():
+        block[at : at + len(value)] = value
+    return with_checksum(bytes(block))
+
+
+def pax(name, value):
+    record = f" {name}={value}\n".encode()
+    record = str(len(record) + 2).encode() + record
+    return header("pax", tarfile.XHDTYPE, len(record)) + record.ljust(512, b"\0")
+
+
+SPARSE = {"more": (482, b"\0"), "whole": (483, b"%011o\0" % 5)}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("first", "what"),
+    [
+        (header(size=2**80), "a member that ends at byte 1208925819614629174706688. at .*:readme.html;"),
+        (header(size=-512), "a member that ends at byte"),
+        (header(kind=tarfile.GNUTYPE_SPARSE, size=2**80, **SPARSE), "a member that ends at byte"),
+        (pax("size", 2**80) + header(), "a member that ends at byte"),
+        (pax("GNU.sparse.size", 5) + header(size=2**80), "a member that ends at byte"),
+        (header(kind=tarfile.GNUTYPE_SPARSE, **SPARSE | {"more": (482, b"\1")}), "not a sound tar archive"),
+        (header(kind=tarfile.GNUTYPE_LONGNAME) * 3000, "not a sound tar archive"),
+    ],
+    ids=["beyond", "before", "sparse", "pax", "pax_sparse", "map_cut_short", "names_without_end"],
+)
+def test_read_archive_member_that_ends_nowhere_raises_data_error(tmp_path, first, what):
+    path = tmp_path / cifar.ARCHIVE
+    path.write_bytes(packed(first))
+    with pytest.raises(DataError, match=what) as caught:
+        cifar.read_archive(path)
+    assert str(path) in str(caught.value)
+
+
 @settings(deadline=None)  # a busy disk is no failure
 @given(data=st.data())
 def test_read_archive_altered_member_header_with_valid_checksum_loads_or_raises_data_error(tmp_path_factory, data):
     content = bytearray(tar_bytes(official()))
-    header = data.draw(st.integers(0, 5)) * (512 + 6656)  # each batch of 6,146 bytes takes 13 blocks after its header
+    place = data.draw(st.integers(0, 5)) * (512 + 6656)  # each batch of 6,146 bytes takes 13 blocks after its header
     for at, value in data.draw(st.lists(st.tuples(st.integers(100, 511), st.integers(0, 255)), max_size=6)):
-        content[header + at] = value
-    content[header + 148 : header + 156] = b" " * 8
-    content[header + 148 : header + 156] = b"%06o\0 " % sum(content[header : header + 512])
+        content[place + at] = value
+    content[place : place + 512] = with_checksum(bytes(content[place : place + 512]))
     path = tmp_path_factory.getbasetemp() / cifar.ARCHIVE
     path.write_bytes(gzip.compress(content, 1))
     try:

@@ -1,4 +1,5 @@
 import gzip
+import math
 import os
 import struct
 from pathlib import Path
@@ -55,7 +56,32 @@ def test_from_arrays_result_is_read_only_and_leaves_the_callers_array_writable()
     [
         ({"n_classes": 1}, "label must be 0 to 0 .got 1 for image 1. at two, training part"),
         ({"test": (np.zeros((1, 1, 3, 3), np.uint8), np.zeros(1, np.uint8))}, r"shape of the training images.*1, 3, 3"),
-        ({"train": (np.zeros((1, 1, 2, 2), np.uint8), np.zeros(1, np.uint8))}, "must vary in every channel"),
+        ({"n_classes": 0}, r"n_classes must be an integer, 1 to 2147483648 \(got 0\) at two; have it as many as"),
+        ({"n_classes": 2.0}, r"n_classes must be an integer.*got 2\.0"),
+        ({"n_classes": True}, "n_classes must be an integer.*got True"),
+        ({"n_classes": 2**64}, "n_classes must be an integer"),
+        ({"scale": 0}, r"scale, the brightest possible pixel, must be .* 0, and 16 or more.*\(got 0\) at two; .*255"),
+        ({"scale": -1.0}, "scale, the brightest"),
+        ({"scale": math.nan}, "scale, the brightest possible pixel,.*got nan"),
+        ({"scale": math.inf}, "scale, the brightest"),
+        ({"scale": "16"}, "scale, the brightest .*got '16'"),
+        ({"scale": True}, "scale, the brightest"),
+        ({"scale": 15.9}, r"scale, the brightest possible pixel,.*got 15\.9"),
+        (
+            {"scale": 254, "test": (np.full((1, 1, 2, 2), 255, np.uint8), np.zeros(1, int))},
+            "and 255 or more here .got 254",
+        ),
+        ({"train": ([[[[0, 1], [2, 3]]]], np.zeros(1, int))}, r"\(got images a list, labels int64 \(1,\)\).*np.array"),
+        ({"train": (np.zeros((1, 1, 2, 2), np.uint8), [0])}, r"\(got images uint8 \(1, 1, 2, 2\), labels a list\)"),
+        (
+            {"train": np.zeros((1, 1, 2, 2), np.uint8)},
+            r"two arrays \(got uint8 \(1, 1, 2, 2\)\) at two, training.*; have",
+        ),
+        ({"train": (np.zeros((1, 1, 2, 2), np.uint8),)}, "two arrays .got 1 of them"),
+        (
+            {"test": (np.zeros((1, 1, 2, 2), np.uint8), np.array([2**63], np.uint64))},
+            "label must be 0 to 1 .got 9223372036854775808 for image 0. at two, test part; mend the label",
+        ),
         (
             {"test": (np.zeros((1, 1, 2, 2), np.uint8), np.zeros(2, np.uint8))},
             r"as many integer labels.*labels uint8 \(2,\)",
@@ -69,6 +95,13 @@ def test_from_arrays_result_is_read_only_and_leaves_the_callers_array_writable()
 def test_from_arrays_inconsistent_arrays_raise_naming_the_part(changes, what):
     with pytest.raises(DataError, match=what):
         two_images(**changes)
+
+
+def test_from_arrays_channel_of_one_value_has_no_deviation():
+    images = np.zeros((2, 2, 2, 2), np.uint8)
+    images[0, 0] = 16
+    data = two_images(train=(images, np.array([0, 1])), test=(images, np.array([0, 1])))
+    assert (data.mean, data.std) == ((0.5, 0), (0.5, 0))
 
 
 def test_load_digits_has_every_class_split_four_to_one_in_file_order():
@@ -120,7 +153,10 @@ def test_load_idx_set_gz_and_raw_files_from_the_folder_or_its_parent(tmp_path, n
     [
         ({"n_images": 3, "n_labels": 2}, "holds 3 images, so the label file must hold as many labels .got 2."),
         ({"n_images": 3, "n_labels": 3, "side": 8}, r"mnist images have 28 x 28 pixels .got \(8, 8\)."),
-        ({"n_images": 3, "n_labels": 3, "label": 10}, "label must be 0 to 9 .got 10 for image 0. at mnist, training"),
+        (
+            {"n_images": 3, "n_labels": 3, "label": 10},
+            "label must be 0 to 9 .got 10 for image 0. at mnist, training.*data fetch",
+        ),
     ],
 )
 def test_load_mnist_files_that_do_not_belong_together_raise(tmp_path, sample, what):

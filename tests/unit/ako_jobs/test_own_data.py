@@ -14,7 +14,7 @@ from ako_jobs.predict import ModelInput
 from ako_jobs.worker import Setting
 from dataflow.errors import ConfigError, DataError
 from operators.data import DataRef, open_data
-from operators.dnn import Dense, ModelSpec
+from operators.dnn import Dense, ModelSpec, TorchSpec
 
 CLASSES = 3
 
@@ -78,8 +78,37 @@ def test_network_or_name_that_does_not_fit_the_data_is_refused(settings: dict[st
         setting(**settings)
 
 
+def test_module_that_cannot_be_trained_is_refused_where_it_is_submitted() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    class Detached(Config):
+        def network(self) -> TorchSpec:  # type: ignore[override]
+            return TorchSpec(factory="own_modules:detached", input=(2, 4, 5), classes=CLASSES)
+
+    with pytest.raises(ConfigError, match="own_modules:detached has no gradient"):
+        Setting.of(Detached.parse({}))
+    assert Setting.of(Detached.parse({"phantom": True})).layout.n_weights
+
+
 def test_network_may_know_more_classes_than_there_are() -> None:
     assert setting(classes=7).layout.n_weights == 7 * 41
+
+
+def load_half_dark(name: str, data_dir: str | None) -> DataSet:
+    images = np.zeros((10, 2, 4, 5), np.uint8)
+    images[:, 0] = np.arange(5)
+    part = images, np.arange(10) % CLASSES
+    return DataSet.from_arrays(name, part, part, n_classes=CLASSES, scale=255)
+
+
+def test_channel_of_one_value_is_refused_where_it_would_be_normalised() -> None:
+    class HalfDark(Config):
+        def dataset(self) -> DataRef:
+            return DataRef(loader=load_half_dark, name="half_dark")
+
+    with pytest.raises(DataError, match=r"channel 1 of half_dark are alike, and cannot.*normalise=false"):
+        Setting.of(HalfDark.parse({}))
+    assert Setting.of(HalfDark.parse({"normalise": False})).normalise is None
 
 
 def test_loader_that_no_node_finds_is_refused() -> None:

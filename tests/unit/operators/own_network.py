@@ -21,6 +21,21 @@ class Averaging(nn.Module):
         return self.dense(pixels)
 
 
+class Signed(nn.Module):
+    """Counts images whose first pixel is bright up, and the others down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(2, 2)
+        self.register_buffer("balance", torch.tensor(0))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        pixels = images.flatten(1)
+        if self.training:
+            self.balance += (2 * (pixels[:, 0] > 0) - 1).sum()
+        return self.dense(pixels)
+
+
 class Shifted(nn.Module):
     """Logits are W x + b + shift, where `shift` is a buffer."""
 

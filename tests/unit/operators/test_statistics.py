@@ -36,15 +36,15 @@ START = NETWORK.vectors(
 )
 
 
-def compute():
+def compute(model=OWN, statistics=START[1]):
     states = {
         "replica": VectorState(START[0].copy()),
-        "statistics": VectorState(START[1].copy()),
+        "statistics": VectorState(statistics.copy()),
         "velocity": VectorState(np.zeros(0, np.float32)),
         "average": Average(n_weights=0),
         "clocks": ClocksState(2, {}),
     }
-    return Harness(Compute(model=OWN, schedule=Schedule(lr=0.3), emits="gradient"), states=states)
+    return Harness(Compute(model=model, schedule=Schedule(lr=0.3), emits="gradient"), states=states)
 
 
 def shard(number, count, rows):
@@ -70,6 +70,16 @@ def test_statistics_of_two_shards_are_their_mean_weighted_by_images():
     mean, batches = kept(harness)
     assert mean == pytest.approx([2 + (1 * 0.5 + 3 * 0.5 * 1.25 / 3) / 4, 4 + (0 + 3 * 0.5 * 2.25 / 3) / 4], rel=1e-6)
     assert batches == 2**24 + 2
+
+
+def test_statistics_that_are_integers_of_both_signs_are_their_rounded_mean():
+    spec = OWN.model_copy(update={"factory": "own_network:Signed"})
+    network = build_network(spec)
+    harness = compute(spec, network.initial_statistics())
+    harness.send(shard(0, 2, slice(0, 1)))  # 1
+    harness.send(shard(1, 2, [1, 1]))  # -2 of two images
+    tensors = network.tensors(START[0], harness.states["statistics"].values)
+    assert int(tensors["balance"]) == -1
 
 
 def test_statistics_of_a_shard_without_images_do_not_count():

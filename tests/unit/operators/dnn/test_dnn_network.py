@@ -6,6 +6,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dataflow.errors import ConfigError
 from operators.dnn import BatchNorm, Dense, Dropout, Model, ModelSpec, NetworkSpec, Residual, TorchSpec, build_network
+from operators.dnn.integers import to_floats, to_integers
 from operators.dnn.network import mean_statistics
 from operators.dnn.torch_spec import INSTALL_TORCH
 
@@ -139,6 +140,18 @@ def test_mean_statistics_is_weighted_by_images():
 def test_mean_statistics_numbers_that_agree_keep_their_bits():
     same = np.array([0.1, 1 / 3, -np.inf, 2**24 - 1], np.float32)
     assert mean_statistics([same, same.copy(), same.copy()], [3, 7, 1]).tobytes() == same.tobytes()
+
+
+def test_mean_statistics_of_integers_of_mixed_sign_is_the_rounded_mean_and_of_floats_beside_them_is_none():
+    parts = [np.append(to_floats(np.array([number, -number, 7])), np.float32(number)) for number in (-1, 1)]
+    mean = mean_statistics(parts, [1, 2], [slice(0, 9)])
+    assert to_integers(mean[:9]).tolist() == [0, 0, 7]
+    assert mean[9] == np.float32(1 / 3)
+
+
+def test_mean_statistics_of_integers_that_agree_in_a_part_only():
+    parts = [to_floats(np.array([number])) for number in (5 << 24, (1 << 48) + (5 << 24))]
+    assert to_integers(mean_statistics(parts, [1, 1], [slice(0, 3)])).tolist() == [(1 << 47) + (5 << 24)]
 
 
 def test_mean_statistics_of_one_part_is_that_part():

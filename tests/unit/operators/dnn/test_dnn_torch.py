@@ -1,11 +1,14 @@
 import os
+import re
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from dnn_networks import MNIST
 
 from dataflow.errors import ConfigError
@@ -15,6 +18,7 @@ from operators.dnn import Model, TorchSpec, build_network
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ako-dataflow[torch]'")
 torch.set_num_threads(1)  # as in a job process
 
+import safetensors.torch  # noqa: E402
 import torch_networks as nets  # noqa: E402
 
 from operators.dnn.torch_random import Pass  # noqa: E402
@@ -148,6 +152,70 @@ def test_torch_counter_beyond_what_a_float_holds_stays_exact():
     counter = net.tensors(weights, advanced)["norm.num_batches_tracked"]
     assert counter.dtype == np.int64
     assert int(counter) == 2**40 + 2
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_torch_tensors_with_several_names_are_in_files_by_all_and_in_the_vectors_once(frozen):
+    net = pairs(nets.Tied, arguments={"frozen": frozen})
+    weights, statistics = start(net)
+    assert len(weights) + len(statistics) == 4 + (2 + 2 + 2 + 4) + (2 + 2) + (2 + 2 + 3)
+    labels = np.array([0, 1, 1])
+    out, advanced, *_ = gradient(net, weights, statistics, PAIRS, labels, scale=1.0)
+
+    module = nets.Tied(frozen)
+    state = safetensors.torch.load(safetensors.numpy.save(net.tensors(weights, statistics)))
+    module.load_state_dict(state)
+    assert {"one.weight", "two.weight", "norm.running_mean", "again.running_mean"} <= state.keys()
+    torch.nn.functional.cross_entropy(module(torch.tensor(PAIRS)), torch.tensor(labels), reduction="sum").backward()
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    np.testing.assert_allclose(out, torch.cat([each.grad.flatten() for each in trained]).numpy(), rtol=1e-5, atol=1e-7)
+    tensors = net.tensors(weights, advanced)
+    for name, tensor in module.state_dict().items():
+        np.testing.assert_allclose(tensors[name], tensor.numpy(), rtol=1e-6, atol=1e-7)
+
+    once = {name: each for name, each in tensors.items() if name != "two.weight" and not name.startswith("again")}
+    for kept in (tensors, once):
+        again = net.vectors(kept)
+        assert again[0].tobytes() == weights.tobytes()
+        assert again[1].tobytes() == advanced.tobytes()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_torch_buffer_by_two_names_is_one(persistent):
+    net = pairs(nets.TwoNames, arguments={"persistent": persistent})
+    weights, statistics = start(net)
+    labels = np.array([0, 1, 1])
+    workspace = net.workspace(3)
+    for scale in (2, 3 if persistent else 2):
+        module = nets.TwoNames()
+        module.load_state_dict({n: torch.tensor(each) for n, each in net.tensors(weights, statistics).items()}, False)
+        logits = module(torch.tensor(PAIRS))
+        torch.nn.functional.cross_entropy(logits, torch.tensor(labels), reduction="sum").backward()
+        want = torch.cat([each.grad.flatten() for each in module.parameters()]).numpy()
+        assert float(1 + module.scale) == scale
+        out, statistics, *_ = gradient(net, weights, statistics, PAIRS, labels, scale=1.0, workspace=workspace)
+        np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-7)
+    assert net.n_statistics == int(persistent)
+
+
+def test_torch_buffer_by_two_names_that_become_two_is_refused():
+    net = pairs(nets.TwoNames, arguments={"in_place": False})
+    with pytest.raises(ConfigError, match=r"buffer count of .* parts them \(got count, scale\) at .*; write into it"):
+        net.rehearse()
+
+
+def test_torch_buffers_that_are_parts_of_one_tensor_are_kept_apart():
+    assert pairs(nets.parts_of_a_table).n_statistics == 4
+
+
+def test_torch_one_tensor_with_two_contents_is_refused():
+    net = pairs(nets.Tied)
+    tensors = net.tensors(*start(net))
+    with pytest.raises(ValueError, match=r"one tensor by the names of one.weight and two.weight, which differ"):
+        net.vectors(tensors | {"two.weight": tensors["two.weight"] + 1})
+    del tensors["one.weight"], tensors["two.weight"]
+    with pytest.raises(ValueError, match=r"other tensors: one.weight"):
+        net.vectors(tensors)
 
 
 def test_torch_buffers_of_all_kinds_travel_and_frozen_parameters_stay():
@@ -410,6 +478,10 @@ def test_torch_logits_of_another_shape_are_refused():
         (nets.no_module, r"no_module must return a torch.nn.Module \(got int\)"),
         (nets.double, r"parameter 1.weight .* is torch.float64"),
         (nets.complex_buffer, "buffer phase .* is torch.complex64"),
+        (nets.Counted, r"neither a parameter nor a buffer \(got _extra_state\); .* not in get_extra_state"),
+        (nets.view_of_a_buffer, "table and end of .*view_of_a_buffer share memory.*clone"),
+        (nets.lazy, r"lazy layers.* at .*torch_networks.py:\d+; .*compute on torch.zeros\(2, 1, 1, 2\)"),
+        (nets.frozen_double, "frozen parameter 2.weight .* is torch.float64.*; make it float32$"),
         (nets.all_frozen, "no parameters that take a gradient"),
         ("torch_networks:missing", "cannot be imported"),
         ("no_such_module:make", "cannot be imported: No module named"),
@@ -419,6 +491,56 @@ def test_torch_logits_of_another_shape_are_refused():
 def test_torch_module_that_cannot_be_used_is_refused(factory, said):
     with pytest.raises(ConfigError, match=said):
         pairs(factory)
+
+
+def line(text):
+    """``file:line`` of a line of the modules, by what it says."""
+    lines = Path(nets.__file__).read_text().splitlines()
+    return f"{nets.__file__}:{1 + next(number for number, each in enumerate(lines) if text in each)}"
+
+
+FAULTY = line("class Faulty")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "got", "where"),
+    [
+        ("init", "torch_networks:Faulty raised ValueError: no such width", None, line("no such width")),
+        ("fit", "forward of .*Faulty raised RuntimeError: mat1 and mat2.*", None, line("return self.wide")),
+        ("fit_in_evaluation", "forward of .*Faulty raised RuntimeError: mat1 and.*", None, line("return self.wide")),
+        ("no_grad", "the loss of the module of torch_networks:Faulty has no gradient", None, FAULTY),
+        ("detach", "the loss of the module of torch_networks:Faulty has no gradient", None, FAULTY),
+        ("in_place", "the backward pass of .*Faulty raised RuntimeError: one of the variables.*", None, FAULTY),
+        ("grow", r"forward makes .* of buffer seen, which is torch.float32 \(1,\)", "torch.float32 (2,)", FAULTY),
+        ("none", r"forward makes .* of buffer seen, which is torch.float32 \(1,\)", "NoneType", FAULTY),
+        ("kind", r"forward makes .* of buffer count, which is torch.int64 \(\)", "torch.float32 ()", FAULTY),
+    ],
+)
+def test_torch_fault_of_a_module_is_told_with_its_factory_and_line_and_what_to_do(fault, said, got, where):
+    with pytest.raises(ConfigError) as caught:
+        pairs(nets.Faulty, arguments={"fault": fault}).rehearse()
+    assert re.fullmatch(said, caught.value.what)
+    assert (caught.value.got, caught.value.where) == (got, where)
+    assert caught.value.fix
+
+
+def test_torch_layer_of_pytorch_that_does_not_fit_is_told_with_the_factorys_line():
+    with pytest.raises(ConfigError, match=r"forward of the module of .*misfit raised.*mat1") as caught:
+        pairs(nets.misfit).rehearse()
+    assert caught.value.where == line("def misfit")
+    assert caught.value.fix == "have it take float32 images of shape (2, 1, 1, 2) and return logits of shape (2, 2)"
+
+
+def test_torch_loss_that_raises_is_told_by_its_name():
+    with pytest.raises(ConfigError, match=r"the loss torch_networks:faulty_loss raised RuntimeError") as caught:
+        pairs(loss=nets.faulty_loss).rehearse()
+    assert caught.value.where == line("labels.float(), reduction")
+
+
+def test_torch_lazy_layers_that_have_computed_are_layers_like_others():
+    net = pairs(nets.lazy_no_more)
+    net.rehearse()
+    assert [each.shape for each in net.ranges] == [(2, 2), (2,)]
 
 
 @pytest.mark.parametrize(

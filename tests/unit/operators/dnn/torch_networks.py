@@ -117,6 +117,104 @@ class Remembering(nn.Module):
         return logits * self.calls
 
 
+class Tied(nn.Module):
+    """Layers that share their weight, which may be frozen, and a normalisation that is there by two names."""
+
+    def __init__(self, frozen: bool = False) -> None:
+        super().__init__()
+        self.one, self.two, self.last = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+        self.two.weight = self.one.weight
+        self.one.weight.requires_grad_(not frozen)
+        self.norm = nn.BatchNorm1d(2)
+        self.again = self.norm
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = torch.tanh(self.norm(self.one(images.flatten(1))))
+        return self.last(self.again(self.two(features)))
+
+
+class TwoNames(nn.Module):
+    """Logits are scaled by a buffer that is counted up by another name, in place or not."""
+
+    def __init__(self, in_place: bool = True, persistent: bool = True) -> None:
+        super().__init__()
+        self.dense, self.in_place = nn.Linear(2, 2), in_place
+        shared = torch.zeros(1)
+        self.register_buffer("count", shared, persistent=persistent)
+        self.register_buffer("scale", shared, persistent=persistent)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.in_place:
+            self.count += 1
+        else:
+            self.count = self.count + 1
+        return self.dense(images.flatten(1)) * (1 + self.scale)
+
+
+class Faulty(nn.Module):
+    """What `fault` says is wrong with it, in training or always."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        if fault == "init":
+            raise ValueError("no such width")
+        self.dense, self.wide, self.fault = nn.Linear(2, 2), nn.Linear(5, 2), fault
+        self.register_buffer("seen", torch.zeros(1))
+        self.register_buffer("count", torch.tensor(0))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.fault == "grow":
+            self.seen = torch.zeros(2)
+        if self.fault == "kind":
+            self.count = self.count + 0.5
+        if self.fault == "none":
+            self.seen = None
+        if self.fault == "no_grad":
+            with torch.no_grad():
+                return self.dense(images.flatten(1))
+        if self.fault == "fit" or (self.fault == "fit_in_evaluation" and not self.training):
+            return self.wide(images.flatten(1))
+        logits = self.dense(images.flatten(1))
+        if self.fault == "in_place":
+            squares = logits.square()
+            logits += 1
+            return squares
+        return logits.detach() if self.fault == "detach" else logits
+
+
+def faulty_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits, labels.float(), reduction="none")
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(2))
+
+
+def lazy_no_more() -> nn.Module:
+    module = lazy()
+    module(torch.zeros(2, 1, 1, 2))
+    return module
+
+
+def misfit() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(5, 2))
+
+
+def frozen_double() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(2, 2), nn.Linear(2, 2).double().requires_grad_(False))
+
+
+class Counted(nn.Module):
+    """Has a state that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.count = nn.Linear(2, 2), 0
+
+    def get_extra_state(self) -> int:
+        return self.count
+
+
 def dense(classes: int = 2, bias: bool = True) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(2, classes, bias=bias))
 
@@ -142,6 +240,21 @@ def double() -> nn.Module:
 def complex_buffer() -> nn.Module:
     module = dense()
     module.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
+    return module
+
+
+def view_of_a_buffer() -> nn.Module:
+    module, table = dense(), torch.zeros(4)
+    module.register_buffer("table", table)
+    module.register_buffer("end", table[2:])
+    return module
+
+
+def parts_of_a_table() -> nn.Module:
+    module, table = dense(), torch.zeros(4)
+    module.register_buffer("begin", table[:2])
+    module.register_buffer("end", table[2:])
+    module.register_buffer("none", table[4:])
     return module
 
 
