@@ -26,7 +26,10 @@ class Checkpoints(BaseModel):
     at_pace: bool = False
 
     def due(self, before: int, number: int, workers: int) -> int | None:
-        """Number of the newest checkpoint that falls due between gradients `before` (excluded) and `number`, if any.
+        """Number of a checkpoint that falls due between gradients `before` (excluded) and `number`, if any.
+
+        Of several it is the one that is a multiple of the largest power of two: all who look rarely keep their parts of
+        the same ones.
 
         Args:
             before: a gradient's number.
@@ -34,8 +37,10 @@ class Checkpoints(BaseModel):
             workers: how many there are.
         """
         every = max(1, round(self.images / (self.batch * workers)))
-        newest = number // every * every
-        return newest if newest > before else None
+        kept, due = before // every, number // every
+        while due & (due - 1) > kept:  # without its lowest bit
+            due &= due - 1
+        return due * every if due > kept else None
 
     def at(self, average: int, clocks: ClocksState, workers: int) -> Checkpoint | None:
         """The checkpoint that is due once workers have made `average` gradients each on average, if any is.

@@ -35,7 +35,13 @@ class ClocksState(State):
     """
 
     def __init__(
-        self, cells: int, owned: Mapping[int, npt.NDArray[np.bool_]], *, span: int = 0, own: int | None = None
+        self,
+        cells: int,
+        owned: Mapping[int, npt.NDArray[np.bool_]],
+        *,
+        span: int = 0,
+        own: int | None = None,
+        answer: bool = False,
     ) -> None:
         """All clocks at 0.
 
@@ -44,6 +50,7 @@ class ClocksState(State):
             owned: by origin, the cells it answers for.
             span: gradients between two sendings of a cell, until an origin has said otherwise.
             own: the origin whose span is 0: the node itself.
+            answer: whether origins answer to this node's gradients, which are counted then, and not theirs.
         """
         self.made = 0
         self.images = 0
@@ -56,7 +63,7 @@ class ClocksState(State):
         self._owned = {origin: bounds(applied) for origin, applied in self._applied.items()}
         self._lowest = dict.fromkeys(self._applied, 0)
         self._span = {origin: 0 if origin == own else span for origin in self._applied}
-        self._first_span, self._own = span, own
+        self._first_span, self._own, self._answer = span, own, answer
         self._fresh: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._since: dict[int, int] = {}
@@ -117,6 +124,11 @@ class ClocksState(State):
         """How many gradients each node has made on average, as far as this one knows, and those that are gone."""
         others = self._gone | {origin: low for origin, low in self.seen().items() if low < FAR}
         return (self.made + sum(others.values())) // (1 + len(others))
+
+    def told(self) -> int:
+        """Gradients that all workers have made: those that servers have told of, and this one's since."""
+        answered = [low for low in self.seen().values() if low < FAR]
+        return self.of_all + self.made - min(answered, default=self.made)
 
     def newer(self, seen: Mapping[int, int]) -> int:
         """How many gradients of others have been applied since `seen` was what was."""
@@ -229,7 +241,7 @@ class ClocksState(State):
         """A copy."""
         copy = ClocksState(self.cells, {}, span=self._first_span)
         copy.made, copy.images, copy.rejected = self.made, self.images, self.rejected
-        copy.poisoned, copy._own = self.poisoned, self._own
+        copy.poisoned, copy._own, copy._answer = self.poisoned, self._own, self._answer
         copy.of_all, copy.enough, copy.over = self.of_all, self.enough, self.over
         copy._applied = {origin: applied.copy() for origin, applied in self._applied.items()}
         copy._owned = dict(self._owned)
@@ -277,7 +289,8 @@ class ClocksState(State):
         self.made, self.of_all = steps.get(node, self.made), self.of_all or sum(steps.values())
         self.pace = sum(steps.values()) // max(1, len(steps))
         for origin, applied in self._applied.items():
-            self._applied[origin] = np.where(applied < FAR, steps.get(origin, self.made), FAR)
+            number = self.made if self._answer else steps.get(origin, self.made)
+            self._applied[origin] = np.where(applied < FAR, number, FAR)
             self._lowest[origin] = int(self._applied[origin].min())
         self._slowest = None
 
@@ -349,7 +362,8 @@ class Clocks(StateElement):
         else:
             owned = everything(members, self.cells, without=None if self.own else node.index)
         owned = {origin: mask for origin, mask in owned.items() if mask.any()}
-        clocks = ClocksState(self.cells, owned, span=self.span, own=node.index if self.own else None)
+        own, answer = node.index if self.own else None, self.sharding is not None
+        clocks = ClocksState(self.cells, owned, span=self.span, own=own, answer=answer)
         if self.sharding and node.incarnation:
             for origin, mask in owned.items():
                 clocks.take_over(origin, np.where(mask, np.int64(-1), np.int64(FAR)))

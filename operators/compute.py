@@ -260,7 +260,7 @@ class Compute(Gather):
     def _due(self, checkpoints: Checkpoints, clocks: ClocksState, node: NodeContext) -> Checkpoint | None:
         """The checkpoint that falls due with the gradient that was made last, if any."""
         if checkpoints.at_pace:
-            average = clocks.average() if self.passes is None else clocks.of_all // node.size
+            average = clocks.average() if self.passes is None else clocks.told() // node.size
             return checkpoints.at(average, clocks, node.size)
         number = checkpoints.due(clocks.made - 1, clocks.made, node.size)
         return None if number is None else Checkpoint(number)

@@ -34,6 +34,9 @@ MAX_LOG_NBYTES = 64 << 20
 MAX_ARTIFACT_NBYTES = 1 << 30
 """Largest artifact, in bytes."""
 
+_SYNCED_NBYTES = 8 << 20
+"""So often an artifact is synchronised: all of it at once could hold up everybody who talks to the master."""
+
 _SEARCHED_LINES = 5000
 _SCHEMA_VERSION = 4
 
@@ -364,7 +367,7 @@ class Store:
                 raise WireError(what=f"an artifact may have {MAX_ARTIFACT_NBYTES} bytes", got=chunk.name)
             file.seek(chunk.start)
             file.write(chunk.data)
-            if chunk.last:
+            if chunk.last or (chunk.start + len(chunk.data)) // _SYNCED_NBYTES > chunk.start // _SYNCED_NBYTES:
                 file.flush()
                 os.fsync(file.fileno())
         return True

@@ -16,123 +16,27 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from dataflow.errors import ConfigError
-from operators.dnn import integers
 from operators.dnn.arrays import Vector, joined, require, views
-from operators.dnn.spec import WeightRange
 from operators.dnn.torch_blame import blamed, made_at
 from operators.dnn.torch_random import Pass, Randomness, seeded
 from operators.dnn.torch_spec import TorchSpec
-
-_WIDE = frozenset({torch.int32, torch.int64})
-"""Types whose numbers take several floats each."""
-
-_NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16})
-"""Types whose numbers are float32 numbers too."""
-
-
-_Places = tuple[tuple[torch.nn.Module, str], ...]
-"""Where a module has a tensor: submodules, and the name of the attribute there."""
-
-
-class _Member(NamedTuple):
-    """A tensor of a module.
-
-    Args:
-        tensor: as the factory made it.
-        names: in the state dict; none of buffers that are not in it.
-        places: at least one.
-    """
-
-    tensor: torch.Tensor
-    names: tuple[str, ...]
-    places: _Places
-
-    @property
-    def trained(self) -> bool:
-        """Whether it is a parameter that takes a gradient."""
-        owner, attribute = self.places[0]
-        return attribute in owner._parameters and self.tensor.requires_grad
-
-
-@dataclass(frozen=True)
-class _Statistic:
-    """A buffer or a frozen parameter.
-
-    Args:
-        name: its first one in the state dict.
-        start, stop: its place in the vector of statistics.
-        shape, dtype: of the tensor.
-    """
-
-    name: str
-    start: int
-    stop: int
-    shape: torch.Size
-    dtype: torch.dtype
-
-    @property
-    def wide(self) -> bool:
-        """Whether each number takes several floats."""
-        return self.dtype in _WIDE
-
-    def read(self, values: Vector) -> torch.Tensor:
-        """Its tensor, a copy, from the vector of all statistics."""
-        floats = values[self.start : self.stop]
-        tensor = torch.from_numpy(integers.to_integers(floats) if self.wide else floats.copy())
-        exact = tensor if self.wide or self.dtype.is_floating_point else tensor.round()
-        return exact.to(self.dtype).reshape(self.shape)
-
-    def required(self, found: Any, factory: Callable[..., Any]) -> torch.Tensor:
-        """The tensor that a forward pass has left in its place.
-
-        Raises:
-            ConfigError: it is of another shape or kind, or none.
-        """
-        fractions = self.dtype.is_floating_point
-        if isinstance(found, torch.Tensor) and found.shape == self.shape and found.is_floating_point() is fractions:
-            return found
-        got = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
-        what = f"forward makes something else of buffer {self.name}, which is {self.dtype} {tuple(self.shape)}"
-        fix = "have it so from the start, or register it with persistent=False, and every call begins anew"
-        raise ConfigError(what, got=got, where=made_at(factory), fix=fix)
-
-    def write(self, tensor: torch.Tensor, values: Vector) -> None:
-        """Put its tensor into the vector of all statistics."""
-        flat = tensor.detach().cpu().reshape(-1)
-        values[self.start : self.stop] = (
-            integers.to_floats(flat.long().numpy()) if self.wide else flat.to(torch.float32).numpy()
-        )
-
-
-class _Layout(NamedTuple):
-    """How a module has a tensor in memory, as its factory made it.
-
-    Args:
-        strides: of the tensor, or of its copy if several of its elements are one.
-        in_order: whether that is C order: an axis of one may have any stride, which PyTorch takes for a wish.
-    """
-
-    strides: tuple[int, ...]
-    in_order: bool
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Layout:
-        alike = torch.empty_like(tensor, device="meta")
-        return cls(alike.stride(), alike.is_contiguous())
-
-    def own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor in C order in this layout: the same memory if that will do, else a copy."""
-        if self.in_order:
-            return tensor.as_strided(tensor.shape, self.strides)
-        return torch.empty_strided(tensor.shape, self.strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+from operators.dnn.torch_tensors import (
+    Layout,
+    Places,
+    members_of,
+    owners_of,
+    passing_of,
+    statistics_of,
+    trained,
+    weight_ranges,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,13 +61,13 @@ class TorchWorkspace:
     batch: int
     module: torch.nn.Module
     parameters: tuple[torch.nn.Parameter, ...]
-    layouts: tuple[_Layout, ...]
+    layouts: tuple[Layout, ...]
     weights: torch.Tensor
     owned: tuple[torch.Tensor, ...]
     places: tuple[tuple[int, tuple[int, ...]], ...]
     copied: tuple[tuple[torch.Tensor, torch.Tensor], ...]
-    owners: tuple[tuple[_Places, _Layout], ...]
-    passing: tuple[tuple[_Places, torch.Tensor | None], ...]
+    owners: tuple[tuple[Places, Layout], ...]
+    passing: tuple[tuple[Places, torch.Tensor | None], ...]
 
 
 class TorchModel:
@@ -180,15 +84,15 @@ class TorchModel:
         self._factory = _function(spec.factory)
         self._loss = _function(spec.loss) if spec.loss else _cross_entropy
         self._random = Randomness(self.device)
-        members = _members(self._make(0), spec)
+        members = members_of(self._make(0), spec)
         self._names = {name: each.names[0] for each in members for name in each.names}
-        self.ranges = _weight_ranges(members, spec)
+        self.ranges = weight_ranges(members, spec)
         self.n_weights = self.ranges[-1].stop
-        self._statistics = _statistics(members, spec)
+        self._statistics = statistics_of(members, spec)
         self.n_statistics = self._statistics[-1].stop if self._statistics else 0
         self.integers = tuple(slice(each.start, each.stop) for each in self._statistics if each.wide)
         self._initial_statistics = np.empty(self.n_statistics, np.float32)
-        self._save(_owners(members), self._initial_statistics)
+        self._save(owners_of(members), self._initial_statistics)
 
     @property
     def random(self) -> bool:
@@ -198,7 +102,7 @@ class TorchModel:
     def initial(self, rng: np.random.Generator) -> Vector:
         """The weights of a module made with PyTorch's generator seeded from `rng`, (n_weights,)."""
         module = self._make(int(rng.integers(1 << 63)))
-        weights: Vector = torch.cat([parameter.detach().reshape(-1) for parameter in _trained(module)]).numpy()
+        weights: Vector = torch.cat([parameter.detach().reshape(-1) for parameter in trained(module)]).numpy()
         return weights
 
     def initial_statistics(self) -> Vector:
@@ -208,9 +112,9 @@ class TorchModel:
     def workspace(self, batch: int) -> TorchWorkspace:
         """A module of one's own; batches of any size fit."""
         module = self._make(0)
-        members = _members(module, self.spec)  # before a move to a GPU, which makes several of what was one buffer
-        module, parameters = module.to(self.device), tuple(_trained(module))
-        layouts = tuple(map(_Layout.of, parameters))
+        members = members_of(module, self.spec)  # before a move to a GPU, which makes several of what was one buffer
+        module, parameters = module.to(self.device), tuple(trained(module))
+        layouts = tuple(map(Layout.of, parameters))
         weights = torch.zeros(self.n_weights, device=self.device)
         parts = self._cut(weights)
         owned = tuple(layout.own(part) for layout, part in zip(layouts, parts, strict=True))
@@ -226,8 +130,8 @@ class TorchModel:
             copied=tuple(
                 (own, part) for own, part in zip(owned, parts, strict=True) if own.data_ptr() != part.data_ptr()
             ),
-            owners=_owners(members),
-            passing=_passing(module, members, self.device),
+            owners=owners_of(members),
+            passing=passing_of(module, members, self.device),
         )
 
     def rehearse(self) -> None:
@@ -398,7 +302,7 @@ class TorchModel:
                 owner._buffers[attribute] = buffer
         return _tensor(images).to(self.device)
 
-    def _save(self, owners: tuple[tuple[_Places, _Layout], ...], statistics: Vector) -> None:
+    def _save(self, owners: tuple[tuple[Places, Layout], ...], statistics: Vector) -> None:
         for (places, _), statistic in zip(owners, self._statistics, strict=True):
             tensors = [statistic.required(getattr(owner, name, None), self._factory) for owner, name in places]
             if any(tensor.data_ptr() != tensors[0].data_ptr() for tensor in tensors):
@@ -497,106 +401,3 @@ def _function(name: str) -> Callable[..., Any]:
         raise ConfigError(what=f"{name} is no function", got=type(found).__name__)
     function: Callable[..., Any] = found
     return function
-
-
-def _members(module: torch.nn.Module, spec: TorchSpec) -> tuple[_Member, ...]:
-    """The tensors of a module, parameters first, in the order in which it has them.
-
-    Raises:
-        ConfigError: something else is in its state dict, or two tensors share memory.
-    """
-    kept = module.state_dict(keep_vars=True)
-    names: dict[int, list[str]] = {}
-    for name, tensor in kept.items():
-        names.setdefault(id(tensor), []).append(name)
-    found: dict[int, _Member] = {}
-    for kind in ("_parameters", "_buffers"):
-        for path, owner in module.named_modules():
-            for attribute, tensor in getattr(owner, kind).items():
-                if tensor is None:
-                    continue
-                own = [f"{path}.{attribute}" if path else attribute] if kind == "_parameters" else []
-                known = found.get(id(tensor), _Member(tensor, tuple(names.get(id(tensor), own)), ()))
-                found[id(tensor)] = known._replace(places=(*known.places, (owner, attribute)))
-    others = [name for name, tensor in kept.items() if id(tensor) not in found]
-    if others:
-        what = f"the state dict of the module of {spec.factory} has what is neither a parameter nor a buffer"
-        fix = "Ako keeps tensors only: have it in a buffer or an argument of the factory, and not in get_extra_state"
-        raise ConfigError(what, got=", ".join(others), fix=fix)
-    _require_apart([each for each in found.values() if each.names], spec)
-    return tuple(found.values())
-
-
-def _require_apart(members: list[_Member], spec: TorchSpec) -> None:
-    """Refuse tensors that share memory, such as views of each other: they would be kept and advanced apart.
-
-    Raises:
-        ConfigError: there are some.
-    """
-    named = ((each.tensor, each.names[0]) for each in members if each.tensor.numel())
-    spans = sorted((*_span(tensor), name) for tensor, name in named)
-    for (_, end, one), (begin, _, other) in pairwise(spans):
-        if begin < end:
-            what = f"{one} and {other} of {spec.factory} share memory, and are two tensors"
-            raise ConfigError(what, fix="register a clone() of one of them, or the same tensor by both names")
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Addresses of a tensor's first byte, and behind its last."""
-    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
-
-
-def _trained(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
-    return (parameter for parameter in module.parameters() if parameter.requires_grad)
-
-
-def _weight_ranges(members: tuple[_Member, ...], spec: TorchSpec) -> list[WeightRange]:
-    ranges: list[WeightRange] = []
-    start = 0
-    for parameter, (name, *_), _ in (each for each in members if each.trained):
-        if parameter.dtype != torch.float32:
-            raise ConfigError(
-                what=f"parameter {name} of {spec.factory} is {parameter.dtype}, and trained ones are float32",
-                fix="call .float() on the module",
-            )
-        ranges.append(WeightRange(name, start, start + parameter.numel(), tuple(parameter.shape)))
-        start += parameter.numel()
-    if not ranges:
-        raise ConfigError(what=f"the module of {spec.factory} has no parameters that take a gradient")
-    return ranges
-
-
-def _kept(members: tuple[_Member, ...]) -> Iterator[_Member]:
-    """Those that are statistics."""
-    return (each for each in members if each.names and not each.trained)
-
-
-def _statistics(members: tuple[_Member, ...], spec: TorchSpec) -> tuple[_Statistic, ...]:
-    found: list[_Statistic] = []
-    start = 0
-    for tensor, (name, *_), _ in _kept(members):
-        if tensor.dtype not in _WIDE | _NARROW:
-            frozen = isinstance(tensor, torch.nn.Parameter)
-            kind = "frozen parameter" if frozen else "buffer"
-            what = f"{kind} {name} of {spec.factory} is {tensor.dtype}, which float32 numbers cannot carry"
-            fix = "make it float32" if frozen else "make it float32 or an integer, or register it with persistent=False"
-            raise ConfigError(what, fix=fix)
-        stop = start + tensor.numel() * (integers.PARTS if tensor.dtype in _WIDE else 1)
-        found.append(_Statistic(name, start, stop, tensor.shape, tensor.dtype))
-        start = stop
-    return tuple(found)
-
-
-def _owners(members: tuple[_Member, ...]) -> tuple[tuple[_Places, _Layout], ...]:
-    return tuple((each.places, _Layout.of(each.tensor)) for each in _kept(members))
-
-
-def _passing(
-    module: torch.nn.Module, members: tuple[_Member, ...], device: torch.device
-) -> tuple[tuple[_Places, torch.Tensor | None], ...]:
-    nothing = tuple(
-        (owner, name) for owner in module.modules() for name, buffer in owner._buffers.items() if buffer is None
-    )
-    made = tuple((each.places, each.tensor.clone().to(device)) for each in members if not each.names)
-    return ((nothing, None), *made)

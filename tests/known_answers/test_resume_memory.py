@@ -159,7 +159,7 @@ def test_resume_with_messages_under_way_ends_after_the_same_gradients(
     of = plan(topology, nodes, **settings)
     whole = MemoryDriver(of, order=np.random.default_rng(seed)).execute()
     kept = {number: snapshots for number, snapshots in by_number(whole).items() if len(snapshots) == nodes}
-    assert len(kept) >= 2
+    assert len(kept) >= (1 if settings.get("flow") == "period" else 2)  # what is told now and then skips some
     snapshots = kept[sorted(kept)[len(kept) // 2]]
     again = MemoryDriver(of, nodes=resumed(snapshots, of, of), order=np.random.default_rng(seed + 7)).execute()
     totals = np.zeros(2, np.int64)
@@ -216,7 +216,7 @@ def test_resume_on_other_nodes_has_the_model_and_goes_through_the_rest_of_the_da
 def test_workers_on_other_nodes_count_what_all_had_made_together_however_fast_each_was() -> None:
     of, onto = plan("parameter_server", 5), plan("parameter_server", 3)
     snapshots = by_number(MemoryDriver(of).execute())
-    last = sorted(snapshots[max(snapshots)], key=lambda each: each.node)
+    last = sorted(snapshots[max(n for n in snapshots if len(snapshots[n]) == 5)], key=lambda each: each.node)
     workers = of.members()["worker"]
     uneven = [
         dataclasses.replace(each, steps=made, positions=dict.fromkeys(each.positions, made))

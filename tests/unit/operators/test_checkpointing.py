@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from operators.checkpointing import Checkpoints
 
@@ -13,7 +15,17 @@ def test_checkpoints_are_due_in_equal_numbers_of_gradients(images, workers, ever
     assert all(number is None or number == at for at, number in enumerate(due, start=1))
 
 
-def test_checkpoint_that_was_passed_over_is_due_once_under_the_newest_number():
+def test_checkpoint_that_was_passed_over_is_due_once():
     checkpoints = Checkpoints(images=64, batch=8)
     assert checkpoints.due(7, 17, 1) == 16
     assert checkpoints.due(16, 23, 1) is None
+
+
+@given(st.lists(st.integers(1, 64), min_size=20, max_size=60))
+def test_whoever_looks_once_in_so_many_gradients_keeps_every_multiple_of_the_next_power_of_two(gaps):
+    """Checkpoints are due every 8 gradients, and there are at most 64 between two looks."""
+    checkpoints, at, kept = Checkpoints(images=64, batch=8), 0, set()
+    for gap in gaps:
+        kept.add(checkpoints.due(at, at + gap, 1))
+        at += gap
+    assert kept >= set(range(64, at + 1, 64))
