@@ -37,6 +37,9 @@ _OURS = frozenset({"ako_jobs", "dataflow", "operators"})
 SHARED_REPLICA = "operators.shared_replica:SharedReplica"
 """By name, so that only jobs of trees import what trees need."""
 
+_BY_STEP = frozenset({"operators.apply:ApplyMean", "operators.serve:ServeMean", "operators.send:SendChanges"})
+"""By name, likewise: operators whose learning rate goes by the number of a step, not by the epochs that were made."""
+
 _FORMS = "a job is a built-in name, a file such as my_job.py, or module:function"
 
 
@@ -264,9 +267,11 @@ def _check_importable(graph: LogicalGraph) -> None:
 def _check_pace(spec: JobSpec) -> None:
     """Refuse a learning rate that goes by how many workers there are, where that is not known at the start."""
     changes = spec.config.get("schedule", "constant") != "constant" or spec.config.get("warmup", 0)
-    if spec.places > spec.nodes and changes:
-        what = "a learning rate that changes goes by how many workers there are, and more may come"
-        raise ConfigError(what, got=f"max_nodes={spec.max_nodes}", fix="leave out schedule and warmup, or max_nodes")
+    by_step = any(operator.kind in _BY_STEP for operator in spec.graph.operators)
+    if spec.places > spec.nodes and changes and by_step:
+        what = "a learning rate that changes goes by steps of as many workers as there are, and more may come"
+        fix = "leave out schedule and warmup, or max_nodes; or leave out consistency=bsp and pull_codec"
+        raise ConfigError(what, got=f"max_nodes={spec.max_nodes}", fix=fix)
 
 
 def _check_data(spec: JobSpec, loaders: Collection[str] | None) -> None:

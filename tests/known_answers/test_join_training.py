@@ -25,7 +25,14 @@ def trained(graph: Any, nodes: int, max_nodes: int, *turns: tuple[int, int]) -> 
 
 @pytest.mark.parametrize(
     ("job", "settings"),
-    [(ako, {"p": 2}), (all_to_all, {"consistency": "bsp"}), (sparse, {}), (parameter_server, {"servers": 1})],
+    [
+        (ako, {"p": 2}),
+        (ako, {"p": 2, "schedule": "cosine"}),
+        (all_to_all, {"consistency": "bsp"}),
+        (sparse, {}),
+        (sparse, {"schedule": "step", "milestones": "0.5"}),
+        (parameter_server, {"servers": 1}),
+    ],
 )
 def test_data_are_divided_from_the_start_among_those_that_are_there(job: Any, settings: dict[str, object]) -> None:
     config = job.Config.parse({**SETTINGS, "lr": 0.01, **settings})
@@ -38,7 +45,10 @@ def test_data_are_divided_from_the_start_among_those_that_are_there(job: Any, se
         np.testing.assert_array_equal(values(roomy.nodes[node]), values(alone.nodes[node]))
 
 
-@pytest.mark.parametrize(("job", "settings"), [(ako, {"p": 2}), (all_to_all, {"consistency": "bsp"}), (sparse, {})])
+@pytest.mark.parametrize(
+    ("job", "settings"),
+    [(ako, {"p": 2}), (ako, {"p": 2, "schedule": "cosine"}), (all_to_all, {"consistency": "bsp"}), (sparse, {})],
+)
 def test_worker_that_joins_shares_the_data_of_the_next_epoch(job: Any, settings: dict[str, object]) -> None:
     config = job.Config.parse({**SETTINGS, "lr": 0.01, "epochs": 4, **settings})
     run = trained(job.build(config), 2, 3, (60, 2))
@@ -82,7 +92,18 @@ def test_worker_that_joins_parameter_servers_ends_with_what_the_others_have(cons
         ("tree", 3, {"max_nodes": 4, "codec": "fp16"}, "nodes join a tree only with consistency=eventual"),
         ("parameter_server", 2, {"servers": "all", "max_nodes": 3}, "each of its nodes holds a part of the whole"),
         ("ako", 3, {"max_nodes": 2}, "max_nodes is less than the job's 3 nodes"),
-        ("ako", 2, {"max_nodes": 3, "schedule": "cosine"}, "goes by how many workers there are, and more may come"),
+        (
+            "all_to_all",
+            2,
+            {"max_nodes": 3, "schedule": "cosine", "consistency": "bsp"},
+            "goes by steps of as many workers",
+        ),
+        (
+            "parameter_server",
+            2,
+            {"max_nodes": 3, "schedule": "cosine", "pull_codec": "fp16"},
+            "goes by steps of as many",
+        ),
     ],
 )
 def test_jobs_that_no_node_can_join_are_refused_before_they_start(

@@ -145,7 +145,12 @@ def test_prepare_job_file_called_like_a_built_in_job_is_not_taken_for_it(tmp_pat
     ("job", "settings", "nodes", "said"),
     [
         ("ako", {"min_nodes": "3"}, 2, "min_nodes is more than the job's 2 nodes"),
-        ("ako", {"max_nodes": "4", "schedule": "cosine"}, 2, "a learning rate that changes goes by how many workers"),
+        (
+            "all_to_all",
+            {"consistency": "bsp", "max_nodes": "4", "warmup": "1"},
+            2,
+            "a learning rate that changes goes by",
+        ),
         ("sparse", {"warm_up_epochs": "1", "warm_up_nodes": "3"}, 2, "3 nodes cannot begin where there are 2"),
         ("ako", {}, 1500, "every node needs a training image, and 1500 nodes share 1298"),
     ],
