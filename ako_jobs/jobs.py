@@ -33,7 +33,7 @@ from operators.compute import Compute
 from operators.dnn.torch_spec import INSTALL_TORCH
 from operators.source import Source
 
-_OURS = frozenset({"ako_jobs", "dataflow", "operators"})
+OURS = frozenset({"ako_jobs", "dataflow", "operators"})
 SHARED_REPLICA = "operators.shared_replica:SharedReplica"
 """By name, so that only jobs of trees import what trees need."""
 
@@ -82,7 +82,7 @@ class Prepared:
         """Modules of ours that the graph names: those of its operators and state elements."""
         names = [*(each.kind for each in self.graph.operators), *(each.factory for each in self.graph.elements)]
         modules = {name.partition(":")[0] for name in names}
-        return sorted(module for module in modules if module.partition(".")[0] in _OURS)
+        return sorted(module for module in modules if module.partition(".")[0] in OURS)
 
     def recorded(self) -> Prepared:
         """The same job, whose run can be replayed: its record is among the artifacts.
@@ -240,7 +240,7 @@ def _check_names(path: Path, files: Mapping[str, Path]) -> None:
     installed = packages_distributions()
     for stem, file in files.items():
         owner = "Python's own" if stem in sys.stdlib_module_names else ", ".join(installed.get(stem, ()))
-        if owner or stem in _OURS:
+        if owner or stem in OURS:
             what = f"{file.name} would hide the module {stem!r} ({owner or 'ako-dataflow'}) from everybody"
             fix = "rename it" if file == path else "rename it, or put the job into a folder of its own"
             raise ConfigError(what, where=str(file), fix=fix)

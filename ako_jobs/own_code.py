@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ako_jobs.jobs import Job, user_code
+from ako_jobs.jobs import OURS, Job, user_code
 from dataflow.errors import DataError
 from operators.dnn import TorchSpec
 
@@ -48,10 +48,18 @@ def _defines(job: Job, name: str) -> bool:
 
 
 def _is_own(job: Job, module: str) -> bool:
+    """Whether a module was imported from the job's own files, by the name that these have in its folder."""
     file = getattr(sys.modules.get(module), "__file__", None)
+    if module.partition(".")[0] in OURS:
+        return False
     if job.folder is None or file is None:
-        return module == job.build.__module__ and module.partition(".")[0] != __package__
+        return module == job.build.__module__
     path, folder = Path(file).resolve(), job.folder.resolve()
+    if path not in (
+        folder.joinpath(*module.split(".")).with_suffix(".py"),
+        folder.joinpath(*module.split("."), "__init__.py"),
+    ):
+        return False
     return path.parent == folder or any(path.is_relative_to(folder / each) for each in job.include)
 
 

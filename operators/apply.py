@@ -193,7 +193,7 @@ class Load(Operator):
         if self.codec:
             Residual.compile(self.codec)
         if self.epochs is not None and self.passes is not None:
-            self._budget = self.passes.budget(self.epochs, node.size)
+            self._budget = self.passes.budget(self.epochs, node.begun(node.role))
 
     def process(self, weights: Weights, replica: VectorState, pulled: VectorState, clocks: ClocksState) -> Emissions:
         """Overwrite the cells sent."""

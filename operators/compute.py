@@ -286,7 +286,8 @@ class Compute(Gather):
 
     def _passed(self, passes: Passes, clocks: ClocksState, node: NodeContext, more: int = 0) -> float:
         """Epochs that all workers have made together, `more` gradients of each from now."""
-        return passes.made(clocks.of_all // node.size + more, node.size)
+        workers = node.begun(node.role)
+        return passes.made(clocks.of_all // workers + more, workers)
 
     def _advance(self, part: Part, clocks: ClocksState, node: NodeContext) -> float:
         """Count the images of a step whose first part is `part`; the epochs that are made by then."""

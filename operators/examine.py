@@ -133,7 +133,7 @@ class Examine(Operator):
         """Images and epochs of the whole role that are in the weights."""
         if self.passes is None:
             return clocks.images, share.epoch * clocks.made / max(1, share.step)
-        come = clocks.of_all / self.passes.gradients(node.size)
+        come = clocks.of_all / self.passes.gradients(node.begun(node.role))
         images = round(come * self._train_images)
         if share.final and come:
             return images, come

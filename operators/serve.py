@@ -272,7 +272,7 @@ class Serve(Operator):
         """The learning rate of a worker's gradient `number`, ahead of which so many of all workers have come."""
         if self.schedule is None:
             return 1.0
-        workers = len(node.members[self.workers])
+        workers = node.begun(self.workers)
         return self.schedule.at(at_equal_pace(made, workers) if self.shared else number, workers)
 
     def _tell(

@@ -14,7 +14,7 @@ from dataflow.engine.inbox import Delivery, Inbox
 from dataflow.engine.inputs import Inputs, Source
 from dataflow.engine.news import News
 from dataflow.message import Sharded
-from dataflow.operators_api import Adjustment
+from dataflow.operators_api import Adjustment, Checkpoint
 from dataflow.reports import Rates
 
 Role = Literal["message", "shard", "merge", "step", "rates", "timer", "adjust", "end"]
@@ -77,7 +77,7 @@ class ChainState:
 
     `feeders` are the sources on this node whose messages come to it, `gathers` the chains on it that make steps of what
     this source gives, `drained` those that a checkpoint waits for. `rates` are the newest that its operators have not
-    been given. `checkpoint` is the number of one that is due before the chain goes on, and `ahead` how much that counts
+    been given. `checkpoint` is one that is due before the chain goes on, and `ahead` how much that counts
     from is more than the steps made here. `telling` is the node of which operators are being told the first of the
     `news`. `timed` says that their time has come, `adjustments` are what they are still to hear of changes of the job.
     `silent` says that the chain emits nothing more, `alone` that no other chain that has not ended writes what this
@@ -109,7 +109,7 @@ class ChainState:
         self.turn = 0
         self.awake = False
         self.blocked_since: float | None = None
-        self.checkpoint: int | None = None
+        self.checkpoint: Checkpoint | None = None
         self.gathers: list[ChainState] = []
         self.feeders: list[ChainState] = []
         self.drained: list[ChainState] = []

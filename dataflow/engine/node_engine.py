@@ -181,7 +181,7 @@ class NodeEngine:
         if state.telling is not None:  # with nothing else of the chain under way, so this was it
             self._traffic.told(state, state.telling)
         if (due := outcome.checkpoint) is not None:
-            state.checkpoint = due.number
+            state.checkpoint = due
             if state.step is not None:  # a node that joined late has made fewer steps than it counts
                 state.ahead = (due.number if due.steps is None else due.steps) - state.step.number - 1
         role = run.task.role

@@ -21,6 +21,7 @@ from dataflow.engine.traffic import Traffic
 from dataflow.engine.turns import Turns
 from dataflow.engine.wiring import Wiring
 from dataflow.message import Message, Sharded, Tick
+from dataflow.operators_api import Checkpoint
 from dataflow.plan.physical import NodePlan
 from dataflow.reports import Rates
 
@@ -160,7 +161,7 @@ class Starter:
         self._run(state, "message", given, lambda: tell(node, given, step))
         return True
 
-    def _keep(self, state: ChainState, number: int) -> bool:
+    def _keep(self, state: ChainState, due: Checkpoint) -> bool:
         """Take the checkpoint that a chain has asked for, once the chain could go on and nobody writes.
 
         What it has emitted is handled first by those that have to be drained.
@@ -176,8 +177,10 @@ class Starter:
         tensors = elements.kept()
         state.checkpoint = None
         steps = max(gathers) + state.ahead if gathers else None
+        if not state.chain.gather and due.steps is not None:  # of one that makes no more
+            steps = due.steps
         here = self._here
-        snapshot = Snapshot(here.index, here.name, here.roles, number, steps, positions, tensors)
+        snapshot = Snapshot(here.index, here.name, here.roles, due.number, steps, positions, tensors)
         self._moment.commands.append(Report(snapshot))
         return True
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from ako_jobs import ako
 from ako_jobs.datasets import load
 from ako_jobs.jobs import load_job, prepare
 from ako_jobs.predict import ModelInput, load_model, predict
@@ -205,3 +206,11 @@ def test_predict_bytes_beyond_the_brightest_pixel_are_refused(tmp_path: Path) ->
     keep_model(tmp_path)
     with pytest.raises(DataError, match=r"brightest pixel of digits is 16, .*got 255"):
         predict(tmp_path, np.full((2, 1, 8, 8), 255, np.uint8))
+
+
+def test_load_model_calls_nothing_of_ours_though_the_job_file_lies_beside_it(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    save_own(folder, "ako_jobs.jobs:load_job")
+    with pytest.raises(DataError, match="is no function of the job 'ako'"):
+        load_model(folder, job=str(Path(ako.__file__)))

@@ -44,7 +44,7 @@ class Mark(Operator):
     def process(self, num: Num, first: NotedState) -> Emissions:
         first.items.append(num.n)
         if num.n % 10 == 0:
-            yield Checkpoint(num.n)
+            yield Checkpoint(num.n, steps=num.n + 3 if num.n > 50 else None)
 
 
 class Write(Operator):
@@ -153,6 +153,17 @@ def test_checkpoint_is_taken_before_the_operator_takes_what_waits() -> None:
     made.finish_one("mark")
     assert taken(made) == [(10, {"first/notes": [10], "second/notes": [], "gate/notes": []})]
     assert made.running() == ["mark"]
+
+
+def test_checkpoint_has_as_many_steps_as_an_operator_says_that_makes_none() -> None:
+    for number, steps in ((10, None), (60, 63)):
+        made = rig()
+        mark(made, number)
+        made.finish_one("mark")
+        (snapshot,) = (
+            each.what for each in made.commands if isinstance(each, Report) and isinstance(each.what, Snapshot)
+        )
+        assert snapshot.steps == steps
 
 
 def test_checkpoint_waits_for_who_writes_and_nobody_begins_to_write_before_it() -> None:

@@ -3,10 +3,11 @@ from dataclasses import replace
 import numpy as np
 
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Sample
+from dataflow.operators_api import Checkpoint, Sample
 from dataflow.testing.operator_harness import Harness
 from operators.apply import Apply, ApplyFromPeers, ApplyMean, Load
 from operators.barrier import Barrier
+from operators.checkpointing import Checkpoints
 from operators.clocks import Clocks
 from operators.compression import Residual, Threshold
 from operators.layout import Layout
@@ -201,3 +202,14 @@ def test_apply_from_peers_says_of_one_that_joins_that_its_fragments_are_expected
     assert (clocks.origins, roll.due()) == ((1,), "")
     apply.joined(2)
     assert (clocks.fresh, roll.due()) == ({2}, "welcome")
+
+
+def test_apply_from_peers_keeps_a_node_that_makes_no_more_gradients_as_others_do():
+    every = Checkpoints(images=6, batch=1, at_pace=True)  # every second gradient of each of three
+    apply = Harness(ApplyFromPeers(layout=LAYOUT, checkpoints=every), node=NODE, states=states(roll=Roll()))
+    clocks = apply.states["clocks"]
+    clocks.made = clocks.pace = 4
+    assert not [each for each in apply.send(fragment(1, 0, 8, 1, 1, 1, 1)) if isinstance(each, Checkpoint)]
+    clocks.over = True
+    assert Checkpoint(6, steps=4) in apply.send(fragment(2, 0, 6, 1, 1, 1, 1))
+    assert not [each for each in apply.send(fragment(2, 6, 7, 1, 1, 1, 1)) if isinstance(each, Checkpoint)]

@@ -24,6 +24,11 @@ def test_advance_interval_that_follows_is_accepted():
     assert clocks.rejected == 0
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled():
+    ClocksState.compile()
+
+
 @pytest.mark.parametrize("restored", [False, True])
 @given(st.lists(st.booleans(), min_size=1, max_size=8).filter(any), st.data())
 def test_origin_is_as_far_as_the_least_of_the_cells_that_it_answers_for(restored, owned, data):
@@ -320,3 +325,44 @@ def test_create_with_sharding_on_a_node_that_comes_back_has_no_answer_yet():
     clocks.reach(1, slice(0, 1), 4)
     clocks.reach(2, slice(1, 2), 3)
     assert (clocks.slowest(), clocks.furthest()) == (3, 4)
+
+
+def test_average_counts_those_that_are_gone_with_what_they_had_made_and_those_that_joined_once_they_begin():
+    clocks = ClocksState(2, everything((1, 2), 2, without=None))
+    clocks.made = 6
+    clocks.advance(1, slice(0, 2), 0, 9)
+    clocks.advance(2, slice(0, 2), 0, 3)
+    assert clocks.average() == 6
+    clocks.leave(1)
+    assert clocks.average() == 6
+    clocks.made = 12
+    assert clocks.average() == 8
+    clocks.join(1)
+    assert clocks.average() == 8
+    clocks.begin(1, 12)
+    assert clocks.average() == 9
+
+
+def test_what_servers_have_told_of_all_is_counted_with_what_was_made_here_since():
+    layout = Layout(bounds=(0, 1, 2))
+    node = NodeContext(index=0, members={"worker": (0,), "server": (1, 2)})
+    clocks = Clocks(cells=2, origins="server", sharding=Sharding(layout=layout)).create(node)
+    clocks.made = 3
+    assert clocks.told() == 3
+    clocks.reach(1, slice(0, 1), 2)
+    clocks.reach(2, slice(1, 2), 3)
+    clocks.of_all = 7
+    assert clocks.told() == 8
+
+
+def test_worker_goes_on_as_answered_by_servers_that_are_workers_whatever_these_have_made():
+    layout = Layout(bounds=(0, 1, 2))
+    node = NodeContext(index=0, members={"worker": (0, 1), "server": (0, 1)})
+    clocks = Clocks(cells=2, origins="server", sharding=Sharding(layout=layout)).create(node)
+    clocks.made = 11
+    clocks.resume(clocks.tensors(), 0, {0: 11, 1: 10})
+    assert (clocks.made, clocks.slowest(), clocks.pace) == (11, 11, 10)
+    peers = ClocksState(2, everything((1,), 2, without=None))
+    peers.made = 11
+    peers.resume(peers.tensors(), 0, {0: 11, 1: 10})
+    assert peers.slowest() == 10

@@ -10,8 +10,10 @@ import pytest
 
 from ako_jobs.models import network
 from dataflow.node_context import NodeContext
+from dataflow.operators_api import Checkpoint
 from dataflow.ports import Emission
 from dataflow.testing.operator_harness import Harness
+from operators.checkpointing import Checkpoints
 from operators.compression import parse_codec
 from operators.contribution import Contribution
 from operators.layout import MAX_CELL, Layout
@@ -193,6 +195,24 @@ def test_rounds_are_told_once_complete_and_pulled_once_all_is_there() -> None:
     assert absorb.emitted("notices") == [Notice(2, 1), Notice(0, 1)]
     assert float(middle.current[0]) == 1 - 6.0 * 0.5 / 3 - 2
     assert clocks.slowest() == 1
+
+
+def test_absorb_keeps_a_node_that_makes_no_more_gradients_as_it_hears_of_others() -> None:
+    one, other, _ = states(weights=512)
+    every = Checkpoints(images=3, batch=1, at_pace=True)  # every gradient of each of three
+    absorb = Harness(
+        Absorb(checkpoints=every),
+        node=NodeContext(index=1, members={"worker": (0, 1, 2)}),
+        states={"replica": other, "clocks": ShareClocks()},
+    )
+    clocks = absorb.states["clocks"]
+    kept = []
+    for number in range(1, 7):
+        clocks.over = number > 3
+        one.sharing.add(np.full(512, -1.0, np.float32))
+        for message in one.take(one._queue(1), 3):
+            kept += [each for each in absorb.send(message) if isinstance(each, Checkpoint)]
+    assert kept == [Checkpoint(1, steps=0), Checkpoint(2, steps=0)]  # of 4 and 6 gradients, all of one node
 
 
 @pytest.mark.parametrize(
