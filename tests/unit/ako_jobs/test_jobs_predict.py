@@ -211,6 +211,7 @@ def test_predict_bytes_beyond_the_brightest_pixel_are_refused(tmp_path: Path) ->
 def test_load_model_calls_nothing_of_ours_though_the_job_file_lies_beside_it(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    save_own(folder, "ako_jobs.jobs:load_job")
-    with pytest.raises(DataError, match="is no function of the job 'ako'"):
-        load_model(folder, job=str(Path(ako.__file__)))
+    for name, job in (("ako_jobs.jobs:load_job", str(Path(ako.__file__))), ("ako_jobs.ako:build", "ako")):
+        save_own(folder, name)
+        with pytest.raises(DataError, match="is no function of the job 'ako'"):
+            load_model(folder, job=job)
