@@ -1,7 +1,8 @@
 """Keeps the checkpoints of a running job off the event loop: a disk that is slow, full or gone holds nothing up.
 
 Invariant: everything but the store happens on the event loop; the store is used by one thread only. What waits for it
-is bounded: no file is begun beyond `QUEUED_NBYTES`, and each node sends one file after the other.
+is bounded: one file of each node, and none that would begin beyond `QUEUED_NBYTES`. So what is kept is of now, and of
+the same moment on all nodes, however often it is due.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import asyncio
 import math
 import threading
 import traceback
-from collections import defaultdict, deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -21,8 +21,8 @@ QUEUED_NBYTES = 256 << 20
 """While more bytes wait for the disk, no file is begun."""
 
 SLOW_S = 5.0
-"""While something of a node has waited longer for the disk, in seconds, no file of that node is begun. It may wait so
-long, as a master that was away is told at once of all that was kept meanwhile, which is no fault of the disk."""
+"""A disk is called slow if a file is left out while that before has waited longer, in seconds. One that has waited less
+may come of a master that was away, and is told at once of all that was kept meanwhile."""
 
 AGAIN_S = 60.0
 """Seconds in which nothing was left out after which it is told again that something is."""
@@ -45,43 +45,42 @@ class CheckpointKeeper:
         self._loop = asyncio.get_running_loop()
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._queued_nbytes = 0
-        self._taking: dict[int, int] = {}
-        self._waiting_since_s: defaultdict[int, deque[float]] = defaultdict(deque)
+        self._writing: dict[int, tuple[int, float]] = {}
         self._left_out: dict[int, int] = {}
-        self._left_out_s = -math.inf
+        self._slow_s = -math.inf
         self._is_broken = False
         self._done = asyncio.Event()
         threading.Thread(target=self._run, name="checkpoints", daemon=True).start()
 
     def take(self, node: int, chunk: pb.CheckpointChunk) -> None:
-        """Take the next part of a node's file, or leave the file out if too much waits, or for too long."""
+        """Take the next part of a node's file, or leave the file out if the disk has not come to the one before."""
         number, nbytes, now_s = chunk.number, len(chunk.data), self._loop.time()
         if self._is_broken or self._left_out.get(node) == number:
             return
-        if self._taking.get(node) != number:
-            if self._is_behind(node, now_s):
-                self._left_out[node] = number
-                if now_s > self._left_out_s + AGAIN_S:
-                    self._tell(f"checkpoint {number} is left out: the disk is too slow; the job goes on without it")
-                self._left_out_s = now_s
-                return
-            self._taking[node] = number
-        self._waiting_since_s[node].append(now_s)
+        before, since_s = self._writing.get(node, (number, now_s))
+        too_much = node not in self._writing and self._queued_nbytes > QUEUED_NBYTES
+        if before != number or too_much:
+            self._left_out[node] = number
+            if too_much or now_s > since_s + SLOW_S:
+                self._tell_slow(number, now_s)
+            return
+        self._writing[node] = (number, now_s)
         self._queued_nbytes += nbytes
 
         def write(store: CheckpointStore) -> None:
             store.write(node, number, chunk.data, last=chunk.last)
-            self._call(self._written, node, nbytes)
+            self._call(self._written, node, nbytes, chunk.last)
 
         self._work.put(write)
 
-    def _is_behind(self, node: int, now_s: float) -> bool:
-        since_s = self._waiting_since_s[node]
-        return self._queued_nbytes > QUEUED_NBYTES or (bool(since_s) and now_s > since_s[0] + SLOW_S)
+    def _tell_slow(self, number: int, now_s: float) -> None:
+        if now_s > self._slow_s + AGAIN_S:
+            self._tell(f"checkpoint {number} is left out: the disk is too slow; the job goes on without it")
+        self._slow_s = now_s
 
     def leave(self, node: int) -> None:
         """A node has left the job: checkpoints are whole without it from now on."""
-        self._taking.pop(node, None)
+        self._writing.pop(node, None)
         self._work.put(lambda store: store.leave(node))
 
     def join(self, node: int) -> None:
@@ -97,9 +96,10 @@ class CheckpointKeeper:
         """Wait until all is done that was asked for before `close`: on a disk that hangs for ever."""
         await self._done.wait()
 
-    def _written(self, node: int, nbytes: int) -> None:
+    def _written(self, node: int, nbytes: int, last: bool) -> None:
         self._queued_nbytes -= nbytes
-        self._waiting_since_s[node].popleft()
+        if last:
+            self._writing.pop(node, None)
 
     def _break(self, why: str) -> None:
         self._is_broken = True
