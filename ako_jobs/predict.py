@@ -148,7 +148,8 @@ def load_model(folder: str | Path, *, job: str = "") -> TrainedModel:
     _check_names(spec, model_input, owner, settings, folder)
     if model_input.normalise is not None and len(model_input.normalise.mean) != spec.input[0]:
         what = f"the network takes images of {spec.input[0]} channels, and they are normalised as if they had others"
-        raise DataError(what, got=len(model_input.normalise.mean), where=str(folder / CONFIG_FILE))
+        fix = "name the folder of `ako run --out` as it was kept"
+        raise DataError(what, got=len(model_input.normalise.mean), where=str(folder / CONFIG_FILE), fix=fix)
     with user_code(f"the network of {folder}", owner.folder if owner else None):
         network = build_network(spec)
     try:
@@ -157,7 +158,8 @@ def load_model(folder: str | Path, *, job: str = "") -> TrainedModel:
         what = f"the file's tensors are not those of its network: {error}"
         raise DataError(what, where=str(folder)) from error
     if not np.isfinite(weights).all():
-        raise DataError(what="the model's weights are not finite", where=str(folder / MODEL_FILE))
+        what, fix = "the model's weights are not finite", "train it again, with a lower lr"
+        raise DataError(what, where=str(folder / MODEL_FILE), fix=fix)
     return TrainedModel(spec, weights, statistics, model_input)
 
 
@@ -189,7 +191,8 @@ def _read_weights(path: Path) -> tuple[NetworkSpec, dict[str, npt.NDArray[Any]]]
             names = list(file.keys())
             for name in names:
                 if (dtype := file.get_slice(name).get_dtype()) not in _DTYPES:
-                    raise DataError(what=f"tensor {name} is of a type that no model has", got=dtype, where=str(path))
+                    what, fix = f"tensor {name} is of a type that no model has", "name the folder of `ako run --out`"
+                    raise DataError(what, got=dtype, where=str(path), fix=fix)
             return spec, {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, ValidationError) as error:
         raise DataError(what=f"the file holds no model: {in_words(error)}", where=str(path)) from error

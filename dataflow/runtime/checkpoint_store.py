@@ -184,9 +184,8 @@ class CheckpointStore:
     def _prune(self) -> None:
         """Keep the newest whole ones, and remove what is older and what will never be whole."""
         whole = self._whole()
-        gone = set(whole[self._keep :]) | {number for number in numbers(self._folder) if number < self._newest} - set(
-            whole
-        )
+        older = {number for number in numbers(self._folder) if number < self._newest}
+        gone = set(whole[self._keep :]) | (older - set(whole))
         for number in sorted(gone):
             self._clear(number)
         for node in [node for node, writing in self._writing.items() if writing.number <= self._newest]:

@@ -100,6 +100,23 @@ def test_master_is_told_whatever_keeps_a_process_from_being_started(error: Excep
     assert str(error) in message.exited.reason
 
 
+def said_of(make: type[Spawner]) -> list[pb.AgentMessage]:
+    """What the master is told of a job process, number 3 of its node, until it is gone."""
+    said: list[pb.AgentMessage] = []
+
+    async def say(message: pb.AgentMessage) -> None:
+        said.append(message)
+
+    async def scene() -> None:
+        spawner = make()
+        async with asyncio.timeout(60):
+            await JobSupervisor("job", pb.Deploy(start=3), say, SystemClock(), spawner).run()
+        spawner.close()
+
+    asyncio.run(scene())
+    return said
+
+
 def test_process_that_the_agent_cannot_attend_to_is_ended_and_the_master_told_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -111,19 +128,7 @@ def test_process_that_the_agent_cannot_attend_to_is_ended_and_the_master_told_wh
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(asyncio, "open_connection", open_connection)
-    said: list[pb.AgentMessage] = []
-
-    async def say(message: pb.AgentMessage) -> None:
-        said.append(message)
-
-    async def scene() -> None:
-        spawner = Hanging()
-        async with asyncio.timeout(60):
-            await JobSupervisor("job", pb.Deploy(start=3), say, SystemClock(), spawner).run()
-        spawner.close()
-
-    asyncio.run(scene())
-    (message,) = said
+    (message,) = said_of(Hanging)
     assert (message.exited.start, message.exited.status) == (3, -signal.SIGKILL)
     assert "its agent cannot attend to it any more: [Errno 24] Too many open files" in message.exited.reason
 
@@ -137,19 +142,7 @@ def test_process_whose_messages_the_agent_cannot_read_is_ended_and_the_master_to
             os.set_inheritable(descriptors[0], True)
             return Spawned(os.posix_spawn(sys.executable, program, {}, setsid=True))
 
-    said: list[pb.AgentMessage] = []
-
-    async def say(message: pb.AgentMessage) -> None:
-        said.append(message)
-
-    async def scene() -> None:
-        spawner = Nonsense()
-        async with asyncio.timeout(60):
-            await JobSupervisor("job", pb.Deploy(start=3), say, SystemClock(), spawner).run()
-        spawner.close()
-
-    asyncio.run(scene())
-    (message,) = said
+    (message,) = said_of(Nonsense)
     assert (message.exited.job, message.exited.start, message.exited.status) == ("job", 3, -9)
     assert "cannot attend to it any more" in message.exited.reason
     assert "DecodeError" in capsys.readouterr().err
