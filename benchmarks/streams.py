@@ -12,7 +12,7 @@ aio, threads: a bare client-streaming call of gRPC's asyncio API, on which ours 
 of ready byte strings as long as a message's array, which the receiver drops.
 
 aio-tuned, threads-tuned: the same with the environment of a job process, which has settings of gRPC and of the memory
-allocator that were chosen for links (`dataflow.runtime.process.PREFERRED`).
+allocator that were chosen for links (`dataflow.runtime.starting.PREFERRED`).
 
 tcp: a bare TCP stream of such byte strings; with --lab only.
 
@@ -40,7 +40,7 @@ from own_lab import own_lab
 from dataflow.lab import lab
 from dataflow.lab.plan import Host
 from dataflow.quantities import bytes_per_second
-from dataflow.runtime.process import ONE_THREAD, PREFERRED
+from dataflow.runtime.starting import ONE_THREAD, PREFERRED
 
 SIZES = {"1 MiB": 1 << 20, "64 KiB": 64 << 10, "4 KiB": 4 << 10}
 FASTEST = {"1 MiB": 1.5e9, "64 KiB": 0.7e9, "4 KiB": 0.08e9}

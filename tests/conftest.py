@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 
-from dataflow.runtime.process import ONE_THREAD
+from dataflow.runtime.starting import ONE_THREAD
 
 
 def pytest_configure() -> None:

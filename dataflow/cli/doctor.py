@@ -20,7 +20,7 @@ from dataflow import compiled
 from dataflow.cli.common import JsonFlag, StateDirOption, print_json, verbs
 from dataflow.errors import DataError, MasterError
 from dataflow.runtime.control_groups import cpu_share, usable_cores
-from dataflow.runtime.process import ONE_THREAD
+from dataflow.runtime.starting import ONE_THREAD
 from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_endpoint
 
 app = verbs()

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from dataflow.errors import AkoError, ConfigError, suggest
-from dataflow.runtime.process import ONE_THREAD
 from dataflow.runtime.signals import ended_in_order
+from dataflow.runtime.starting import ONE_THREAD
 
 TRACEBACK_VARIABLE = "AKO_TRACEBACK"
 """Environment variable: if it is set, errors show where in the program they arose."""

@@ -34,7 +34,7 @@ from dataflow.lab.plan import (
 )
 from dataflow.lab.processes import command_of, kill_all, processes
 from dataflow.lab.state import LabState, forget_state, in_use, read_state, relay_log, write_state
-from dataflow.runtime.process import module_command
+from dataflow.runtime.starting import module_command
 
 _RELAYS_S = 30.0
 _FORCED_S = 10.0

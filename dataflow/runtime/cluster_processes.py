@@ -16,8 +16,9 @@ from typing import Any, Final, Protocol, Self
 from dataflow.clock import Clock, SystemClock
 from dataflow.runtime.auth import AUTHORITY_VARIABLE
 from dataflow.runtime.forking import ROOM
-from dataflow.runtime.process import how_it_ended, module_command
+from dataflow.runtime.process import how_it_ended
 from dataflow.runtime.spawning import environment
+from dataflow.runtime.starting import module_command
 
 IMPORT_S: Final = 60.0
 """For so long a zygote may import what it is told to before it forks, in seconds."""

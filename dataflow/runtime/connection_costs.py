@@ -27,7 +27,7 @@ import numpy.typing as npt
 from dataflow.clock import SystemClock
 from dataflow.errors import JobFailedError
 from dataflow.message import Message
-from dataflow.runtime.process import ONE_THREAD, PREFERRED, module_command
+from dataflow.runtime.starting import ONE_THREAD, PREFERRED, module_command
 from dataflow.transport.grpc_connection import GrpcNetwork
 from dataflow.transport.links import Links
 

@@ -29,7 +29,7 @@ from dataflow.errors import OperatorError
 from dataflow.plan.physical import NodePlan
 from dataflow.reports import NodeStatistics
 from dataflow.runtime.pools import TaskPool, run_task
-from dataflow.runtime.process import Bystander, ThreadClocks, current_processor
+from dataflow.runtime.processors import Bystander, ThreadClocks, current_processor
 from dataflow.runtime.watchdog import TaskBoard
 
 SHORT_S = 0.0002

@@ -27,7 +27,8 @@ from typing import Final
 from dataflow.clock import SystemClock
 from dataflow.runtime import job_process
 from dataflow.runtime.forking import Imported, become, shared
-from dataflow.runtime.process import die_with_parent, module_command
+from dataflow.runtime.process import die_with_parent
+from dataflow.runtime.starting import module_command
 
 REQUEST_NBYTES: Final = 64 << 10
 """Largest request, in bytes."""

@@ -22,7 +22,8 @@ from dataflow.clock import Clock
 from dataflow.errors import ConfigError, in_words
 from dataflow.runtime import descriptors
 from dataflow.runtime.frames import pack_frame, read_frame
-from dataflow.runtime.process import CANNOT_START, is_stopped, main_thread_us, signal_group
+from dataflow.runtime.process import CANNOT_START, is_stopped, signal_group
+from dataflow.runtime.processors import main_thread_us
 from dataflow.runtime.spawning import Spawned, Spawner
 from dataflow.runtime.watchdog import PAGE_NBYTES, Watch
 from dataflow.transport.generated import control_pb2 as pb

@@ -20,8 +20,8 @@ from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE, read_autho
 from dataflow.runtime.client import Client
 from dataflow.runtime.cluster_processes import ClusterProcess, Nursery
 from dataflow.runtime.control_groups import usable_cores
-from dataflow.runtime.process import module_command
 from dataflow.runtime.scratch import Scratch
+from dataflow.runtime.starting import module_command
 from dataflow.runtime.state_dir import read_endpoint
 
 PATIENCE_S = 30.0

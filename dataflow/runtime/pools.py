@@ -11,7 +11,7 @@ from time import thread_time
 from dataflow.clock import Clock
 from dataflow.engine.events import Offer, Outcome, Task, TaskFinished
 from dataflow.errors import AkoError, OperatorError
-from dataflow.runtime.process import ThreadClocks
+from dataflow.runtime.processors import ThreadClocks
 from dataflow.runtime.watchdog import TaskBoard
 
 

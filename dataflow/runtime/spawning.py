@@ -23,8 +23,9 @@ from typing import Any, Final
 
 from dataflow.runtime.auth import TOKEN_VARIABLE
 from dataflow.runtime.forking import ROOM
-from dataflow.runtime.process import ONE_THREAD, PREFERRED, adopt_orphans, module_command
+from dataflow.runtime.process import adopt_orphans
 from dataflow.runtime.scratch import Scratch
+from dataflow.runtime.starting import ONE_THREAD, PREFERRED, module_command
 from dataflow.transport.generated import control_pb2 as pb
 
 PATIENCE_S: Final = 20.0

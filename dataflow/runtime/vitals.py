@@ -8,6 +8,7 @@ ran there.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,7 +18,6 @@ from dataflow.graph.routes import reached
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.reports import NodeStatistics, ProcessorTimes, Rates, rates_between
 from dataflow.runtime.engine_runner import EngineRunner
-from dataflow.runtime.process import process_s
 from dataflow.transport.links import Links
 
 INTERVAL_S = 0.5
@@ -87,7 +87,7 @@ class Vitals:
         )
 
     def _read_processor(self) -> dict[str, float]:
-        return {**self._runner.processor_s(), "process": process_s()}
+        return {**self._runner.processor_s(), "process": time.process_time()}
 
 
 def _tell_failure(measuring: asyncio.Task[None]) -> None:

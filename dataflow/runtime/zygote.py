@@ -23,8 +23,9 @@ from typing import Any, Final, NamedTuple
 
 from dataflow.runtime import agent, fork_server
 from dataflow.runtime.forking import Imported, become, shared
-from dataflow.runtime.process import die_with_parent, module_command
+from dataflow.runtime.process import die_with_parent
 from dataflow.runtime.spawning import Serving
+from dataflow.runtime.starting import module_command
 
 REQUEST_NBYTES: Final = 64 << 10
 """Largest request, in bytes."""

@@ -17,7 +17,7 @@ from dataflow.cli.common import finite
 from dataflow.cli.main import VERBS, main
 from dataflow.compiled import Form
 from dataflow.errors import AkoError
-from dataflow.runtime.process import ONE_THREAD
+from dataflow.runtime.starting import ONE_THREAD
 
 
 def test_main_without_verb_lists_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from dataflow.clock import SystemClock
 from dataflow.runtime.cluster_processes import ClusterProcess, Nursery
-from dataflow.runtime.process import module_command
+from dataflow.runtime.starting import module_command
 
 PROGRAM = """
 import json, os, random, signal, sys, threading, time

@@ -18,8 +18,8 @@ from typing import ClassVar
 
 import pytest
 
-from dataflow.runtime.process import module_command
 from dataflow.runtime.spawning import Spawned, Spawner
+from dataflow.runtime.starting import module_command
 from dataflow.runtime.watchdog import PAGE_NBYTES
 from dataflow.transport.generated import control_pb2 as pb
 

@@ -12,7 +12,7 @@ import safetensors.numpy
 from dnn_networks import MNIST
 
 from dataflow.errors import ConfigError
-from dataflow.runtime.process import ONE_THREAD
+from dataflow.runtime.starting import ONE_THREAD
 from operators.dnn import Model, TorchSpec, build_network
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'ako-dataflow[torch]'")

@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from dataflow.runtime.process import Bystander, current_processor
+from dataflow.runtime.processors import Bystander, current_processor
 
 
 def on_thread(work: Callable[[], None]) -> None:

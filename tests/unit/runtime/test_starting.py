@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dataflow.runtime.process import module_command
+from dataflow.runtime.starting import module_command
 
 
 def test_current_folder_is_searched_for_modules_only_where_it_is_the_one_that_has_this_package(
