@@ -329,6 +329,10 @@ class TorchModel:
         fix = f"have it take float32 images of shape {tuple(inputs.shape)} and return logits of shape {shape}"
         with self._blamed("forward of", fix), self._of_one_image(module, len(inputs)):
             logits = module(inputs)
+        if inputs._version:
+            what = f"forward of the module of {self.spec.factory} writes into the images that it is given"
+            fix = "have it compute on a clone() of them, or use functions that do not work in place"
+            raise ConfigError(what, where=made_at(self._factory), fix=fix)
         if not isinstance(logits, torch.Tensor) or logits.shape != shape:
             got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
             what = f"the module of {self.spec.factory} must return logits of shape {shape}"

@@ -472,6 +472,11 @@ def test_torch_logits_of_another_shape_are_refused():
         gradient(net, *start(net), PAIRS, np.array([0, 1, 1]))
 
 
+def test_torch_module_that_writes_into_its_images_is_refused_where_it_is_rehearsed():
+    with pytest.raises(ConfigError, match=r"in_place writes into the images .*torch_networks.py:\d+; .*clone\(\)"):
+        pairs(nets.in_place).rehearse()
+
+
 @pytest.mark.parametrize(
     ("factory", "said"),
     [

@@ -229,6 +229,11 @@ def paper() -> nn.Module:
     )  # fmt: skip
 
 
+def in_place() -> nn.Module:
+    """Its first layer writes into the images."""
+    return nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(2, 2))
+
+
 def no_module() -> int:
     return 7
 
