@@ -192,7 +192,7 @@ class Mark(Gather):
         gradient = marked(slot(node.index, node.incarnation, node.size), number)
         replica.values -= gradient
         clocks.made = number
-        yield self.gradients(Gradient(number, gradient))
+        yield self.gradients(Gradient(number, gradient, 1))
         yield self.progress(Progress(number, number, 0.0, 0.0))
         due = self.checkpoints.due(number - 1, number, node.size) if self.checkpoints else None
         if due is not None:

@@ -19,6 +19,7 @@ from operators.barrier import Barrier
 from operators.clocks import Clocks
 from operators.coded_window import CodedWindow
 from operators.compression import Codec, parse_codec
+from operators.images import Images
 from operators.layout import Layout
 from operators.ledger import BarrierLedger, PushesLedger
 from operators.partition import PartitionByOwner
@@ -190,7 +191,7 @@ def add_servers(
         copy: with `shadows`, of the workers, for the weights as they were pulled, where compute updates the replica.
         colocated: whether nodes have both roles.
         counted: whether asynchronous servers add up what they apply; see `PullsState`.
-        epochs: after which workers need make no more, where servers tell how many gradients have come.
+        epochs: after which workers need make no more, where servers tell of how many images gradients have come.
         passes: how many are an epoch; needed with `epochs`.
     """
     layout, pulled = serve.layout, "pulled" if copy else "replica"
@@ -199,6 +200,7 @@ def add_servers(
     else:
         graph = graph.with_state("pulls", Pulls(workers="worker", counted=counted), role="server")
         graph = graph.with_state("served", ServedCells(rule=rule), role="server")
+        graph = graph.with_state("images", Images(sharding=partition.sharding), role="server")
     if shadows:
         graph = graph.with_state("shadows", shadows, role="server")
     if copy:

@@ -111,7 +111,7 @@ class Make(Operator):
         clocks.made += 1
         update = np.ones(self.n_weights, np.float32)
         replica.descend(update, 1.0, scale=True)
-        yield self.gradients(Gradient(clocks.made, update))
+        yield self.gradients(Gradient(clocks.made, update, 1))
         if clocks.made == self.updates:
             yield self.have(Have(last=True, updates=clocks.made))
 

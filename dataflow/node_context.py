@@ -35,10 +35,6 @@ class NodeContext:
         """This node's rank in its role, from 0."""
         return self.members[self.role].index(self.index)
 
-    def begun(self, role: str) -> int:
-        """How many nodes of a role are there at the start."""
-        return sum(member not in self.vacant for member in self.members[role])
-
     @property
     def size(self) -> int:
         """Number of nodes in the role."""

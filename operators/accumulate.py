@@ -49,7 +49,7 @@ class Accumulate(Operator):
                 raise OperatorError(what, fix="look at the operator that emits gradients; max_poison=N bears more")
             values = np.zeros_like(values)
             yield Sample("poisoned_gradients", 1.0)
-        window.append(gradient.number, values, gradient.rate)
+        window.append(gradient.number, values, gradient.rate, gradient.images)
         if window.dropped:
             yield Sample("dropped_gradients", float(window.dropped))
         yield Sample("window_nbytes", float(window.nbytes))

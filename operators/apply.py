@@ -168,7 +168,7 @@ class Load(Operator):
     Args:
         layout: the model's cells.
         epochs: epochs of all workers after which this one need make no more; no bound if None.
-        passes: how many gradients are an epoch; needed with `epochs`.
+        passes: how many images are an epoch; needed with `epochs`.
         codec: what made codes of changes, to be compiled before any comes; None: weights come as they are.
         servers: role of the servers.
     """
@@ -193,7 +193,7 @@ class Load(Operator):
         if self.codec:
             Residual.compile(self.codec)
         if self.epochs is not None and self.passes is not None:
-            self._budget = self.passes.budget(self.epochs, node.begun(node.role))
+            self._budget = self.passes.budget(self.epochs)
 
     def process(self, weights: Weights, replica: VectorState, pulled: VectorState, clocks: ClocksState) -> Emissions:
         """Overwrite the cells sent."""
@@ -207,8 +207,8 @@ class Load(Operator):
         if pulled is not replica:
             replica.values[where] = pulled.current[where]
         clocks.reach(weights.origin, slice(weights.start, weights.stop), weights.clock)
-        clocks.of_all = max(clocks.of_all, weights.of_all)
-        if weights.of_all >= self._budget:
+        clocks.of_all, clocks.come = max(clocks.of_all, weights.of_all), max(clocks.come, weights.images)
+        if weights.images >= self._budget:
             clocks.enough = True
             yield self.enough(Enough())
         yield from Staleness(weights.lag, weights.gap, weights.normalised_gap).samples()

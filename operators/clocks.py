@@ -28,10 +28,10 @@ _REFUSED = -2
 class ClocksState(State):
     """Live clocks of one node: `made` counts its own gradients, `images` what its whole role saw in as many steps.
 
-    `poisoned` counts those of its own gradients that were replaced by zeros, and `of_all` those of all nodes that had
-    come when it was sent weights last, where somebody counts; once that is `enough`, it makes no more. It is
-    `over` once nothing more comes to make any of. `pace` is how many gradients each of all nodes had made on average
-    when it looked last.
+    `poisoned` counts those of its own gradients that were replaced by zeros, `of_all` those of all nodes that had come
+    when it was sent weights last, and `come` the images of these, where somebody counts; once these are `enough`, it
+    makes no more. It is `over` once nothing more comes to make any of. `pace` is how many gradients each of all nodes
+    had made on average when it looked last.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ClocksState(State):
         """
         self.made = 0
         self.images = 0
-        self.rejected = self.poisoned = self.of_all = self.pace = 0
+        self.rejected = self.poisoned = self.of_all = self.come = self.pace = 0
         self.enough = self.over = False
         self.cells = cells
         self._applied = {
@@ -242,7 +242,7 @@ class ClocksState(State):
         copy = ClocksState(self.cells, {}, span=self._first_span)
         copy.made, copy.images, copy.rejected = self.made, self.images, self.rejected
         copy.poisoned, copy._own, copy._answer = self.poisoned, self._own, self._answer
-        copy.of_all, copy.enough, copy.over = self.of_all, self.enough, self.over
+        copy.of_all, copy.come, copy.enough, copy.over = self.of_all, self.come, self.enough, self.over
         copy._applied = {origin: applied.copy() for origin, applied in self._applied.items()}
         copy._owned = dict(self._owned)
         copy._lowest, copy._span = dict(self._lowest), dict(self._span)
@@ -252,11 +252,11 @@ class ClocksState(State):
     def tensors(self) -> dict[str, np.ndarray]:
         """``made`` (gradients, images), ``origins``, ``span``, ``applied`` (origins, cells).
 
-        And ``poisoned`` and ``of_all``, unless they are 0.
+        And ``poisoned``, ``of_all`` and ``come``, unless they are 0.
         """
         origins = sorted(self._applied)
         applied = [self._applied[origin] for origin in origins]
-        counts = {"poisoned": self.poisoned, "of_all": self.of_all}
+        counts = {"poisoned": self.poisoned, "of_all": self.of_all, "come": self.come}
         return {name: np.array([count], np.int64) for name, count in counts.items() if count} | {
             "made": np.array([self.made, self.images], np.int64),
             "origins": np.array(origins, np.int64),
@@ -296,8 +296,9 @@ class ClocksState(State):
 
     def _count(self, tensors: Mapping[str, np.ndarray]) -> None:
         self.made, self.images = (int(value) for value in tensors["made"])
-        self.poisoned = int(tensors["poisoned"][0]) if "poisoned" in tensors else 0
-        self.of_all = int(tensors["of_all"][0]) if "of_all" in tensors else 0
+        self.poisoned, self.of_all, self.come = (
+            int(tensors[name][0]) if name in tensors else 0 for name in ("poisoned", "of_all", "come")
+        )
 
     def _range(self, cells: slice) -> tuple[int, int]:
         """First cell and first behind of a slice that has both, or neither, and no step.

@@ -92,8 +92,8 @@ class Compute(Gather):
         measures: whether staleness is measured here, where the replica is to which others' gradients are applied.
         emits: what leaves: the gradient, or the update, which is the learning rate times the gradient.
         slack: gradients that may be made beyond what the slowest clock allows; None for no bound.
-        passes: how many gradients are an epoch, where these are made by whoever is first: learning rate and progress go
-            by how many the clocks say have come. None: by the epochs that the node itself has made.
+        passes: how many images are an epoch, where gradients are made by whoever is first: learning rate and progress
+            go by how many the clocks say have come. None: by the epochs that the node itself has made.
         averages_over: gradients, of all nodes together, over which the weights are averaged; 0: they are not.
         checkpoints: when the node's state is kept; never if None.
         max_poison: poisoned gradients that are borne; with one more the job fails.
@@ -245,8 +245,8 @@ class Compute(Gather):
             yield Sample("staleness", float(parts[0].lag))
         yield from stale.samples()
         clocks.made = number
-        epoch = self._advance(parts[0], clocks, node)
-        yield self.gradients(Gradient(number, total, rate))
+        epoch = self._advance(parts[0], clocks)
+        yield self.gradients(Gradient(number, total, size, rate))
         yield self.progress(Progress(number, clocks.images, epoch, loss, readers=parts[0].readers))
         due = self._due(self.checkpoints, clocks, node) if self.checkpoints else None
         if due is not None:
@@ -281,22 +281,17 @@ class Compute(Gather):
 
     def _rate(self, batch: Batch, clocks: ClocksState, node: NodeContext) -> float:
         """The learning rate of the gradient of a mini-batch."""
-        before = batch.epoch_before if self.passes is None else self._passed(self.passes, clocks, node)
+        before = batch.epoch_before if self.passes is None else self.passes.of(clocks.come)
         return self.schedule.after(before, node.size)
 
-    def _passed(self, passes: Passes, clocks: ClocksState, node: NodeContext, more: int = 0) -> float:
-        """Epochs that all workers have made together, `more` gradients of each from now."""
-        workers = node.begun(node.role)
-        return passes.made(clocks.of_all // workers + more, workers)
-
-    def _advance(self, part: Part, clocks: ClocksState, node: NodeContext) -> float:
+    def _advance(self, part: Part, clocks: ClocksState) -> float:
         """Count the images of a step whose first part is `part`; the epochs that are made by then."""
         if self.passes is None:
             clocks.images += part.of_all
             return part.epoch
-        epoch = self._passed(self.passes, clocks, node, 1)
-        clocks.images = max(clocks.images, round(epoch * self.passes.images))
-        return epoch
+        made = clocks.come + part.of_all
+        clocks.images = max(clocks.images, made)
+        return self.passes.of(made)
 
     def _staleness(
         self, part: Part, gradient: Vector, replica: VectorState, clocks: ClocksState, *, measured_gap: bool

@@ -52,8 +52,8 @@ class Examine(Operator):
         holdout: fraction of the training images held out, as in `Source`.
         normalise: what the training batches are normalised with; None if they are not.
         batch: images evaluated at once; None: as many as `at_once` says.
-        passes: how many gradients are an epoch, where these are made by whoever is first: a result is labelled with how
-            many servers said had come, if that is more than when it fell due. See `Compute`.
+        passes: how many images are an epoch, where gradients are made by whoever is first: a result is labelled with
+            those that servers said had come, if that is more than when it fell due. See `Compute`.
     """
 
     sends = True
@@ -75,7 +75,6 @@ class Examine(Operator):
     _workspaces: deque[Any] = PrivateAttr(default_factory=deque)
     _test: _Images = PrivateAttr()
     _held_out: _Images | None = PrivateAttr(default=None)
-    _train_images: int = PrivateAttr()
     _scale: float = PrivateAttr()
     _at_once: int = PrivateAttr()
 
@@ -87,11 +86,9 @@ class Examine(Operator):
         self._test = _Images(data.test_images, data.test_labels)
         self._scale = data.scale
         self._at_once = self.batch or at_once(data.test_images.shape[1:])
-        self._train_images = len(data.train_images)
         if self.holdout:
-            rows = split_validation(self._train_images, self.holdout, node.seed)[1]
+            rows = split_validation(len(data.train_images), self.holdout, node.seed)[1]
             self._held_out = _Images(data.train_images[rows], data.train_labels[rows])
-            self._train_images -= len(rows)
 
     def process(
         self,
@@ -108,7 +105,7 @@ class Examine(Operator):
         loss, correct, predicted = self._evaluate(self._test.share(place, of), weights, statistics)
         held_out = self._held_out.share(place, of) if self._held_out else None
         held_out_loss, held_out_correct, _ = self._evaluate(held_out, weights, statistics) if held_out else (0.0, 0, ())
-        images, epoch = self._advanced(share, clocks, node)
+        images, epoch = self._advanced(share, clocks)
         port = self.examined if of > 1 else self.whole
         yield port(
             Examined(
@@ -129,15 +126,14 @@ class Examine(Operator):
             )
         )
 
-    def _advanced(self, share: Share, clocks: ClocksState, node: NodeContext) -> tuple[int, float]:
+    def _advanced(self, share: Share, clocks: ClocksState) -> tuple[int, float]:
         """Images and epochs of the whole role that are in the weights."""
         if self.passes is None:
             return clocks.images, share.epoch * clocks.made / max(1, share.step)
-        come = clocks.of_all / self.passes.gradients(node.begun(node.role))
-        images = round(come * self._train_images)
-        if share.final and come:
-            return images, come
-        return max(clocks.images, images), max(share.epoch, come)  # servers had told of fewer when it fell due
+        epochs = self.passes.of(clocks.come)
+        if share.final and clocks.come:
+            return clocks.come, epochs
+        return max(clocks.images, clocks.come), max(share.epoch, epochs)  # servers had told of fewer when it fell due
 
     def _evaluate(
         self, part: _Images, weights: Vector, statistics: Vector

@@ -56,11 +56,13 @@ class Gradient(Message):
     Args:
         number: the node's gradients are numbered from 1.
         values: (weights,) float32; gradient, or gradient times learning rate where peers exchange updates.
+        images: in the mini-batch.
         rate: that learning rate, or the one that the gradient is to have.
     """
 
     number: int
     values: Vector
+    images: int
     rate: float = 1.0
 
 
@@ -96,6 +98,7 @@ class Fragment(Message):
         span: gradients that `origin` computes at most until every cell has been sent again.
         skips: gradients before `low` may be missing for good.
         values: (weights of the cells,) float32; or uint8, what a codec made of them.
+        images: in the mini-batches of these gradients; 0 where nobody counts.
     """
 
     origin: int
@@ -106,6 +109,7 @@ class Fragment(Message):
     span: int
     skips: bool
     values: Vector | Code
+    images: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,7 @@ class Weights(Message):
         values: (weights of the cells,) float32; or uint8, what a codec made of their change since the answer before.
         lag, gap, normalised_gap: of that gradient; see `operators.staleness`. None where that is not known.
         of_all: gradients of all workers that have come for these cells; 0 where nobody counts.
+        images: in the mini-batches of those that are in these weights; 0 where nobody counts.
     """
 
     to: int
@@ -132,6 +137,7 @@ class Weights(Message):
     gap: float | None = None
     normalised_gap: float | None = None
     of_all: int = 0
+    images: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,13 @@ class Passes(BaseModel):
         """Gradients of all workers in an epoch."""
         return self.steps(workers) * workers
 
-    def budget(self, epochs: float, workers: int) -> int:
-        """Gradients of all workers in so many epochs, to the nearest one, at least one."""
-        return max(1, math.floor(epochs * self.gradients(workers) + 0.5))
+    def budget(self, epochs: float) -> int:
+        """Images of all workers' gradients in so many epochs, to the nearest one, at least one."""
+        return max(1, math.floor(epochs * self.images + 0.5))
+
+    def of(self, images: int) -> float:
+        """Epochs that are made by gradients of so many images, with fraction."""
+        return images / max(1, self.images)
 
     def made(self, steps: int, workers: int) -> float:
         """Epochs that are made by the first `steps` gradients of each worker, with fraction."""

@@ -10,11 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from operators.passes import Passes
 
 
-def at_equal_pace(made: int, workers: int) -> int:
-    """The number that a gradient would have if workers made as many each, behind so many of all of them."""
-    return made // workers + 1
-
-
 class Constant(BaseModel):
     """The rate stays."""
 
@@ -97,6 +92,10 @@ class Schedule(BaseModel):
             return rate
         start = 1 / workers
         return rate * (start + (1 - start) * epochs / self.warmup)
+
+    def behind(self, images: int, workers: int) -> float:
+        """The rate of a gradient ahead of which those of all workers were of so many images."""
+        return self.after(self.passes.of(images) if self.passes else 0.0, workers)
 
     def at(self, number: int, workers: int) -> float:
         """The rate of a node's gradient `number`, counted from 1, where all that there were at first go on.

@@ -50,6 +50,7 @@ class SendIntervals(Operator):
                     span=window.span,
                     skips=window.skips,
                     values=interval.values,
+                    images=interval.images,
                 )
                 yield self.fragments(fragment, to=offer.to)
         yield from window.samples()

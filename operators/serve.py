@@ -18,10 +18,11 @@ from operators.barrier import BarrierState, Mean
 from operators.checkpointing import Checkpoints
 from operators.compression import Codec, Residual
 from operators.fragments import decoded, subtract
+from operators.images import ImagesState
 from operators.layout import Layout
 from operators.messages import Fragment, Vector, Weights
 from operators.quarantine import check_shard, compile_check, refused, zeros
-from operators.schedule import Schedule, at_equal_pace
+from operators.schedule import Schedule
 from operators.served import Served, ServedState
 from operators.staleness import FRESH, UNKNOWN, Staleness
 from operators.vector_state import VectorState
@@ -171,8 +172,8 @@ class Serve(Operator):
 
     The answer waits until the slowest worker is at most `tau` gradients behind (stale synchronous parallel), or not
     at all. A fragment that is not finite counts as zeros, with the sample `poisoned_fragments`. With `shared`
-    the gradients of a job are made by whoever is first: answers tell how many have come, and the learning rate goes by
-    that.
+    the gradients of a job are made by whoever is first: answers tell how many have come, of how many images, and the
+    learning rate goes by these.
 
     Args:
         layout: the model's cells.
@@ -199,6 +200,7 @@ class Serve(Operator):
     shard = Writes()
     pulls = Writes()
     served = Writes()
+    images = Writes()
 
     def open(self, node: NodeContext) -> None:
         """Compile what decodes, and the look at every fragment."""
@@ -207,7 +209,13 @@ class Serve(Operator):
             Residual.compile(self.codec)
 
     def process(
-        self, fragment: Fragment, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
+        self,
+        fragment: Fragment,
+        shard: VectorState,
+        pulls: PullsState,
+        served: ServedState,
+        images: ImagesState,
+        node: NodeContext,
     ) -> Emissions:
         """Apply a gradient fragment; answer everybody who need not wait, and one that has come back at once."""
         cells, origin, low, high = (fragment.start, fragment.stop), fragment.origin, fragment.low, fragment.high
@@ -216,26 +224,33 @@ class Serve(Operator):
         run = served.at(cells, weights, pulls.workers)
         if joined is not None:
             run.join(weights, origin)
-            yield from self._tell(cells, {origin: joined}, weights, run, pulls, node)
+            yield from self._tell(cells, {origin: joined}, weights, run, node, self._come(cells, pulls, images))
             return
         before = self._applied(pulls, node)
         if refused(fragment):
             run.pass_over(origin)
             yield Sample("poisoned_fragments", 1.0)
         else:
-            run.take(weights, fragment, self._rate(high, pulls.made.get(cells, 0), node))
+            run.take(weights, fragment, self._rate(high, images.of(cells), node))
             pulls.take(fragment, weights.size)
             check_shard(weights, node, "gradient", high, "of node", origin)
         pulls.push(cells, origin, high)
+        images.add(cells, fragment.images)
         if high // self.fetch_every > low // self.fetch_every:
             pulls.wait(cells, origin)
         released = pulls.release(cells, self._bound)
         if released:
-            yield from self._tell(cells, released, weights, run, pulls, node)
+            yield from self._tell(cells, released, weights, run, node, self._come(cells, pulls, images))
         yield from due(self.checkpoints, before, self._applied(pulls, node), node, self.workers)
 
     def on_left(
-        self, worker: int, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
+        self,
+        worker: int,
+        shard: VectorState,
+        pulls: PullsState,
+        served: ServedState,
+        images: ImagesState,
+        node: NodeContext,
     ) -> Emissions:
         """Go on without a worker that has ended."""
         pulls.leave(worker)
@@ -245,17 +260,19 @@ class Serve(Operator):
             if released:
                 weights = shard.values[self.layout.weights(*cells)]
                 run = served.at(cells, weights, pulls.workers)
-                yield from self._tell(cells, released, weights, run, pulls, node)
+                yield from self._tell(cells, released, weights, run, node, self._come(cells, pulls, images))
 
-    def on_end(self, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext) -> Emissions:
+    def on_end(
+        self, shard: VectorState, pulls: PullsState, served: ServedState, images: ImagesState, node: NodeContext
+    ) -> Emissions:
         """Send every worker the final weights, theta of the papers; not to a place that nobody has ever had."""
         for cells, pushed in pulls.pushed.items():
             there = (each for each in node.members[self.workers] if each in pushed or each not in node.vacant)
             everybody = {worker: pushed.get(worker, 0) for worker in there}
             weights = shard.values[self.layout.weights(*cells)]
             final = served.at(cells, weights, pulls.workers).master(weights).copy()
-            of_all = self._of_all(cells, pulls)
-            yield from map(self.weights, answers(cells, everybody, final, node, values=final, of_all=of_all))
+            come = self._come(cells, pulls, images)
+            yield from map(self.weights, answers(cells, everybody, final, node, values=final, come=come))
 
     @property
     def _bound(self) -> float:
@@ -268,12 +285,12 @@ class Serve(Operator):
             return 0
         return pulls.average(len(node.members[self.workers])) if self.checkpoints.at_pace else pulls.applied()
 
-    def _rate(self, number: int, made: int, node: NodeContext) -> float:
-        """The learning rate of a worker's gradient `number`, ahead of which so many of all workers have come."""
+    def _rate(self, number: int, images: int, node: NodeContext) -> float:
+        """The learning rate of a worker's gradient `number`, ahead of which those of all were of so many images."""
         if self.schedule is None:
             return 1.0
-        workers = node.begun(self.workers)
-        return self.schedule.at(at_equal_pace(made, workers) if self.shared else number, workers)
+        workers = len(node.members[self.workers])
+        return self.schedule.behind(images, workers) if self.shared else self.schedule.at(number, workers)
 
     def _tell(
         self,
@@ -281,16 +298,15 @@ class Serve(Operator):
         pushed: Mapping[int, int],
         weights: Vector,
         run: Served,
-        pulls: PullsState,
         node: NodeContext,
+        come: tuple[int, int],
     ) -> Emissions:
         """Answers for every worker in `pushed`; see `answers`."""
-        of_all = self._of_all(cells, pulls)
-        yield from map(self.weights, answers(cells, pushed, weights, node, run, of_all=of_all))
+        yield from map(self.weights, answers(cells, pushed, weights, node, run, come=come))
 
-    def _of_all(self, cells: Cells, pulls: PullsState) -> int:
-        """What is told of how many gradients of all workers have come; see `Weights`."""
-        return pulls.made.get(cells, 0) if self.shared else 0
+    def _come(self, cells: Cells, pulls: PullsState, images: ImagesState) -> tuple[int, int]:
+        """What is told of how many gradients of all workers have come, and of their images; see `Weights`."""
+        return (pulls.made.get(cells, 0), images.of(cells)) if self.shared else (0, 0)
 
 
 class ServeMean(Operator):
@@ -397,7 +413,7 @@ def answers(
     served: Served | None = None,
     stale: Staleness = UNKNOWN,
     values: Vector | None = None,
-    of_all: int = 0,
+    come: tuple[int, int] = (0, 0),
 ) -> Iterator[Weights]:
     """Weights now, for every worker in `pushed`, with the number of its last gradient in them.
 
@@ -412,7 +428,7 @@ def answers(
         served: these cells; None: workers are given the server's weights.
         stale: how stale their gradients were, if `served` does not say so.
         values: what all are given in the place of the server's weights, never written again.
-        of_all: see `Weights`.
+        come: gradients and images, `of_all` and `images` of `Weights`.
     """
     for worker, number in pushed.items():
         if served:
@@ -420,4 +436,4 @@ def answers(
         else:
             values = weights.copy() if values is None else values
         lag, gap, normalised_gap = stale
-        yield Weights(worker, node.index, *cells, number, values, lag, gap, normalised_gap, of_all)
+        yield Weights(worker, node.index, *cells, number, values, lag, gap, normalised_gap, *come)

@@ -31,12 +31,13 @@ _ALL = slice(None)
 
 
 class Interval(NamedTuple):
-    """Gradients (low, high] summed over cells `start` to `stop`: as float32, or as a code."""
+    """Gradients (low, high], of so many images, summed over cells `start` to `stop`: as float32, or as a code."""
 
     start: int
     stop: int
     low: int
     high: int
+    images: int
     values: Vector | Code
 
 
@@ -78,6 +79,7 @@ class WindowState(State):
         self._layout, self._newest_only = layout, newest_only
         self._cap = max(2, cap_nbytes // (4 * layout.n_weights))
         self._wholes: list[_Whole] = []
+        self._images = {0: 0}  # by number, of all gradients up to it; from the oldest on behind which a receiver may be
         self._layers = Layers(layout)
         self._wanted = dict(wanted)
         self._held: dict[int, int] = {}
@@ -109,11 +111,14 @@ class WindowState(State):
         """Memory held by gradients, in bytes."""
         return sum(whole.values.nbytes for whole in self._wholes) + self._layers.nbytes
 
-    def append(self, number: int, values: Vector, rate: float = 1.0) -> None:
-        """Take in gradient `number`, the next one, with its learning rate; `values` is never written."""
+    def append(self, number: int, values: Vector, rate: float = 1.0, images: int = 0) -> None:
+        """Take in gradient `number`, the next one, with its learning rate and images; `values` is never written."""
         if number != self.newest + 1:
             what = f"gradient {self.newest + 1} is next, got {number}"
             raise ValueError(what)
+        self._images[number] = self._images[number - 1] + images
+        for old in range(next(iter(self._images)), min([*self._least, self.closed])):
+            del self._images[old]
         self.newest, self.rate = number, rate
         self._keep(number, values)
 
@@ -153,7 +158,7 @@ class WindowState(State):
         if low >= closed:
             return []
         if low >= 0:
-            intervals = [Interval(start, stop, low, closed, self._sum(start, stop, low))]
+            intervals = [self._interval(start, stop, low)]
         else:
             intervals = self._take_unlike(sent, start, stop)
             least = int(sent.min())
@@ -168,7 +173,7 @@ class WindowState(State):
         for first, last in pairwise([start, *cuts.tolist(), stop]):
             low = int(sent[first])
             if low < self.closed:
-                intervals.append(Interval(first, last, low, self.closed, self._sum(first, last, low)))
+                intervals.append(self._interval(first, last, low))
                 sent[first:last] = self.closed
         return intervals
 
@@ -220,6 +225,7 @@ class WindowState(State):
     def start(self, number: int) -> None:
         """Begin behind gradient `number`, with a window that is empty."""
         self.newest = self.closed = number
+        self._images = {number: 0}
         self._sent_to[self._sent_to < FAR] = number
         self._least = self._least_of_each()
 
@@ -242,6 +248,7 @@ class WindowState(State):
         self.newest = self.closed = int(tensors["newest"][0])
         self.poisoned = int(tensors["poisoned"][0]) if "poisoned" in tensors else 0
         self.skips = True
+        self._images = {self.newest: 0}
         self._wholes.clear()
         self._layers.clear()
         self._sums.clear()
@@ -254,8 +261,14 @@ class WindowState(State):
         super().resume(tensors, node, steps)
         self.skips = skips
         self.newest = self.closed = steps.get(node, self.newest)
+        self._images = {self.newest: 0}
         self._sent_to[self._sent_to < FAR] = self.newest
         self._least = self._least_of_each()
+
+    def _interval(self, start: int, stop: int, low: int) -> Interval:
+        """Gradients (low, closed] over cells."""
+        images = self._images[self.closed] - self._images[low]
+        return Interval(start, stop, low, self.closed, images, self._sum(start, stop, low))
 
     def _sum(self, start: int, stop: int, low: int) -> Vector | Code:
         """Sum of gradients (low, newest] over cells; receivers with the same interval share one."""

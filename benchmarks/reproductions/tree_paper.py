@@ -60,7 +60,7 @@ class Worker(Operator):
         if tick.step == self.count + REST_S:
             yield EndOfData()
         elif tick.step < self.count:
-            yield self.updates(Gradient(tick.step + 1, np.ones(WEIGHTS, np.float32)))
+            yield self.updates(Gradient(tick.step + 1, np.ones(WEIGHTS, np.float32), 1))
 
 
 class TakeIn(Push):

@@ -169,14 +169,16 @@ def applies_whole(job: str) -> bool:
     return job.startswith(("ako", "all_to_all")) and "bsp" not in job
 
 
-def assert_sum_is_exact(job: str, nodes: Sequence[LoadedNode], steps: int = STEPS, *, atol: float = 0.0) -> None:
+def assert_sum_is_exact(
+    job: str, nodes: Sequence[LoadedNode], steps: int = STEPS, *, atol: float = 0.0, lives: int = 1
+) -> None:
     """Every replica and what workers owe are the sum of all gradients, to the last bit unless `atol` says otherwise."""
     whole = applies_whole(job)
     counts = [steps] * NODES
     if job.startswith("parameter_server") and "bsp" not in job:  # whoever is first makes them
         counts = [cast("ClocksState", node.states["clocks"]).made for node in nodes]
-        # What is made between two answers is beyond the end, once more if it was gone on from there.
-        assert abs(sum(counts) - NODES * steps) <= 8 * NODES
+        # What is made between two answers is beyond the end, once more each time that it was gone on from there.
+        assert abs(sum(counts) - NODES * steps) <= 8 * NODES * lives
     made = [
         sum((_rate(job, number) if whole else 1.0) * known_gradient(node, number) for number in range(1, count + 1))
         for node, count in enumerate(counts)

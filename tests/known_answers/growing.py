@@ -74,7 +74,7 @@ class GrowingCompute(Operator):
         MADE[node.index, node.incarnation].append(update)
         made = update.copy()
         replica.descend(made, 1.0, scale=True)
-        yield self.gradients(Gradient(clocks.made, made))
+        yield self.gradients(Gradient(clocks.made, made, 1))
 
 
 @lru_cache(maxsize=4096)

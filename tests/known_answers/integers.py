@@ -71,7 +71,7 @@ class IntegerCompute(Operator):
         update = integer_gradient(node.index, clocks.made, self.n_weights)
         if self.local:
             replica.values -= update
-        yield self.gradients(Gradient(clocks.made, update))
+        yield self.gradients(Gradient(clocks.made, update, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class IntegerGather(Gather):
         clocks.made += 1
         update = integer_gradient(node.index, clocks.made, self.n_weights)
         replica.values -= update
-        yield self.gradients(Gradient(clocks.made, update))
+        yield self.gradients(Gradient(clocks.made, update, 1))
 
 
 class RestlessPartition(Partition):

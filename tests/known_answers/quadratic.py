@@ -74,7 +74,7 @@ class Quadratic(Operator):
         clocks.made += 1
         gradient = replica.values.copy()
         self.optimizer.direct(gradient, replica.current, velocity.values, RATE)
-        yield self.gradients(Gradient(clocks.made, gradient))
+        yield self.gradients(Gradient(clocks.made, gradient, 1))
 
 
 @dataclass

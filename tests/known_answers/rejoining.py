@@ -80,7 +80,7 @@ class RejoiningCompute(Operator):
         update = gradient(node.index, node.incarnation, clocks.made)
         if self.local:
             replica.values -= update
-        yield self.gradients(Gradient(clocks.made, update))
+        yield self.gradients(Gradient(clocks.made, update, 1))
 
     def on_end(self, clocks: ClocksState, course: CourseState) -> Emissions:
         course.number, course.closed = clocks.made, True

@@ -49,7 +49,7 @@ class SharedCompute(IntegerCompute):
         if self.given:
             update[:] = -self.given[node.index]
         replica.descend(update, 1.0, scale=True)
-        yield self.gradients(Gradient(clocks.made, update))
+        yield self.gradients(Gradient(clocks.made, update, 1))
 
 
 def tree_job(

@@ -101,7 +101,7 @@ def test_run_that_goes_on_again_and_again_holds_and_owes_the_sum_of_all_gradient
             break  # asynchronous workers make some more, however often they go on
         nodes, lives = resumed(later[0], of, of), lives + 1
     assert lives >= 3
-    assert_sum_is_exact(job, run.nodes)
+    assert_sum_is_exact(job, run.nodes, lives=lives)
 
 
 @pytest.mark.parametrize("after", [2, 3, 6])

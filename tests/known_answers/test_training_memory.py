@@ -19,6 +19,7 @@ from dataflow.plan.compile import compile_graph
 from operators.barrier import BarrierState
 from operators.data import open_data, pixels
 from operators.dnn import Model
+from operators.images import ImagesState
 from operators.messages import Fragment
 from operators.serve import PullsState, Serve, ServeMean
 from operators.served import ServedState
@@ -335,10 +336,16 @@ class WatchedServe(Serve):
     """Samples how far each pushed gradient is ahead of the slowest worker's last one."""
 
     def process(
-        self, fragment: Fragment, shard: VectorState, pulls: PullsState, served: ServedState, node: NodeContext
+        self,
+        fragment: Fragment,
+        shard: VectorState,
+        pulls: PullsState,
+        served: ServedState,
+        images: ImagesState,
+        node: NodeContext,
     ) -> Emissions:
         yield Sample("lead", fragment.high - pulls.slowest((fragment.start, fragment.stop)))
-        yield from Serve.process(self, fragment, shard, pulls, served, node)
+        yield from Serve.process(self, fragment, shard, pulls, served, images, node)
 
 
 class WatchedServeMean(ServeMean):

@@ -183,7 +183,7 @@ def test_parameter_server_graph_pushes_and_pulls(consistency, operator, element)
         "pulling.asks -> receive.arriving": ("by-destination", False),
     }
     assert built.operator("serve").kind == f"operators.serve:{operator}"
-    assert state(built, "server") == {"shard", element} | ({"served"} if operator == "Serve" else set())
+    assert state(built, "server") == {"shard", element} | ({"served", "images"} if operator == "Serve" else set())
     if operator == "Serve":
         assert f'"tau":{3 if consistency == "ssp" else "null"}' in built.operator("serve").params
 
@@ -222,7 +222,7 @@ def test_parameter_server_by_layer_shards_whole_layers():
 def test_parameter_server_answers_through_the_codec_of_pushes_or_its_own(settings, answer, codec):
     built = graph(parameter_server, **settings)
     assert built.operator("answer").kind == f"operators.send:{answer}"
-    assert state(built, "server") == {"shard", "pulls", "served"} | ({"shadows"} if codec else set())
+    assert state(built, "server") == {"shard", "pulls", "served", "images"} | ({"shadows"} if codec else set())
     assert ("pulled" in state(built)) == (settings.get("n_fetch", 1) > 1)
     if codec:
         assert codec in next(element for element in built.elements if element.name == "shadows").params

@@ -138,17 +138,18 @@ def test_load_tells_what_the_server_says_of_staleness():
     assert told == [Sample("lag", 3.0), Sample("gap", 0.5), Sample("normalised_gap", 0.25)]
 
 
-def test_load_says_that_there_are_enough_gradients_once_a_server_has_counted_them():
+def test_load_says_that_there_are_enough_gradients_once_a_server_has_counted_their_images():
     node = NodeContext(index=0, members={"worker": (0,), "server": (1, 2)})
     own = states()
     stated = own | {"clocks": Clocks(cells=3, origins="server"), "pulled": own["replica"]}
     load = Harness(Load(layout=LAYOUT, epochs=2, passes=Passes(images=10, batch=3)), node=node, states=stated)
     answer = Weights(to=0, origin=2, start=1, stop=2, clock=5, values=read_only(7, 8))
-    assert load.send(replace(answer, of_all=7)) == []  # two epochs of four gradients
-    load.send(replace(answer, of_all=8))
-    load.send(replace(answer, of_all=5))  # of the other server
+    assert load.send(replace(answer, of_all=8, images=19)) == []
+    load.send(replace(answer, of_all=7, images=20))
+    load.send(replace(answer, of_all=5, images=15))  # of the other server
     assert load.emitted("enough") == [Enough()]
-    assert (load.states["clocks"].of_all, load.states["clocks"].enough) == (8, True)
+    clocks = load.states["clocks"]
+    assert (clocks.of_all, clocks.come, clocks.enough) == (8, 20, True)
 
 
 def test_attend_until_enough_lets_a_node_make_no_more_gradients():

@@ -196,12 +196,12 @@ def test_poisoned_gradients_count_on_after_a_checkpoint():
 
 def test_gradients_of_all_nodes_count_on_as_they_were_told_else_as_those_there_have_made():
     clocks, other = make(), make()
-    clocks.of_all = 11
+    clocks.of_all, clocks.come = 11, 40
     other.resume(clocks.kept(), 9, {1: 3, 2: 4, 9: 5})
-    assert other.of_all == 11
+    assert (other.of_all, other.come) == (11, 40)
     new = make()
     new.resume(make().kept(), 9, {1: 3, 2: 4, 9: 5})
-    assert new.of_all == 12
+    assert (new.of_all, new.come) == (12, 0)
 
 
 def test_restore_other_number_of_cells_raises():

@@ -62,6 +62,18 @@ def test_round_of_several_gradients_is_coded_as_their_sum():
     assert (target[0], window.residual.values[0]) == (1, 0.5)
 
 
+def test_interval_tells_the_images_of_rounds_that_are_closed_and_of_no_later_gradients():
+    window = make(Threshold(tau=1))
+    for number, images in ((1, 5), (2, 3), (3, 4)):
+        window.append(number, vector(1, 0, 0, 0, 0, 0, 0, 0), images=images)
+        if number == 2:
+            window.close()
+    assert [(each.low, each.high, each.images) for each in window.take(1, 0, 4)] == [(0, 2, 8)]
+    window.close()
+    assert [each.images for each in window.take(1, 0, 4)] == [4]
+    assert [each.images for each in window.take(2, 0, 4)] == [12]
+
+
 def test_late_receiver_gets_all_rounds_in_one_interval_and_others_what_is_new():
     window = make(Threshold(tau=1))
     early, late = np.zeros(8, np.float32), np.zeros(8, np.float32)

@@ -83,19 +83,23 @@ def test_compute_one_shard_emits_the_models_gradient():
     assert np.array_equal(message.values, gradient(IMAGES, LABELS, 0.25)[0])
 
 
-def test_compute_that_shares_goes_by_what_all_nodes_have_made_and_drops_what_is_beyond():
+def test_compute_that_shares_goes_by_the_images_of_all_nodes_and_drops_what_is_beyond():
     compute = make(emits="update", passes=SLOW.passes, schedule=SLOW.model_copy(update={"warmup": 1.5}))
     clocks = compute.states["clocks"]
-    for of_all in (0, 1, 5, 8, 9):
-        clocks.of_all, clocks.enough = of_all, of_all == 9
+    for come in (0, 2, 18, 24, 36):
+        clocks.come, clocks.enough = come, come == 36
         compute.send(*shards(1, step=clocks.made))
     told = compute.emitted("progress")
     assert [progress.step for progress in told] == [1, 2, 3, 4]
-    # Three nodes: the first gradients of all, then the second ones, the third ones; each of 3 / 6 of an epoch.
-    assert [progress.epoch for progress in told] == [0.5, 0.5, 1, 1.5]
-    assert [progress.images for progress in told] == [12, 12, 24, 36]
+    # Three nodes are to make a gradient of four images each, of 24 in an epoch.
+    assert [progress.images for progress in told] == [12, 14, 30, 36]
+    assert [progress.epoch for progress in told] == [12 / 24, 14 / 24, 30 / 24, 36 / 24]
+    made = compute.emitted("gradients")
+    assert [each.images for each in made] == [4] * 4
+    # A third of 0.3 at first, all of it after 1.5 epochs: 0.1 + 0.2 x come / 36.
+    assert [each.rate for each in made] == pytest.approx([0.1, 0.1 + 0.4 / 36, 0.2, 0.1 + 4.8 / 36])
     whole = gradient(IMAGES, LABELS, 0.25)[0]
-    np.testing.assert_allclose(compute.emitted("gradients")[0].values, np.float32(0.1) * whole, rtol=1e-6)
+    np.testing.assert_allclose(made[0].values, np.float32(0.1) * whole, rtol=1e-6)
     assert clocks.made == len(compute.emitted("gradients")) == 4
 
 

@@ -92,24 +92,24 @@ def test_examine_result_is_labelled_with_the_gradients_in_its_weights():
     assert (found.step, found.images, found.epoch) == (9, 144, pytest.approx(0.9))
 
 
-@pytest.mark.parametrize(("come", "images", "epoch"), [(12, 112, 0.7), (30, 120, 1.5)], ids=["as it was", "more"])
-def test_examine_result_tells_of_all_gradients_that_have_come_where_workers_make_them_as_they_can(come, images, epoch):
-    """Told of 0.7 epochs and 112 images, it has seen 12 gradients of all by then, or 30: of 20 and 80 images each."""
+@pytest.mark.parametrize(("come", "images", "epoch"), [(48, 112, 0.7), (120, 120, 1.5)], ids=["as it was", "more"])
+def test_examine_result_tells_of_all_images_that_have_come_where_workers_go_on_as_they_can(come, images, epoch):
+    """Told of 0.7 epochs and 112 images, it has seen gradients of 48 of all by then, or 120: of 80 in an epoch."""
     harness = examine(count=80, passes=Passes(images=80, batch=4))
-    harness.states["clocks"].of_all = come
+    harness.states["clocks"].come = come
     send(harness, 7)
     (found,) = looked_at(harness)
     assert (found.step, found.images, found.epoch) == (7, images, pytest.approx(epoch))
 
 
-@pytest.mark.parametrize("come", [12, 30])
+@pytest.mark.parametrize("come", [48, 119])
 def test_examine_last_result_tells_of_just_the_gradients_that_have_come(come):
     """Told of 0.7 epochs and 112 images, which is rounded up to as many gradients as there are workers."""
     harness = examine(count=80, passes=Passes(images=80, batch=4))
-    harness.states["clocks"].of_all = come
+    harness.states["clocks"].come = come
     send(harness, 7, final=True)
     (found,) = looked_at(harness)
-    assert (found.images, found.epoch) == (4 * come, pytest.approx(come / 20))
+    assert (found.images, found.epoch) == (come, pytest.approx(come / 80))
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 256])

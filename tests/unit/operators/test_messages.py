@@ -27,7 +27,7 @@ FIVE = np.zeros(5, np.float32)
     ("message", "size"),
     [
         (Batch(0, 0, 1, IMAGES, LABELS, 3, 0.0, 0.5, 6), HEADER + 3 * 64 * 4 + 3 * 8),
-        (Gradient(1, FIVE), HEADER + 20),
+        (Gradient(1, FIVE, 1), HEADER + 20),
         (Accumulated(1), HEADER),
         (Offer(1, 0, 4), HEADER),
         (Fragment(0, 0, 4, 0, 1, 2, skips=False, values=FIVE), HEADER + 20),
@@ -45,7 +45,7 @@ def test_nbytes_is_a_header_and_the_arrays(message, size):
 
 def test_message_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Gradient(1, FIVE).number = 2
+        Gradient(1, FIVE, 1).number = 2
 
 
 def test_with_images_keeps_everything_else():

@@ -57,7 +57,7 @@ def test_gradient_of_a_planned_change_does_not_make_another_that_is_asked_for() 
         node=NodeContext(members={"worker": (0, 1, 2)}),
         states={"replica": one, "clocks": ShareClocks().create(NodeContext())},
     )
-    push.send(Gradient(5, np.zeros(512, np.float32)))
+    push.send(Gradient(5, np.zeros(512, np.float32), 1))
     assert not push.emitted("adjusted")
     assert stages(one) == [(2, "ready")]
     one.decide(2, make=False)
@@ -74,6 +74,6 @@ def test_planned_change_is_made_by_the_first_gradient_that_is_not_before_it(numb
         states={"replica": one, "clocks": ShareClocks().create(NodeContext())},
     )
     for number_now in (4, number, number + 1):
-        push.send(Gradient(number_now, np.zeros(512, np.float32)))
+        push.send(Gradient(number_now, np.zeros(512, np.float32), 1))
     assert [each.stage for each in push.emitted("adjusted")] == ["begun"]
     assert set(one.sharing.sides) == {2}

@@ -15,7 +15,8 @@ from operators.apply import Apply, ApplyMean, Load
 from operators.barrier import Barrier
 from operators.clocks import Clocks
 from operators.data import open_data
-from operators.layout import Layout
+from operators.images import Images
+from operators.layout import Layout, Sharding
 from operators.messages import Batch, Fragment, Gradient, Weights
 from operators.quarantine import sound
 from operators.roll import Roll
@@ -92,7 +93,12 @@ def test_load_weights_that_are_not_finite_are_not_taken_over_but_answer():
 
 
 def test_serve_push_that_is_not_finite_is_answered_with_the_weights_as_they_were():
-    states = {"shard": replica(5, 6), "pulls": Pulls(workers="worker"), "served": ServedCells(rule=Asgd())}
+    states = {
+        "shard": replica(5, 6),
+        "pulls": Pulls(workers="worker"),
+        "served": ServedCells(rule=Asgd()),
+        "images": Images(sharding=Sharding(layout=LAYOUT)),
+    }
     serve = Harness(Serve(layout=LAYOUT, schedule=Schedule(lr=1.0)), node=NODE, states=states)
     assert COUNTED in serve.send(fragment(1, 1, np.nan, 1))
     (answer,) = serve.emitted("weights")
@@ -114,18 +120,18 @@ def accumulate(**fields):
 
 def test_accumulate_gradient_that_is_not_finite_is_no_part_of_any_sum():
     harness = accumulate()
-    harness.send(Gradient(1, vector(1, 2)))
-    assert Sample("poisoned_gradients", 1.0) in harness.send(Gradient(2, vector(np.nan, 5)))
-    harness.send(Gradient(3, vector(10, 20)))
+    harness.send(Gradient(1, vector(1, 2), 1))
+    assert Sample("poisoned_gradients", 1.0) in harness.send(Gradient(2, vector(np.nan, 5), 1))
+    harness.send(Gradient(3, vector(10, 20), 1))
     (interval,) = harness.states["window"].take(1, 0, 1)
     assert (interval.low, interval.high, interval.values.tolist()) == (0, 3, [11, 22])
 
 
 def test_accumulate_one_too_many_fails_naming_the_gradient():
     harness = accumulate(max_poison=1)
-    harness.send(Gradient(1, vector(np.nan, 5)))
+    harness.send(Gradient(1, vector(np.nan, 5), 1))
     with pytest.raises(OperatorError, match=r"gradient 2 is not finite \(2 poisoned gradients, max_poison is 1\)"):
-        harness.send(Gradient(2, vector(np.nan, 5)))
+        harness.send(Gradient(2, vector(np.nan, 5), 1))
 
 
 class Poison(Operator):

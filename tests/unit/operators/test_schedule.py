@@ -65,6 +65,17 @@ def test_at_step_within_the_warm_up_scales_both():
     assert rates(schedule, range(1, 6), workers=2) == pytest.approx([0.4, 0.5, 0.3, 0.35, 0.4])
 
 
+def test_behind_goes_by_images_whoever_has_made_gradients_of_them():
+    schedule = Schedule(lr=0.8, decay=Cosine(end=2), passes=Passes(images=12, batch=5))
+    assert [schedule.behind(images, 3) for images in (0, 8, 12, 16, 24)] == pytest.approx([0.8, 0.6, 0.4, 0.2, 0])
+    assert Schedule(lr=0.5).behind(1000, 3) == 0.5
+
+
+def test_budget_is_the_nearest_number_of_images():
+    passes = Passes(images=10, batch=3)
+    assert [passes.budget(epochs) for epochs in (0.01, 0.24, 0.25, 2)] == [1, 2, 3, 20]
+
+
 @pytest.mark.parametrize("decay", [Step(milestones=(3,), gamma=0.1), Cosine(begin=2, end=11, lr_min=0.01)])
 def test_schedule_survives_json(decay):
     schedule = Schedule(lr=0.5, decay=decay, passes=EACH)

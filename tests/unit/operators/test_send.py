@@ -27,7 +27,7 @@ EACH = Passes(images=3, batch=1)  # one gradient of each of three workers is an 
 
 
 def gradient(number, *values):
-    return Gradient(number, np.array(values, np.float32))
+    return Gradient(number, np.array(values, np.float32), 1)
 
 
 def brief(effects):
@@ -61,9 +61,9 @@ def test_send_intervals_offer_becomes_the_sum_of_what_was_not_sent():
     send = sender()
     window = send.states["window"]
     window.span = 3
-    window.append(1, np.array([1, 2, 3, 4], np.float32))
+    window.append(1, np.array([1, 2, 3, 4], np.float32), images=8)
     assert brief(send.send(Offer(to=0, start=0, stop=2))) == [(0, 0, 2, 0, 1, [1, 2, 3])]
-    window.append(2, np.array([10, 20, 30, 40], np.float32))
+    window.append(2, np.array([10, 20, 30, 40], np.float32), images=5)
     assert brief(send.send(Offer(to=0, start=0, stop=3))) == [
         (0, 0, 2, 1, 2, [10, 20, 30]),
         (0, 2, 3, 0, 2, [44]),
@@ -71,6 +71,7 @@ def test_send_intervals_offer_becomes_the_sum_of_what_was_not_sent():
     assert [(message.origin, message.span, message.skips) for message in send.emitted("fragments")] == [
         (1, 3, False)
     ] * 3
+    assert [message.images for message in send.emitted("fragments")] == [8, 5, 13]
 
 
 def test_send_intervals_offer_of_what_was_sent_sends_nothing():
@@ -205,7 +206,7 @@ def large(codec, *values, alike=False):
     """What is sent of a gradient that has these values, and else zeros, for four frames of float32."""
     states = {"residual": Owed(codec=codec, n_weights=LARGE.n_weights), "window": KeptState([0]), "roll": Roll()}
     send = Harness(SendCoded(layout=LARGE, alike=alike), node=NODE, states=states)
-    send.send(Gradient(1, np.resize(np.array(values, np.float32), LARGE.n_weights)))
+    send.send(Gradient(1, np.resize(np.array(values, np.float32), LARGE.n_weights), 1))
     return [(f.start, f.stop) for f in send.emitted("fragments")]
 
 

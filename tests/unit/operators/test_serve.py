@@ -9,7 +9,8 @@ from dataflow.testing.operator_harness import Harness
 from operators.barrier import Barrier
 from operators.checkpointing import Checkpoints
 from operators.compression import Residual, TopK
-from operators.layout import Layout
+from operators.images import Images
+from operators.layout import Layout, Sharding
 from operators.messages import Fragment
 from operators.passes import Passes
 from operators.schedule import Schedule
@@ -24,20 +25,25 @@ WARMING = Schedule(lr=0.5, warmup=1.0, passes=Passes(images=4, batch=1))
 """Of two workers' gradients: 0.25, 0.375, then 0.5."""
 
 
-def push(worker, high, value=2.0, *, low=None, start=0, stop=2):
+def push(worker, high, value=2.0, *, low=None, start=0, stop=2, images=1):
     values = np.full(stop - start, value, np.float32)
     values.flags.writeable = False
     low = high - 1 if low is None else low
-    return Fragment(worker, start, stop, low, high, span=0, skips=False, values=values)
+    return Fragment(worker, start, stop, low, high, span=0, skips=False, values=values, images=images)
 
 
 def shard():
     return VectorState(np.array([10, 20], np.float32))
 
 
-def serve(**fields):
-    states = {"shard": shard(), "pulls": Pulls(workers="worker"), "served": ServedCells()}
-    return Harness(Serve(layout=LAYOUT, schedule=HALF, **fields), node=SERVER, states=states)
+def serve(schedule=HALF, **fields):
+    states = {
+        "shard": shard(),
+        "pulls": Pulls(workers="worker"),
+        "served": ServedCells(),
+        "images": Images(sharding=Sharding(layout=LAYOUT)),
+    }
+    return Harness(Serve(layout=LAYOUT, schedule=schedule, **fields), node=SERVER, states=states)
 
 
 def serve_mean():
@@ -70,28 +76,57 @@ def test_serve_answer_is_not_changed_by_later_gradients():
 
 
 def test_serve_rate_is_that_of_the_gradients_number():
-    server = serve()
-    warming = Serve(layout=LAYOUT, schedule=WARMING)  # two each: 0.25, 0.375
-    server = Harness(
-        warming, node=SERVER, states={"shard": shard(), "pulls": Pulls(workers="worker"), "served": ServedCells()}
-    )
+    server = serve(WARMING)  # two each: 0.25, 0.375
     server.send(push(0, 1))
     assert values(server).tolist() == [9.5, 19.5]
     server.send(push(0, 2))
     assert values(server).tolist() == [8.75, 18.75]
 
 
-def test_serve_shared_answers_how_many_gradients_have_come_and_the_rate_goes_by_that():
-    warming = Serve(layout=LAYOUT, schedule=WARMING, shared=True)  # 0.25, 0.25, 0.375, 0.375
-    server = Harness(
-        warming, node=SERVER, states={"shard": shard(), "pulls": Pulls(workers="worker"), "served": ServedCells()}
+def test_serve_shared_answers_how_many_gradients_have_come_of_how_many_images_and_the_rate_goes_by_these():
+    server = serve(WARMING, shared=True)  # behind 0, 1, 3 and 4 of 4 images: 0.25, 0.3125, 0.4375, 0.5
+    sizes = enumerate((1, 2, 1, 3), start=1)
+    found = [server.send(push(0, number, 16.0, images=images))[0].message for number, images in sizes]
+    assert [(message.of_all, message.images) for message in found] == [(1, 1), (2, 3), (3, 4), (4, 7)]
+    assert [message.values.tolist()[0] for message in found] == [6, 1, -6, -14]
+    answer = server.send(push(1, 2, low=0, images=2))[0].message
+    assert (answer.of_all, answer.images) == (6, 9)
+    assert [(effect.message.of_all, effect.message.images) for effect in server.end()] == [(6, 9)] * 2
+    answer = serve().send(push(0, 1))[0].message
+    assert (answer.of_all, answer.images) == (0, 0)
+
+
+def test_serve_counts_the_images_of_gradients_that_came_and_no_others_of_a_worker_that_came_back():
+    server = serve(WARMING, shared=True)
+    server.send(push(0, 7, images=3))
+    assert server.send(push(1, 0, low=0, images=0))[0].message.images == 3
+    assert server.send(push(1, 8, images=2))[0].message.images == 5
+    assert server.send(push(1, 10, images=2))[0].message.images == 7  # its ninth was lost
+
+
+def test_serve_counts_the_images_of_a_gradient_that_is_not_finite():
+    server = serve(shared=True)
+    server.send(push(0, 1, np.nan, images=3))
+    assert server.emitted("weights")[0].images == 3
+
+
+def test_images_that_servers_keep_are_those_of_their_cells_however_many_servers_go_on():
+    sharding = Sharding(layout=LAYOUT)
+    one, other = (
+        Images(sharding=sharding).create(NodeContext(index=index, role="server", members={"server": (4, 5)}))
+        for index in (4, 5)
     )
-    found = [server.send(push(0, number))[0].message for number in (1, 2, 3, 4, 5)]
-    assert [message.of_all for message in found] == [1, 2, 3, 4, 5]
-    assert [message.values.tolist()[0] for message in found] == [9.5, 9, 8.25, 7.5, 6.5]
-    assert server.send(push(1, 1))[0].message.of_all == 6
-    assert [effect.message.of_all for effect in server.end()] == [6, 6]
-    assert serve().send(push(0, 1))[0].message.of_all == 0
+    one.add((0, 1), 7)
+    other.add((1, 2), 5)
+    kept = {"images": one.kept()["images"] + other.kept()["images"]}
+    assert kept["images"].tolist() == [7, 5]
+    other.restore(kept)
+    assert other.kept()["images"].tolist() == [0, 5]
+    alone = Images(sharding=sharding).create(SERVER)
+    alone.restore(kept)
+    assert (alone.of((0, 1)), alone.of((1, 2)), alone.of((0, 2))) == (7, 5, 5)
+    with pytest.raises(ValueError, match=r"images are of \(3,\) cells, not \(2,\)"):
+        alone.restore({"images": np.zeros(3, np.int64)})
 
 
 def test_pulls_count_what_workers_made_before_a_server_was_started_again_but_not_what_one_that_came_back_never_made():

@@ -5,7 +5,8 @@ from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
 from operators.barrier import Barrier
-from operators.layout import Layout
+from operators.images import Images
+from operators.layout import Layout, Sharding
 from operators.messages import Fragment
 from operators.schedule import Schedule
 from operators.serve import Pulls, Serve, ServeMean
@@ -37,6 +38,7 @@ def server(rule, *, schedule=Schedule(lr=0.5), node=SERVER):  # noqa: B008
         "shard": VectorState(np.array([10, 20], np.float32)),
         "pulls": Pulls(workers="worker"),
         "served": ServedCells(rule=rule),
+        "images": Images(sharding=Sharding(layout=LAYOUT)),
     }
     return Harness(Serve(layout=LAYOUT, schedule=schedule), node=node, states=states)
 
@@ -69,6 +71,7 @@ def fetching(every):
         "shard": VectorState(np.array([10, 20], np.float32)),
         "pulls": Pulls(workers="worker"),
         "served": ServedCells(rule=Asgd()),
+        "images": Images(sharding=Sharding(layout=LAYOUT)),
     }
     return Harness(Serve(layout=LAYOUT, schedule=Schedule(lr=0.5), fetch_every=every), node=SERVER, states=states)
 

@@ -100,7 +100,7 @@ def test_push_operator_pushes_every_third_gradient_and_at_the_end() -> None:
     pushed = []
     for number in range(1, 6):
         update(state, 1.0)
-        harness.send(Gradient(number, np.zeros(WEIGHTS, np.float32)))
+        harness.send(Gradient(number, np.zeros(WEIGHTS, np.float32), 1))
         pushed.append(int(state.sharing.own.counts[0]))
     assert pushed == [0, 0, 3, 3, 3]
     assert harness.emitted("notices") == [Notice(1, 0)]
@@ -185,7 +185,7 @@ def test_rounds_are_told_once_complete_and_pulled_once_all_is_there() -> None:
     )
     absorb = Harness(Absorb(), node=harness.node, states={"replica": middle, "clocks": clocks})
     ends = states(weights=512, consistency="bsp")
-    harness.send(Gradient(1, np.full(512, 6.0, np.float32)))
+    harness.send(Gradient(1, np.full(512, 6.0, np.float32), 1))
     assert harness.emitted("notices") == []  # neither neighbour has been heard
     for node in (0, 2):
         ends[node].sharing.add(np.full(512, -1.0, np.float32))

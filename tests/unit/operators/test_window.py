@@ -46,6 +46,28 @@ def test_take_second_time_gives_only_what_came_since():
     assert brief(window.take(1, 0, 4)) == [(0, 4, 1, 3, [6] * 4)]
 
 
+def test_take_tells_of_how_many_images_the_gradients_are_whatever_receivers_lack():
+    window = make()
+    for number, images in ((1, 4), (2, 4), (3, 1)):
+        window.append(number, constant(1), images=images)
+        if number == 2:
+            window.take(1, 1, 3)
+    assert [(i.low, i.high, i.images) for i in window.take(1, 0, 4)] == [(0, 3, 9), (2, 3, 1), (0, 3, 9)]
+    window.append(4, constant(1), images=2)
+    assert [i.images for i in window.take(1, 0, 4)] == [2]
+    assert [i.images for i in window.take(2, 0, 4)] == [11]
+    window.leave(1)
+    window.leave(2)
+    for number in range(5, 100):
+        window.append(number, constant(1), images=3)
+    assert len(window._images) <= 2
+    window.restore(window.tensors())
+    window.join(1, 7)
+    window.begin(1, 7, np.full(4, 99))
+    window.append(100, constant(1), images=5)
+    assert [(i.low, i.high, i.images) for i in window.take(1, 0, 4)] == [(99, 100, 5)]
+
+
 def test_take_nothing_new_gives_no_interval():
     window = make()
     window.append(1, constant(1))
