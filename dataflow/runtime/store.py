@@ -204,7 +204,8 @@ class Store:
         return [(float(now_s), float(wall_s), str(event)) for now_s, wall_s, event in rows]
 
     def drop_decisions(self, job: str) -> None:
-        """Forget how a job that is over came to that."""
+        """Forget how a job that is over came to that, and what else only matters until then."""
+        self._log_nbytes.pop(job, None)
         self._database.write("DELETE FROM decisions WHERE job = ?", (job,))
         self._database.write("DELETE FROM placements WHERE job = ?", (job,))
 
