@@ -45,6 +45,8 @@ class Database:
         self._done: list[tuple[str, tuple[_Row, ...]]] | None = None
         self._in_memory = 0
         try:
+            # Of a new one; so the disk, and memory while that is full, has room again for what is removed.
+            self._file.execute("PRAGMA auto_vacuum = FULL")
             self._file.execute("PRAGMA journal_mode = WAL")
             found = self._file.execute("PRAGMA user_version").fetchone()[0]
             if found == 0:

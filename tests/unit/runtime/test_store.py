@@ -181,6 +181,23 @@ def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
         Store(tmp_path)
 
 
+def test_database_is_as_small_again_as_before_a_job_that_is_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add_job("op-1", job("aaa"))
+
+    def pages() -> int:
+        return int(store._database.read("PRAGMA page_count")[0][0])
+
+    before = pages()
+    store.add_job("op-2", job("bbb", spec=b"x" * 1_000_000))
+    store.add_log_lines("bbb", [pb.LogLine(text="x" * 1000)] * 1000)
+    assert pages() > before + 400
+    store.remove("bbb")
+    assert pages() <= before + 1
+    assert [status.job for status in store.statuses()] == ["aaa"]
+    store.close()
+
+
 def test_database_that_the_disk_has_no_room_to_open_is_refused_with_what_to_do(tmp_path: Path) -> None:
     Store(tmp_path).close()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
