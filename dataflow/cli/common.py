@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import dataflow
 from dataflow.errors import ConfigError, printable
@@ -20,6 +22,8 @@ from dataflow.runtime.state_dir import DEFAULT_ADDRESS, default_state_dir, read_
 
 if TYPE_CHECKING:
     from dataflow import Client
+
+_GAP = 2
 
 JobArgument = Annotated[
     str,
@@ -124,15 +128,21 @@ def print_line(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table on standard output; not wrapped unless a terminal shows it."""
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*("" if cell is None else printable(str(cell)) for cell in row))
+    """Print a table on standard output; not wrapped unless a terminal shows it that is too narrow."""
+    lines = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *lines, strict=True)]
     out = Console(markup=False, highlight=False, emoji=False)
-    if out.is_terminal:
+    if out.is_terminal and sum(widths) + _GAP * (len(widths) - 1) > out.width:
+        table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+        for line in lines:
+            table.add_row(*line)
         out.print(table)
-    else:
-        Console(width=10_000, markup=False, highlight=False, emoji=False).print(table)
+        return
+    # Not by a `Table`, which takes a millisecond for a line: a master may have thousands of jobs.
+    head, *body = ((" " * _GAP).join(map(set_cell_size, line, widths)) for line in (columns, *lines))
+    out.print(Text(head, style="bold"), soft_wrap=True)
+    for text in body:
+        print(text)
 
 
 def note(text: str) -> None:

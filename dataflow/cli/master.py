@@ -49,6 +49,15 @@ def master(
             "--encrypt-loopback", help="With TLS: encrypt between nodes on this machine's loopback addresses, too."
         ),
     ] = False,
+    keep_jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--keep-jobs",
+            min=1,
+            metavar="N",
+            help="Keep the N jobs that ended last, and remove older ones with all that they made; all if left out.",
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Start a master in the foreground: it queues jobs and places them on nodes.
@@ -68,5 +77,6 @@ def master(
         metrics_host=metrics_host or MasterConfig.metrics_host,
         metrics_port=metrics_port,
         encrypt_loopback=encrypt_loopback,
+        keep_jobs=keep_jobs,
     )
     serve_until_signal(serve(config, announce=print_line) if as_json else serve(config))

@@ -111,7 +111,9 @@ class AgentSession:
             case "deploy":
                 if not self._on_disk():
                     return False
-                self._epochs.pop(message.job, None)  # a job that begins again counts its memberships from 1
+                # A job that begins again counts its memberships from 1, and one whose process is gone counts no more.
+                self._epochs = {job: told for job, told in self._epochs.items() if job in self.jobs}
+                self._epochs.pop(message.job, None)
             case "connect":
                 told = self._epochs.get(message.job, 0)
                 if message.connect.epoch > told and not self._on_disk():

@@ -45,13 +45,17 @@ class Database:
         self._done: list[tuple[str, tuple[_Row, ...]]] | None = None
         self._in_memory = 0
         try:
+            # Of a new one; so the disk, and memory while that is full, has room again for what is removed.
+            self._file.execute("PRAGMA auto_vacuum = FULL")
             self._file.execute("PRAGMA journal_mode = WAL")
             found = self._file.execute("PRAGMA user_version").fetchone()[0]
             if found == 0:
                 self._file.executescript(f"BEGIN; {schema} PRAGMA user_version = {version}; COMMIT;")
         except sqlite3.DatabaseError as error:
             self._file.close()
-            raise MasterError(what=f"cannot use the master's database: {error}", where=str(path)) from error
+            what = f"cannot use the master's database: {error}"
+            fix = "make some room if its disk is full" if error.sqlite_errorcode & 0xFF in _DISK_ERRORS else ""
+            raise MasterError(what, where=str(path), fix=fix) from error
         if found not in (0, version):
             self._file.close()
             what = f"the master's database has version {found}, this program writes version {version}"

@@ -63,23 +63,31 @@ class Dispatcher:
         deadlines: see `Deadlines`.
         lost_after_s: seconds of silence after which an agent counts as lost; see `AgentSession.lost`.
         encrypt: makes the key pair with which the nodes of a job encrypt, given their hosts; None: they do not.
+        keep_jobs: how many jobs that are over are kept, with what they made; all if None.
     """
 
     def __init__(
-        self, store: Store, clock: Clock, deadlines: Deadlines, lost_after_s: float, encrypt: Encrypt = _plain
+        self,
+        store: Store,
+        clock: Clock,
+        deadlines: Deadlines,
+        lost_after_s: float,
+        encrypt: Encrypt = _plain,
+        keep_jobs: int | None = None,
     ) -> None:
-        self._encrypt = encrypt
+        self._encrypt, self._keep_jobs = encrypt, keep_jobs
         self._store, self._clock, self._deadlines, self._lost_after_s = store, clock, deadlines, lost_after_s
         self._runs: dict[str, JobRun] = {}
         self._sessions: dict[str, AgentSession] = {}
         self._past: deque[tuple[float, MeasuredJob]] = deque()
+        self._over: list[str] = []
         self._leaving = False
 
     def recover(self) -> None:
         """Take over the jobs of an earlier master, which go on; nodes have `GRACE_S` to attach again."""
         now_s, alive_s = self._clock.wall(), self._store.alive_s()
         absence = pb.Absence(from_s=now_s if alive_s is None else alive_s, to_s=now_s)
-        for status in self._store.statuses():
+        for status in sorted(self._store.statuses(), key=lambda status: status.ended_s):
             if JobState(status.state) not in ENDED:
                 job = self._store.job(status.job)
                 run = self._runs[job.job] = self._make(job, JobSpec.model_validate_json(job.spec_json))
@@ -88,6 +96,7 @@ class Dispatcher:
                     run.was_away(absence)
             else:
                 self._store.drop_decisions(status.job)
+                self._over.append(status.job)
         self._store.set_alive_s(now_s)
         if self._runs:
             asyncio.get_running_loop().call_later(GRACE_S, self._grace_over)
@@ -119,13 +128,15 @@ class Dispatcher:
             ConfigError: the specification is no valid one.
             GraphError: the graph fails its checks.
             PlanError: the graph cannot be placed on that many nodes.
-            MasterError: the operation id was used for another job.
+            MasterError: the operation id was used for another job, or the job that it goes on from is no more.
         """
         spec = _parsed(spec_json)
         check(spec.graph)
         compile_graph(spec.graph, spec.nodes)
         spec.plan()
         checkpoints_of(self._store, "", spec)
+        if spec.resume is not None and spec.resume.job:
+            self._store.find(spec.resume.job)  # it may have been removed since the checkpoint was chosen
         status = pb.JobStatus(
             job=secrets.token_hex(6),
             name=spec.name,
@@ -315,7 +326,9 @@ class Dispatcher:
                 self._store.drop_decisions(job)
                 self._past.append((self._clock.now(), run.measured()))
                 del self._runs[job]
+                self._over.append(job)
                 run.bell.ring()
+        self._remove_oldest()
         if not self._store.on_disk():
             return  # nodes would not be told of it
         waiting = [Waiting(run.id, run.spec.nodes) for run in self._runs.values() if run.placeable]
@@ -334,6 +347,15 @@ class Dispatcher:
         if not any(each.job in placements.reasons and each.nodes <= len(staying) for each in waiting):
             for name in free:
                 self._let_join(self._sessions[name])
+
+    def _remove_oldest(self) -> None:
+        """Remove the jobs that ended first, if more are kept than are to be."""
+        beyond = 0 if self._keep_jobs is None else len(self._over) - self._keep_jobs
+        if beyond > 0:
+            needed = {run.spec.resume.job for run in self._runs.values() if run.spec.resume is not None}
+            for job in [job for job in self._over[:beyond] if job not in needed]:
+                self._store.remove(job)
+                self._over.remove(job)
 
     def _let_join(self, session: AgentSession) -> None:
         """Let a free node join the first job that has a place for it."""

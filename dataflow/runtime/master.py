@@ -57,6 +57,7 @@ class MasterConfig:
         max_bundle_nbytes: largest code bundle accepted.
         lost_after_s: seconds of silence after which a node counts as lost.
         deadlines: how long jobs are waited for.
+        keep_jobs: how many jobs that are over are kept, with what they made; older ones are removed. All if None.
         metrics_host: address at which Prometheus finds metrics.
         metrics_port: port for that, 0 for any free one; None: there are none.
     """
@@ -71,6 +72,7 @@ class MasterConfig:
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
     encrypt_loopback: bool = False
+    keep_jobs: int | None = None
 
 
 Announce = Callable[[dict[str, str]], None]
@@ -123,7 +125,7 @@ async def _serve(
         plain = all(map(is_loopback, hosts)) and not config.encrypt_loopback
         return None if pair is None or plain else job_pair(clock.wall())
 
-    dispatcher = Dispatcher(store, clock, config.deadlines, config.lost_after_s, encrypt)
+    dispatcher = Dispatcher(store, clock, config.deadlines, config.lost_after_s, encrypt, config.keep_jobs)
     service = MasterService(dispatcher, store, VERSION, config.max_bundle_nbytes)
     try:
         _try_port(config.host, config.port)

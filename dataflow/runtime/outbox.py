@@ -29,6 +29,10 @@ AWAY_NBYTES = 16 << 20
 """Bytes of reports and log lines, and of files, that are kept while the master is away."""
 
 
+KNOWN = 1000
+"""The newest deployments that are known again if they come twice, beside those that are held."""
+
+
 class Outbox:
     """Messages of one agent, over any number of connections.
 
@@ -48,7 +52,7 @@ class Outbox:
         self._waiting_nbytes = {"light": 0, "file": 0, "must": 0}
         self._light = 0
         self._held: dict[str, pb.Held] = {}
-        self._seen: set[str] = set()
+        self._seen: dict[str, None] = {}
         self._exits: deque[tuple[int, str]] = deque()
         self._changed = asyncio.Event()
 
@@ -58,9 +62,11 @@ class Outbox:
 
     def hold(self, deployment: pb.Held) -> bool:
         """Count a deployment as held; false if it is, or was before."""
-        if deployment.operation_id in self._seen:
+        if deployment.operation_id in self._seen or deployment.operation_id in self._held:
             return False
-        self._seen.add(deployment.operation_id)
+        self._seen[deployment.operation_id] = None
+        if len(self._seen) > KNOWN:
+            del self._seen[next(iter(self._seen))]
         self._held[deployment.operation_id] = deployment
         return True
 

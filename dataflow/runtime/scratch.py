@@ -35,11 +35,13 @@ class Scratch:
 
     @property
     def path(self) -> Path:
-        """The folder; it is made when it is first asked for.
+        """The folder; it is made when it is first asked for, and again if somebody has removed it.
 
         Raises:
             OSError: it cannot be made.
         """
+        if self._held is not None and not self._held[0].is_dir():
+            self._release()
         while self._held is None:
             path = Path(tempfile.mkdtemp(prefix=self._prefix))
             # Before it is locked another process may take it for one that was left.

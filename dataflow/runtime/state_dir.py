@@ -60,10 +60,19 @@ class StateDirLock:
 
 
 def write_endpoint(state_dir: Path, address: str) -> None:
-    """Tell clients and agents on this machine where the master listens."""
-    fresh = state_dir / f"{ENDPOINT_FILE}.new"
-    fresh.write_text(address + "\n")
-    fresh.rename(state_dir / ENDPOINT_FILE)
+    """Tell clients and agents on this machine where the master listens; nothing is written if that says so already.
+
+    Raises:
+        MasterError: it cannot be written.
+    """
+    path, fresh = state_dir / ENDPOINT_FILE, state_dir / f"{ENDPOINT_FILE}.new"
+    line = f"{address}\n".encode()
+    try:
+        if not path.exists() or path.read_bytes() != line:
+            fresh.write_bytes(line)
+            fresh.rename(path)
+    except OSError as error:
+        raise MasterError(what=f"cannot write the master's address: {error.strerror}", where=str(path)) from error
 
 
 def read_endpoint(state_dir: Path) -> str:

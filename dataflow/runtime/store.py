@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -184,6 +185,14 @@ class Store:
             raise MasterError(what="several jobs' ids begin like this", got=prefix, fix=f"one of: {', '.join(found)}")
         return found[0]
 
+    def remove(self, job: str) -> None:
+        """Remove a job that is over, with all that the state directory has of it."""
+        for folder in (self._artifacts / job, self.checkpoints / job):
+            shutil.rmtree(folder, ignore_errors=True)
+        with self.transaction(durable=False):
+            for table in ("events", "statistics", "logs", "jobs"):  # the job last: what is left of it can be found
+                self._database.write(f"DELETE FROM {table} WHERE job = ?", (job,))
+
     def add_decision(self, job: str, now_s: float, wall_s: float, event: str) -> None:
         """Keep what a job's coordinator has been given, as text, and when, on both hands of a `Clock`."""
         row = (job, now_s, wall_s, event)
@@ -195,7 +204,8 @@ class Store:
         return [(float(now_s), float(wall_s), str(event)) for now_s, wall_s, event in rows]
 
     def drop_decisions(self, job: str) -> None:
-        """Forget how a job that is over came to that."""
+        """Forget how a job that is over came to that, and what else only matters until then."""
+        self._log_nbytes.pop(job, None)
         self._database.write("DELETE FROM decisions WHERE job = ?", (job,))
         self._database.write("DELETE FROM placements WHERE job = ?", (job,))
 

@@ -92,3 +92,13 @@ def test_link_of_that_name_is_left_alone(folder: Path) -> None:
     (folder / "ako-test-link").symlink_to(folder / "mine")
     Scratch("test")
     assert (folder / "mine" / "file").exists()
+
+
+def test_folder_that_somebody_has_removed_is_made_again(folder: Path) -> None:
+    scratch = Scratch("test")
+    scratch.path.rmdir()
+    assert scratch.path.is_dir()
+    assert list(folder.iterdir()) == [scratch.path]
+    Scratch("test")
+    assert scratch.path.is_dir()
+    scratch.close()

@@ -15,6 +15,14 @@ def test_endpoint_is_what_was_written_and_empty_before(tmp_path: Path) -> None:
     assert read_endpoint(tmp_path) == "127.0.0.1:7461"
 
 
+def test_endpoint_that_is_as_it_was_takes_no_room_and_another_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    write_endpoint(tmp_path, "127.0.0.1:7461")
+    (tmp_path / f"{ENDPOINT_FILE}.new").mkdir()  # nothing can be written there
+    write_endpoint(tmp_path, "127.0.0.1:7461")
+    with pytest.raises(MasterError, match="cannot write the master's address"):
+        write_endpoint(tmp_path, "127.0.0.1:7462")
+
+
 def test_endpoint_that_is_no_text_is_refused_with_its_file_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

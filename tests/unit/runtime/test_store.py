@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import resource
 import stat
 import zlib
 from pathlib import Path
@@ -178,6 +179,35 @@ def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "jobs.sqlite").write_bytes(b"something else, long enough to be looked at" * 10)
     with pytest.raises(MasterError, match="cannot use"):
         Store(tmp_path)
+
+
+def test_database_is_as_small_again_as_before_a_job_that_is_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add_job("op-1", job("aaa"))
+
+    def pages() -> int:
+        return int(store._database.read("PRAGMA page_count")[0][0])
+
+    before = pages()
+    store.add_job("op-2", job("bbb", spec=b"x" * 1_000_000))
+    store.add_log_lines("bbb", [pb.LogLine(text="x" * 1000)] * 1000)
+    assert pages() > before + 400
+    store.remove("bbb")
+    assert pages() <= before + 1
+    assert [status.job for status in store.statuses()] == ["aaa"]
+    store.close()
+
+
+def test_database_that_the_disk_has_no_room_to_open_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        with pytest.raises(MasterError, match=r"cannot use the master's database: .*; make some room if its disk is"):
+            Store(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    Store(tmp_path).close()
 
 
 def test_second_lock_on_a_state_directory_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
