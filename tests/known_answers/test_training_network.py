@@ -66,9 +66,9 @@ def test_asynchronous_training_with_two_compute_tasks_over_grpc_ends_with_equal_
         np.testing.assert_allclose(replica(node), first, rtol=0, atol=1e-5)
     assert "model.safetensors" in run.artifacts
     (epoch,) = [report.fields["epoch"] for _, report in run.reports]
-    gradients = Setting.of(ako.Config.parse(BASE)).passes.gradients(len(workers))
+    images = Setting.of(ako.Config.parse(BASE)).passes.images
     # Once there are enough gradients, every worker has as many more under way as it makes between two pulls, at most.
-    under_way = nodes * settings.get("n_fetch", 1)
-    assert BASE["epochs"] - 0.005 <= epoch <= BASE["epochs"] + under_way / gradients
-    if topology == "parameter_server":  # which counts them, and tells the last validation of all
-        assert epoch == pytest.approx(sum(clocks_of(node).made for node in workers) / gradients)
+    under_way = nodes * settings.get("n_fetch", 1) * BASE["batch"]
+    assert BASE["epochs"] - 0.005 <= epoch <= BASE["epochs"] + under_way / images
+    if topology == "parameter_server":  # which counts images, and tells the last validation of all
+        assert epoch == pytest.approx(sum(clocks_of(node).made for node in workers) * BASE["batch"] / images)
