@@ -92,6 +92,11 @@ class CheckpointKeeper:
         self._work.put(CheckpointStore.close)
         self._work.put(None)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all is done that was asked for before `close`."""
+        return self._done.is_set()
+
     async def closed(self) -> None:
         """Wait until all is done that was asked for before `close`: on a disk that hangs for ever."""
         await self._done.wait()

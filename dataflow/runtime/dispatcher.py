@@ -81,6 +81,7 @@ class Dispatcher:
         self._sessions: dict[str, AgentSession] = {}
         self._past: deque[tuple[float, MeasuredJob]] = deque()
         self._over: list[str] = []
+        self._writing: dict[str, JobRun] = {}
         self._leaving = False
 
     def recover(self) -> None:
@@ -327,6 +328,7 @@ class Dispatcher:
                 self._past.append((self._clock.now(), run.measured()))
                 del self._runs[job]
                 self._over.append(job)
+                self._writing[job] = run
                 run.bell.ring()
         self._remove_oldest()
         if not self._store.on_disk():
@@ -350,10 +352,12 @@ class Dispatcher:
 
     def _remove_oldest(self) -> None:
         """Remove the jobs that ended first, if more are kept than are to be."""
+        self._writing = {job: run for job, run in self._writing.items() if not run.written}
         beyond = 0 if self._keep_jobs is None else len(self._over) - self._keep_jobs
         if beyond > 0:
             needed = {run.spec.resume.job for run in self._runs.values() if run.spec.resume is not None}
-            for job in [job for job in self._over[:beyond] if job not in needed]:
+            stay = needed | self._writing.keys()
+            for job in [job for job in self._over[:beyond] if job not in stay]:
                 self._store.remove(job)
                 self._over.remove(job)
 

@@ -89,6 +89,7 @@ class JobRun:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: CheckpointKeeper | None = None
+        self._keepers: list[CheckpointKeeper] = []
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -120,6 +121,11 @@ class JobRun:
     def over(self) -> bool:
         """Whether it has ended and none of its processes is left."""
         return self.ended and not any(self.id in session.jobs for session in self.sessions.values())
+
+    @property
+    def written(self) -> bool:
+        """Of one that is closed: whether all is on the disk, or given up, that came of its checkpoints."""
+        return all(each.is_done for each in self._keepers)
 
     def announce(self) -> None:
         """Keep the job's first event."""
@@ -332,6 +338,7 @@ class JobRun:
             folder = checkpoints_of(self._store, self.id, self.spec)
             make = keeping(folder, self.id, self.spec, self._nodes.plan, self._clock)
             self._keeper = CheckpointKeeper(make, self.warn)
+            self._keepers = [*(each for each in self._keepers if not each.is_done), self._keeper]
             for each in range(self.spec.places):
                 if not self.hears(each) or self._coordinator.nodes[each].incarnation:
                     self._keeper.leave(each)

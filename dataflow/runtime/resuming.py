@@ -89,7 +89,8 @@ def _with_earlier(error: CheckpointError, store: Store, resume: Resume) -> Check
     """An error that names what a job without a whole checkpoint had gone on from itself, if it had."""
     if not resume.job or resume.folder:
         return error
-    earlier = JobSpec.model_validate_json(store.job(resume.job).spec_json).resume
+    before = store.job(store.find(resume.job))  # it may have been removed meanwhile
+    earlier = JobSpec.model_validate_json(before.spec_json).resume
     if earlier is None:
         return error
     again = f"ako resume {earlier.job}" if earlier.job else f"ako run JOB --resume {earlier.folder}"

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dataflow.engine.checkpoints import encode
 from dataflow.engine.deadlines import Deadlines
+from dataflow.engine.events import Snapshot
 from dataflow.errors import MasterError
 from dataflow.plan.job import JobSpec, Resume
 from dataflow.runtime.agent_session import AgentSession
+from dataflow.runtime.checkpoint_store import CheckpointStore
 from dataflow.runtime.dispatcher import Dispatcher
+from dataflow.runtime.resuming import newest_whole
 from dataflow.transport.generated import control_pb2 as pb
 from tests.unit.runtime.dispatching import EMPTY, World, play, start
 
@@ -95,5 +102,72 @@ def test_job_that_another_goes_on_from_is_kept_until_that_is_over(tmp_path: Path
         assert first not in kept(world)
         with pytest.raises(MasterError, match="there is no such job"):
             resuming(world, first, "too late")
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["runs", "looks for a checkpoint"])
+def test_job_is_kept_until_all_is_written_that_came_of_its_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    go_on, write = threading.Event(), CheckpointStore.write
+
+    def late(store: CheckpointStore, *chunk: Any, **named: Any) -> None:
+        go_on.wait(30)
+        write(store, *chunk, **named)
+
+    monkeypatch.setattr(CheckpointStore, "write", late)
+
+    async def scene(world: World) -> None:
+        keep(world, 1)
+        session = world.attach("a")
+        first, second = (world.submit(f"operation {number}") for number in range(2))
+        start(world, [session], first)
+        data = encode(Snapshot(0, "a", ("worker",), 10, 10, {}, {}))
+        world.say(session, first, checkpoint=pb.CheckpointChunk(number=10, data=data, last=True))
+        run = world.dispatcher.run(first)
+        assert run is not None
+        if again:
+            run._look_for_checkpoint()
+            await asyncio.sleep(0)
+        world.dispatcher.cancel(first)
+        world.dispatcher.heard(session, pb.AgentMessage(exited=pb.ProcessExited(job=first, status=0)))
+        end(world, session, second)
+        assert kept(world) == [first, second]
+        go_on.set()
+        async with asyncio.timeout(30):
+            while any(thread.name == "checkpoints" for thread in threading.enumerate()):
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0)  # the loop has heard of it
+        world.dispatcher.heard(session, pb.AgentMessage(heartbeat=pb.Heartbeat()))
+        assert kept(world) == [second]
+        assert not (world.store.checkpoints / first).exists()
+        assert not world.store.events(first, 0)
+
+    play(tmp_path, scene)
+
+
+def test_job_that_is_removed_while_its_checkpoints_are_looked_through_is_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(world: World) -> None:
+        session = world.attach("a")
+        job = world.submit("operation")
+        end(world, session, job)
+        spec = JobSpec.model_validate_json(world.store.job(job).spec_json)
+        again = spec.model_copy(update={"resume": Resume(job=job)})
+        go_on = threading.Event()
+
+        def late(*where: Any) -> Any:
+            go_on.wait(30)
+            return newest_whole(*where)
+
+        monkeypatch.setattr("dataflow.runtime.resuming.newest_whole", late)
+        choosing = asyncio.create_task(world.dispatcher.chosen(again.model_dump_json().encode(), EMPTY))
+        await asyncio.sleep(0)
+        world.store.remove(job)
+        go_on.set()
+        with pytest.raises(MasterError, match="there is no such job"):
+            await choosing
 
     play(tmp_path, scene)
