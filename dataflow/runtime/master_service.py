@@ -108,6 +108,7 @@ class MasterService(MasterServicer):
                     yield event
                 await ticket.wait()
             elif not events:
+                await self._find(job, context)
                 return
 
     async def Logs(self, request: pb.LogsRequest, context: Context) -> AsyncIterator[pb.LogsReply]:  # noqa: N802
@@ -122,6 +123,7 @@ class MasterService(MasterServicer):
                 yield pb.LogsReply(lines=[line for _, line in lines], next=since)
                 continue
             if ticket is None or not request.follow:
+                await self._find(job, context)
                 return
             await ticket.wait()
 
@@ -129,7 +131,8 @@ class MasterService(MasterServicer):
         self, request: pb.ArtifactsRequest, context: Context
     ) -> AsyncIterator[pb.ArtifactChunk]:
         """See control.proto."""
-        for name, path in self._store.artifacts(await self._find(request.job, context)):
+        job = await self._find(request.job, context)
+        for name, path in self._store.artifacts(job):
             with path.open("rb") as file:
                 data, start = file.read(CHUNK_NBYTES), 0
                 while True:
@@ -138,6 +141,7 @@ class MasterService(MasterServicer):
                     if not following:
                         break
                     data, start = following, start + len(data)
+        await self._find(job, context)
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Context) -> pb.DrainNodeReply:  # noqa: N802
         """See control.proto."""
@@ -191,6 +195,7 @@ class MasterService(MasterServicer):
             session.end()
 
     async def _find(self, prefix: str, context: Context) -> str:
+        """The id of a job; or refuse, also at the end of what was asked for of one that has been removed meanwhile."""
         try:
             return self._store.find(prefix)
         except AkoError as error:

@@ -53,3 +53,32 @@ def test_agent_whose_host_is_no_address_is_refused(tmp_path: Path, host: str) ->
 
     with pytest.raises(PermissionError, match="an agent introduced itself badly"):
         asyncio.run(introduce())
+
+
+def test_client_is_told_of_a_job_that_is_removed_before_it_has_all_that_it_asked_for(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    service = MasterService(world.dispatcher, world.store, "1", 1000)
+
+    class Refusing:
+        async def abort(self, _code: object, details: str) -> None:
+            raise PermissionError(details)
+
+    async def begin(asked: AsyncIterator[Any], job: str) -> None:
+        """Take one message, and the others only once the job is gone."""
+        await anext(asked)
+        world.store.remove(job)
+        with pytest.raises(PermissionError, match="there is no such job"):
+            async for _ in asked:
+                pass
+
+    for call, request in (
+        (service.Artifacts, pb.ArtifactsRequest),
+        (service.Logs, pb.LogsRequest),
+        (service.Watch, pb.WatchRequest),
+    ):
+        job = world.submit(str(request))
+        world.store.add_log_lines(job, [pb.LogLine(text="line")] * 2000)
+        for name in ("a", "b"):
+            world.store.write_artifact(job, 0, pb.ArtifactChunk(name=name, data=b"x", last=True))
+        del world.dispatcher._runs[job]  # it is over
+        asyncio.run(begin(cast("Any", call)(request(job=job), Refusing()), job))
