@@ -352,11 +352,12 @@ class Dispatcher:
 
     def _remove_oldest(self) -> None:
         """Remove the jobs that ended first, if more are kept than are to be."""
-        self._writing = {job: run for job, run in self._writing.items() if not run.written}
+        if self._store.on_disk():  # else the next master would have some of them go on
+            self._writing = {job: run for job, run in self._writing.items() if not run.written}
         beyond = 0 if self._keep_jobs is None else len(self._over) - self._keep_jobs
         if beyond > 0:
-            needed = {run.spec.resume.job for run in self._runs.values() if run.spec.resume is not None}
-            stay = needed | self._writing.keys()
+            runs = (*self._runs.values(), *self._writing.values())
+            stay = {run.spec.resume.job for run in runs if run.spec.resume is not None} | self._writing.keys()
             for job in [job for job in self._over[:beyond] if job not in stay]:
                 self._store.remove(job)
                 self._over.remove(job)

@@ -171,3 +171,30 @@ def test_job_that_is_removed_while_its_checkpoints_are_looked_through_is_no_more
             await choosing
 
     play(tmp_path, scene)
+
+
+def test_job_that_ended_on_a_full_disk_and_what_it_went_on_from_are_kept_until_that_is_on_disk(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        keep(world, 1)
+        session = world.attach("a")
+        first, second, third = (world.submit(f"operation {number}") for number in range(3))
+        end(world, session, first)
+        again = resuming(world, first, "resumed")
+        file = world.store._database._file
+        (count,) = file.execute("PRAGMA main.page_count").fetchone()
+        file.execute(f"PRAGMA main.max_page_count = {count}")
+        while world.store.on_disk():
+            world.store.add_log_lines("another job", [pb.LogLine(text="x" * 3000)])
+        start(world, [session], second)
+        world.dispatcher.cancel(second)
+        world.dispatcher.heard(session, pb.AgentMessage(exited=pb.ProcessExited(job=second, status=0)))
+        world.dispatcher.cancel(again)
+        world.dispatcher.cancel(third)
+        assert {first, second, again, third} <= set(kept(world))
+        file.execute("PRAGMA main.max_page_count = 1000000")
+        while not world.store.on_disk():
+            world.store.set_alive_s(world.clock.wall())
+        world.dispatcher.heard(session, pb.AgentMessage(heartbeat=pb.Heartbeat()))
+        assert {first, second, again, third} & set(kept(world)) == {third}
+
+    play(tmp_path, scene)
