@@ -215,7 +215,8 @@ class Client:
         Args:
             spec: the job.
             bundle: the user's code that the graph names; None if it names installed modules only.
-            operation_id: submitting again with the same id gives the same job; a fresh one if left out.
+            operation_id: submitting again with the same id gives the same job, unless it has been removed since
+                (``ako master --keep-jobs``); a fresh one if left out.
 
         Returns:
             The job's id.
