@@ -111,6 +111,7 @@ def test_compute_two_shards_add_up_in_shard_order():
     parts = [gradient(IMAGES[:2], LABELS[:2], 0.25)[0], gradient(IMAGES[2:], LABELS[2:], 0.25)[0]]
     (message,) = compute.emitted("gradients")
     assert np.array_equal(message.values, parts[0] + parts[1])
+    assert message.images == 4
     assert message.values == pytest.approx(gradient(IMAGES, LABELS, 0.25)[0], rel=1e-5, abs=1e-6)
 
 
