@@ -289,9 +289,8 @@ class Compute(Gather):
         if self.passes is None:
             clocks.images += part.of_all
             return part.epoch
-        made = clocks.come + part.of_all
-        clocks.images = max(clocks.images, made)
-        return self.passes.of(made)
+        clocks.images = max(clocks.images, clocks.come + part.of_all)  # fewer where a mini-batch is small
+        return self.passes.of(clocks.images)
 
     def _staleness(
         self, part: Part, gradient: Vector, replica: VectorState, clocks: ClocksState, *, measured_gap: bool

@@ -103,6 +103,15 @@ def test_compute_that_shares_goes_by_the_images_of_all_nodes_and_drops_what_is_b
     assert clocks.made == len(compute.emitted("gradients")) == 4
 
 
+def test_compute_that_shares_never_tells_of_less_than_before_also_where_a_mini_batch_is_small():
+    compute = make(passes=SLOW.passes)
+    for come, size in ((0, 4), (4, 1), (5, 4)):
+        compute.states["clocks"].come = come
+        compute.send(*shards(1, step=compute.states["clocks"].made, size=size))
+    told = [(progress.images, progress.epoch) for progress in compute.emitted("progress")]
+    assert told == [(12, 12 / 24), (12, 12 / 24), (17, 17 / 24)]
+
+
 def test_compute_two_shards_add_up_in_shard_order():
     compute = make(emits="gradient")
     first, second = shards(2)
