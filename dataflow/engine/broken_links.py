@@ -48,4 +48,5 @@ class BrokenLinks:
         node = max(broken, key=lambda node: (broken[node], since(node), node))
         links = [link for link in self._links if node in link]
         others = ", ".join(names[sum(link) - node] for link in links)
-        return node, f"its links are broken: {others}: {self._links[links[0]][1]}"
+        teller, reason = self._links[links[0]]
+        return node, f"its links to {others} are broken, as {names[teller]} told: {reason}"

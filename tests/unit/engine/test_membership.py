@@ -257,6 +257,15 @@ def test_of_broken_links_the_node_with_most_is_buried_the_higher_number_among_eq
     assert [c.nodes for c in commands if isinstance(c, co.KillNodes)] == [(node,) for node in buried]
 
 
+@pytest.mark.parametrize("broken", [[(0, 1), (2, 0)], [(0, 1), (0, 2)]])
+def test_death_by_broken_links_says_to_whom_they_were_and_who_told(broken: list[tuple[int, int]]) -> None:
+    job = running(3)
+    for node, peer in broken:
+        job.handle(co.LinkBroken(node, peer, "no answer"), 20.0)
+    (why,) = [c.reason for c in job.handle(co.Tick(), 20.25) if isinstance(c, co.ChangeNode)]
+    assert why == "its links to n1, n2 are broken, as n0 told: no answer"
+
+
 def again(job: JobCoordinator, node: int, now: float) -> None:
     """The process of a node that is buried ends, and the next incarnation becomes a member and starts."""
     job.handle(co.NodeExited(node, KILLED), now)
