@@ -54,7 +54,12 @@ class Database:
         except sqlite3.DatabaseError as error:
             self._file.close()
             what = f"cannot use the master's database: {error}"
-            fix = "make some room if its disk is full" if error.sqlite_errorcode & 0xFF in _DISK_ERRORS else ""
+            of_disk = error.sqlite_errorcode & 0xFF in _DISK_ERRORS
+            fix = (
+                "make some room if its disk is full"
+                if of_disk
+                else "put a copy of it there, or use another --state-dir"
+            )
             raise MasterError(what, where=str(path), fix=fix) from error
         if found not in (0, version):
             self._file.close()

@@ -72,7 +72,8 @@ def write_endpoint(state_dir: Path, address: str) -> None:
             fresh.write_bytes(line)
             fresh.rename(path)
     except OSError as error:
-        raise MasterError(what=f"cannot write the master's address: {error.strerror}", where=str(path)) from error
+        what, fix = f"cannot write the master's address: {error.strerror}", "make some room, or use another --state-dir"
+        raise MasterError(what, where=str(path), fix=fix) from error
 
 
 def read_endpoint(state_dir: Path) -> str:

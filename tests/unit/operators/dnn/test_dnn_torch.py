@@ -472,11 +472,6 @@ def test_torch_logits_of_another_shape_are_refused():
         gradient(net, *start(net), PAIRS, np.array([0, 1, 1]))
 
 
-def test_torch_module_that_writes_into_its_images_is_refused_where_it_is_rehearsed():
-    with pytest.raises(ConfigError, match=r"in_place writes into the images .*torch_networks.py:\d+; .*clone\(\)"):
-        pairs(nets.in_place).rehearse()
-
-
 @pytest.mark.parametrize(
     ("factory", "said"),
     [
@@ -516,6 +511,7 @@ FAULTY = line("class Faulty")
         ("no_grad", "the loss of the module of torch_networks:Faulty has no gradient", None, FAULTY),
         ("detach", "the loss of the module of torch_networks:Faulty has no gradient", None, FAULTY),
         ("in_place", "the backward pass of .*Faulty raised RuntimeError: one of the variables.*", None, FAULTY),
+        ("images", "forward of .*Faulty writes into the images that it is given", None, FAULTY),
         ("grow", r"forward makes .* of buffer seen, which is torch.float32 \(1,\)", "torch.float32 (2,)", FAULTY),
         ("none", r"forward makes .* of buffer seen, which is torch.float32 \(1,\)", "NoneType", FAULTY),
         ("kind", r"forward makes .* of buffer count, which is torch.int64 \(\)", "torch.float32 ()", FAULTY),

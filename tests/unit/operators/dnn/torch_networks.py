@@ -163,6 +163,8 @@ class Faulty(nn.Module):
         self.register_buffer("count", torch.tensor(0))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.fault == "images":
+            images.relu_()
         if self.fault == "grow":
             self.seen = torch.zeros(2)
         if self.fault == "kind":
@@ -227,11 +229,6 @@ def paper() -> nn.Module:
         nn.Conv2d(20, 100, 4), nn.ReLU(), nn.Flatten(),
         nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10),
     )  # fmt: skip
-
-
-def in_place() -> nn.Module:
-    """Its first layer writes into the images."""
-    return nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(2, 2))
 
 
 def no_module() -> int:
