@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Final, get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from dataflow.engine import coordination as co
 from dataflow.errors import MasterError
 
-_SAME_BOOT_S: Final = 60.0
+_BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 _KINDS: dict[str, TypeAdapter[co.Event]] = {kind.__name__: TypeAdapter(kind) for kind in get_args(co.Event)}
 
@@ -40,20 +42,31 @@ def event_from_text(text: str) -> co.Event:
         raise MasterError(what, got=text, fix="run the version that wrote it until the jobs have ended") from error
 
 
-def on_this_clock(times: Sequence[tuple[float, float]], now_s: float, wall_s: float) -> list[float]:
-    """When events happened, on a clock that shows `now_s`, and may have begun anew with every start of the machine.
+@cache
+def this_boot() -> str:
+    """What names the present start of this machine, since which the clock goes on; empty where nothing does."""
+    try:
+        return _BOOT_FILE.read_text().strip()
+    except OSError:
+        return ""
 
-    Between two events of which both hands of the clock say the same it has not; between others the wall clock counts.
+
+def on_this_clock(times: Sequence[tuple[float, float, str]], now_s: float, wall_s: float, boot: str) -> list[float]:
+    """When events happened, on a clock that shows `now_s`, and has begun anew with every start of the machine.
+
+    Between events of different starts the wall clock counts, and there alone: somebody may set it at any time.
 
     Args:
-        times: of the events, in order: seconds on the clock as it went then, and since 1970-01-01 UTC.
+        times: of the events, in order: seconds on the clock as it went then, and since 1970-01-01 UTC; and which start
+            of the machine it was.
         now_s: what the clock shows.
         wall_s: what the wall clock shows.
+        boot: which start of the machine it is.
     """
-    later, shift_s, found = (now_s, wall_s), 0.0, list[float]()
+    later, shift_s, found = (now_s, wall_s, boot), 0.0, list[float]()
     for earlier in reversed(times):
         since_s, passed_s = later[0] - earlier[0], max(0.0, later[1] - earlier[1])
-        if since_s < 0 or abs(since_s - passed_s) >= _SAME_BOOT_S:
+        if since_s < 0 or later[2] != earlier[2]:
             shift_s += since_s - passed_s
         later = earlier
         found.append(earlier[0] + shift_s)

@@ -25,7 +25,7 @@ from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bell import Bell
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
-from dataflow.runtime.history import event_from_text, event_to_text, on_this_clock
+from dataflow.runtime.history import event_from_text, event_to_text, on_this_clock, this_boot
 from dataflow.runtime.job_nodes import JobNodes, new_placement, placement_from_text
 from dataflow.runtime.resuming import checkpoints_of, keeping, look_again
 from dataflow.runtime.store import Store
@@ -185,8 +185,8 @@ class JobRun:
         if placement := self._store.placement(self.id):
             self._nodes.place(placement_from_text(placement), tuple(self.status.node_names))
         decisions = self._store.decisions(self.id)
-        times_s = on_this_clock([decision[:2] for decision in decisions], self._clock.now(), self._clock.wall())
-        for (_, _, text), now_s in zip(decisions, times_s, strict=True):
+        times_s = on_this_clock([time for time, _text in decisions], *self._time())
+        for (_time, text), now_s in zip(decisions, times_s, strict=True):
             for command in self._decide(event_from_text(text), now_s):
                 if not isinstance(command, _TOLD):
                     self._do(command)
@@ -286,9 +286,9 @@ class JobRun:
         if not self._coordinator.minds(event):
             return
         with self._store.transaction(durable=not isinstance(event, co.NodeReport)):
-            now = self._clock.now()
-            self._store.add_decision(self.id, now, self._clock.wall(), event_to_text(event))
-            for command in self._decide(event, now):
+            time = self._time()
+            self._store.add_decision(self.id, time, event_to_text(event))
+            for command in self._decide(event, time[0]):
                 self._do(command)
         self.bell.ring()
 
@@ -386,6 +386,10 @@ class JobRun:
         for event in events:
             self._stamp(event)
         return events
+
+    def _time(self) -> tuple[float, float, str]:
+        """What both hands of the clock show, and since which start of the machine; see `on_this_clock`."""
+        return self._clock.now(), self._clock.wall(), this_boot()
 
     def _decide(self, event: co.Event, now: float) -> list[co.Command]:
         if isinstance(event, co.NodePrepared):

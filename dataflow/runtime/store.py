@@ -39,7 +39,7 @@ _SYNCED_NBYTES = 8 << 20
 """So often an artifact is synchronised: all of it at once could hold up everybody who talks to the master."""
 
 _SEARCHED_LINES = 5000
-_SCHEMA_VERSION = 4
+_SCHEMA_VERSION = 5
 
 _SCHEMA = """
 CREATE TABLE jobs (
@@ -59,6 +59,7 @@ CREATE TABLE decisions (
     job TEXT NOT NULL,
     now_s REAL NOT NULL,
     wall_s REAL NOT NULL,
+    boot TEXT NOT NULL,
     event TEXT NOT NULL
 );
 CREATE INDEX decisions_of_job ON decisions (job, number);
@@ -193,15 +194,16 @@ class Store:
             for table in ("events", "statistics", "logs", "jobs"):  # the job last: what is left of it can be found
                 self._database.write(f"DELETE FROM {table} WHERE job = ?", (job,))
 
-    def add_decision(self, job: str, now_s: float, wall_s: float, event: str) -> None:
-        """Keep what a job's coordinator has been given, as text, and when, on both hands of a `Clock`."""
-        row = (job, now_s, wall_s, event)
-        self._database.write("INSERT INTO decisions (job, now_s, wall_s, event) VALUES (?, ?, ?, ?)", row)
+    def add_decision(self, job: str, time: tuple[float, float, str], event: str) -> None:
+        """Keep what a job's coordinator has been given, as text, and when; see `history.on_this_clock`."""
+        row = (job, *time, event)
+        self._database.write("INSERT INTO decisions (job, now_s, wall_s, boot, event) VALUES (?, ?, ?, ?, ?)", row)
 
-    def decisions(self, job: str) -> list[tuple[float, float, str]]:
-        """All that a job's coordinator has been given, in order; see `add_decision`."""
-        rows = self._database.read("SELECT now_s, wall_s, event FROM decisions WHERE job = ? ORDER BY number", job)
-        return [(float(now_s), float(wall_s), str(event)) for now_s, wall_s, event in rows]
+    def decisions(self, job: str) -> list[tuple[tuple[float, float, str], str]]:
+        """All that a job's coordinator has been given, in order: when, and what; see `add_decision`."""
+        query = "SELECT now_s, wall_s, boot, event FROM decisions WHERE job = ? ORDER BY number"
+        rows = self._database.read(query, job)
+        return [((float(now_s), float(wall_s), str(boot)), str(event)) for now_s, wall_s, boot, event in rows]
 
     def drop_decisions(self, job: str) -> None:
         """Forget how a job that is over came to that, and what else only matters until then."""

@@ -31,13 +31,13 @@ class Idle(Operator):
 
 class ManualClock:
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.now_s = self.set_by_s = 0.0
 
     def now(self) -> float:
         return self.now_s
 
     def wall(self) -> float:
-        return 1000.0 + self.now_s
+        return 1000.0 + self.now_s + self.set_by_s
 
     def sleep(self, duration_s: float) -> None:
         self.now_s += duration_s

@@ -72,6 +72,22 @@ def test_elapsed_time_and_stop_rules_go_on_through_a_restart(tmp_path: Path) -> 
     play(tmp_path, scene)
 
 
+def test_wall_clock_that_was_set_ends_no_job_by_time_once_the_master_is_started_again(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        session = world.attach("a", "x")
+        job = world.submit("op", stop=StopRules(time_s=600.0))
+        start(world, [session], job)
+        world.clock.now_s, world.clock.set_by_s = 10.0, 7200.0
+        world.restart()
+        world.attach("a", "x", [held(job)])
+        run = world.dispatcher.run(job)
+        assert run is not None
+        run.feed(co.Tick())
+        assert not run.stopping
+
+    play(tmp_path, scene)
+
+
 def test_what_an_agent_says_twice_has_its_effect_once_also_at_another_master(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         session = world.attach("a", "x")

@@ -46,9 +46,18 @@ def test_every_kind_of_event_is_tested() -> None:
 
 
 def test_times_of_every_start_of_the_machine_are_put_on_the_clock_of_now() -> None:
-    first, second = [(5000.0, 100_000.0), (5040.0, 100_040.0)], [(10.0, 100_100.0), (300.0, 100_390.5)]
-    assert on_this_clock([*first, *second], 320.0, 100_410.0) == [-90.0, -50.0, 10.0, 300.0]
-    assert on_this_clock([*first, *second], 30.0, 100_500.0) == [-469.5, -429.5, -369.5, -79.5]  # and once more
+    first = [(5000.0, 100_000.0, "1"), (5040.0, 100_040.0, "1")]
+    second = [(10.0, 100_100.0, "2"), (300.0, 100_390.0, "2")]
+    assert on_this_clock([*first, *second], 320.0, 100_410.0, "2") == [-90.0, -50.0, 10.0, 300.0]
+    assert on_this_clock([*first, *second], 30.0, 100_500.0, "3") == [-470.0, -430.0, -370.0, -80.0]  # and once more
+    assert on_this_clock(first, 9000.0, 100_050.0, "2") == [8950.0, 8990.0]  # another machine, which has run for longer
+
+
+@pytest.mark.parametrize("set_s", [7200.0, -7200.0])
+def test_wall_clock_that_was_set_changes_no_times_of_one_start_of_the_machine(set_s: float) -> None:
+    times = [(10.0, 1000.0, "1"), (20.0, 1010.0, "1"), (30.0, 1020.0 + set_s, "1")]
+    assert on_this_clock(times, 40.0, 1030.0 + set_s, "1") == [10.0, 20.0, 30.0]
+    assert on_this_clock(times, 40.0, 1030.0 - set_s, "1") == [10.0, 20.0, 30.0]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '["NodeReady", {}]', '["Other", {}]', '{"NodeReady": 1}'])

@@ -140,12 +140,12 @@ def test_artifact_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pyte
 def test_transaction_is_kept_whole_or_not_at_all_and_one_inside_is_part_of_it(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with store.transaction(durable=False), store.transaction(durable=True):
-        store.add_decision("a", 0.5, 1.0, "one")
+        store.add_decision("a", (0.5, 1.0, "boot"), "one")
     with contextlib.suppress(ValueError), store.transaction(durable=True):
         store.add_log_lines("a", [pb.LogLine(text="line")])
-        store.add_decision("a", 1.5, 2.0, "two")
+        store.add_decision("a", (1.5, 2.0, "boot"), "two")
         raise ValueError
-    assert store.decisions("a") == [(0.5, 1.0, "one")]
+    assert store.decisions("a") == [((0.5, 1.0, "boot"), "one")]
     assert store.log_lines("a", 0) == []
     store.drop_decisions("a")
     assert store.decisions("a") == []
