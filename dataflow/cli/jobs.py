@@ -208,7 +208,7 @@ def _moment(wall_s: float) -> str:
 
 def _ran(job: JobStatus) -> str:
     """How long an ended job ran."""
-    return seconds(job.ended_s - job.started_s) if job.started_s is not None and job.ended_s is not None else ""
+    return "" if job.ran_s is None else seconds(job.ran_s)
 
 
 def _accuracy(job: JobStatus) -> str:

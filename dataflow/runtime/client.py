@@ -92,6 +92,7 @@ class JobStatus:
         stopped_by: what made a finished job stop: target, patience, time, epochs or cancel.
         nodes: number of nodes it wants.
         submitted_s, started_s, ended_s: seconds since 1970-01-01 UTC; `None` before.
+        ran_s: seconds for which it ran, whoever set a clock meanwhile; `None` until it has ended.
         node_names: names of the nodes it was placed on, by node number.
         last_report: its newest report.
         master_away: from when until when there was no master while it ran, in seconds since 1970-01-01 UTC.
@@ -112,6 +113,7 @@ class JobStatus:
     submitted_s: float
     started_s: float | None = None
     ended_s: float | None = None
+    ran_s: float | None = None
     node_names: tuple[str, ...] = ()
     last_report: OperatorReport | None = None
     master_away: tuple[tuple[float, float], ...] = ()
@@ -439,6 +441,7 @@ def _job_status(message: pb.JobStatus, statistics: Any = (), earlier: Any = (), 
         submitted_s=message.submitted_s,
         started_s=message.started_s or None,
         ended_s=message.ended_s or None,
+        ran_s=message.ran_s or None,
         node_names=tuple(message.node_names),
         last_report=report_from_wire(message.last_report) if message.HasField("last_report") else None,
         master_away=tuple((each.from_s, each.to_s) for each in message.master_away),

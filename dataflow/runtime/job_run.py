@@ -532,7 +532,7 @@ class JobRun:
         if state is JobState.RUNNING and not status.started_s:
             status.started_s = self._clock.wall()
         if state in ENDED:
-            status.ended_s = self._clock.wall()
+            status.ended_s, status.ran_s = self._clock.wall(), self._elapsed_s()
             if self._timer is not None:
                 self._timer.cancel()
         self._store.set_status(status)
@@ -545,6 +545,9 @@ class JobRun:
         self.bell.ring()
 
     def _stamp(self, event: pb.JobEvent) -> None:
-        event.index, event.wall_s = self.next_event, self._clock.wall()
+        event.index, event.wall_s, event.elapsed_s = self.next_event, self._clock.wall(), self._elapsed_s()
+
+    def _elapsed_s(self) -> float:
+        """Seconds since it began to run; 0 before."""
         started_s = self._coordinator.started_s
-        event.elapsed_s = 0.0 if started_s is None else self._clock.now() - started_s
+        return 0.0 if started_s is None else self._clock.now() - started_s

@@ -55,7 +55,7 @@ class GetJobReply(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., spec_json: _Optional[bytes] = ..., earlier: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., last_lines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names", "changes", "master_away", "failed_node", "warnings", "lost_artifacts")
+    __slots__ = ("job", "name", "state", "reason", "stopped_by", "nodes", "submitted_s", "started_s", "ended_s", "last_report", "node_names", "changes", "master_away", "failed_node", "warnings", "lost_artifacts", "ran_s")
     class ChangesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class JobStatus(_message.Message):
     FAILED_NODE_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     LOST_ARTIFACTS_FIELD_NUMBER: _ClassVar[int]
+    RAN_S_FIELD_NUMBER: _ClassVar[int]
     job: str
     name: str
     state: str
@@ -95,7 +96,8 @@ class JobStatus(_message.Message):
     failed_node: int
     warnings: _containers.RepeatedCompositeFieldContainer[JobWarning]
     lost_artifacts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ..., changes: _Optional[_Mapping[int, NodeChange]] = ..., master_away: _Optional[_Iterable[_Union[Absence, _Mapping]]] = ..., failed_node: _Optional[int] = ..., warnings: _Optional[_Iterable[_Union[JobWarning, _Mapping]]] = ..., lost_artifacts: _Optional[_Iterable[str]] = ...) -> None: ...
+    ran_s: float
+    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., stopped_by: _Optional[str] = ..., nodes: _Optional[int] = ..., submitted_s: _Optional[float] = ..., started_s: _Optional[float] = ..., ended_s: _Optional[float] = ..., last_report: _Optional[_Union[OperatorReport, _Mapping]] = ..., node_names: _Optional[_Iterable[str]] = ..., changes: _Optional[_Mapping[int, NodeChange]] = ..., master_away: _Optional[_Iterable[_Union[Absence, _Mapping]]] = ..., failed_node: _Optional[int] = ..., warnings: _Optional[_Iterable[_Union[JobWarning, _Mapping]]] = ..., lost_artifacts: _Optional[_Iterable[str]] = ..., ran_s: _Optional[float] = ...) -> None: ...
 
 class Absence(_message.Message):
     __slots__ = ("from_s", "to_s")

@@ -56,6 +56,11 @@ def test_status_tells_what_was_warned_of_and_when(capsys: pytest.CaptureFixture[
     assert measured_job(FAILED)["warnings"] == [{"wall_s": 0.5, "text": FAILED.warnings[0].text}]
 
 
+def test_job_that_ended_shows_how_long_it_ran_whoever_set_the_clock(capsys: pytest.CaptureFixture[str]) -> None:
+    show_job(replace(FAILED, started_s=5000.0, ended_s=1000.0, ran_s=12.5))
+    assert "2 nodes, ran 12.5 s" in capsys.readouterr().out
+
+
 def test_ls_has_a_line_for_each_job_however_long_the_reason_of_one_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,19 @@ def test_wall_clock_that_was_set_ends_no_job_by_time_once_the_master_is_started_
     play(tmp_path, scene)
 
 
+def test_job_ran_for_as_long_as_the_clock_says_that_nobody_sets(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        session = world.attach("a", "x")
+        job = world.submit("op")
+        start(world, [session], job)
+        world.clock.now_s, world.clock.set_by_s = 10.0, -7200.0
+        world.say(session, job, ended=pb.Ended())
+        (status,) = world.store.statuses()
+        assert (status.state, status.ran_s) == ("FINISHED", 10.0)
+
+    play(tmp_path, scene)
+
+
 def test_what_an_agent_says_twice_has_its_effect_once_also_at_another_master(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         session = world.attach("a", "x")
