@@ -415,7 +415,11 @@ def _errors(address: str) -> Iterator[None]:
 def _translated(error: Any, address: str) -> AkoError:
     code, details = error.code(), error.details()
     if code in _AWAY:
-        if "handshake" in (details or "").lower() or "certificate" in (details or "").lower():
+        said = (details or "").lower()
+        if "certificate is not yet valid" in said or "certificate has expired" in said:
+            what = "by this machine's clock the master's certificate is not good yet, or no longer"
+            return AuthError(what, where=address, fix="set the clocks of both machines, or restart the master")
+        if "handshake" in said or "certificate" in said:
             what = "whoever is there does not show a certificate of this cluster"
             return AuthError(what, where=address, fix=f"set {AUTHORITY_VARIABLE} to the master's {AUTHORITY_FILE}")
         fix = "start it with `ako master`, check the address, or, if it speaks TLS, set " + AUTHORITY_VARIABLE

@@ -171,6 +171,18 @@ def test_master_with_certificates_serves_only_those_who_trust_its_authority(tmp_
     assert wrong.startswith("AuthError: whoever is there does not show a certificate of this cluster")
 
 
+def test_client_whose_clock_is_days_behind_is_told_that_it_is_the_clock(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    make_authority(tmp_path, SystemClock().wall() + 3 * 86400)
+
+    async def heard() -> str:
+        async with served(tmp_path) as address:
+            arguments = (address, read_token(tmp_path), read_authority(tmp_path))
+            return await asyncio.get_running_loop().run_in_executor(None, called, *arguments)
+
+    assert asyncio.run(heard()).startswith("AuthError: by this machine's clock the master's certificate is not good")
+
+
 def test_client_with_an_authority_does_not_speak_to_a_master_in_plain_text(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     pair = job_pair(SystemClock().wall())
