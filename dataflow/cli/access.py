@@ -8,6 +8,7 @@ import typer
 
 from dataflow.cli.common import JsonFlag, StateDirOption, examples, print_json, verbs
 from dataflow.clock import SystemClock
+from dataflow.errors import AuthError
 from dataflow.runtime.auth import Role, read_token
 from dataflow.runtime.certificates import make_authority
 from dataflow.runtime.state_dir import default_state_dir
@@ -37,8 +38,12 @@ def token(
     """
     folder = state_dir or default_state_dir()
     if tls:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = str(make_authority(folder, SystemClock().wall()))
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = str(make_authority(folder, SystemClock().wall()))
+        except OSError as error:
+            what = f"cannot keep the cluster's certificates there: {error.strerror}"
+            raise AuthError(what, where=str(folder), fix="name another --state-dir") from error
     else:
         found = read_token(folder, role)
     if json:

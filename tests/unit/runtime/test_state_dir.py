@@ -23,6 +23,16 @@ def test_endpoint_that_is_as_it_was_takes_no_room_and_another_that_cannot_be_wri
         write_endpoint(tmp_path, "127.0.0.1:7462")
 
 
+def test_certificates_that_cannot_be_kept_are_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["token", "--tls", "--state-dir", str(tmp_path / "file" / "state")]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: cannot keep the cluster's certificates there: Not a directory at ")
+    assert told.count("\n") == 1
+
+
 def test_endpoint_that_is_no_text_is_refused_with_its_file_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
