@@ -107,7 +107,7 @@ def load(name: str, data_dir: str | Path | None = None) -> DataSet:
     loader = _LOADERS.get(name)
     if loader is None:
         raise _unknown(name, NAMES)
-    parent = pooch.os_cache("ako") if data_dir is None else Path(data_dir)
+    parent = _cache(name) if data_dir is None else Path(data_dir)
     return loader(name, parent / name if (parent / name).is_dir() else parent)
 
 
@@ -130,7 +130,7 @@ def fetch(name: str, cache: str | Path | None = None, progress: Progress | None 
             what = f"the data set {name!r} comes with the package"
             raise DataError(what, fix="there is nothing to fetch")
         raise _unknown(name, tuple(SOURCES))
-    parent = pooch.os_cache("ako") if cache is None else Path(cache)
+    parent = _cache(name) if cache is None else Path(cache)
     return download(SOURCES[name], parent / name, progress)
 
 
@@ -300,3 +300,18 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
     }
 )
 """Where `fetch` downloads each data set."""
+
+
+def _cache(name: str) -> Path:
+    """The per-user cache; any folder for what comes with the package.
+
+    Raises:
+        DataError: this user has none.
+    """
+    try:
+        return Path(pooch.os_cache("ako"))
+    except RuntimeError as error:
+        if name not in SOURCES:
+            return Path()
+        what = f"this user has no home directory, where the files of {name} could be"
+        raise DataError(what, fix="set HOME, or name their folder") from error

@@ -21,10 +21,19 @@ STATE_VARIABLE = "AKO_STATE_DIR"
 
 
 def default_state_dir() -> Path:
-    """The state directory of this user: `AKO_STATE_DIR`, else ``ako`` in the XDG state home."""
-    named = os.environ.get(STATE_VARIABLE, "")
-    home = os.environ.get("XDG_STATE_HOME", "") or Path.home() / ".local" / "state"
-    return Path(named) if named else Path(home) / "ako"
+    """The state directory of this user: `AKO_STATE_DIR`, else ``ako`` in the XDG state home.
+
+    Raises:
+        MasterError: neither is named, and the user has no home.
+    """
+    if named := os.environ.get(STATE_VARIABLE, ""):
+        return Path(named)
+    try:
+        home = os.environ.get("XDG_STATE_HOME", "") or Path.home() / ".local" / "state"
+    except RuntimeError as error:
+        what = "this user has no home directory, where the master's state is kept"
+        raise MasterError(what, fix=f"set HOME, or {STATE_VARIABLE}") from error
+    return Path(home) / "ako"
 
 
 class StateDirLock:

@@ -226,3 +226,14 @@ def test_read_batch_first_4000_cifar_images_have_the_published_pixels_and_counts
     assert np.bincount(labels).tolist() == [396, 366, 420, 384, 422, 393, 414, 385, 407, 413]
     assert images[0, 0, 0, :3].tolist() == [59, 43, 50]
     assert images[0, 2, 31, -3:].tolist() == [140, 84, 72]
+
+
+def test_user_without_a_home_has_the_digits_and_is_told_where_others_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)  # whom no file of users has
+    assert load("digits").name == "digits"
+    with pytest.raises(DataError, match=r"no home directory, where the files of mnist could be; set HOME"):
+        load("mnist")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,17 @@ def test_endpoint_that_is_as_it_was_takes_no_room_and_another_that_cannot_be_wri
     write_endpoint(tmp_path, "127.0.0.1:7461")
     with pytest.raises(MasterError, match=r"cannot write the master's address: .*; make some room"):
         write_endpoint(tmp_path, "127.0.0.1:7462")
+
+
+@pytest.mark.parametrize("words", [["ls"], ["master"], ["doctor"], ["token"], ["lab", "status"]])
+def test_user_without_a_home_is_told_what_to_set(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("AKO_STATE_DIR", "XDG_STATE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)  # whom no file of users has
+    assert main(words) == 2
+    assert "this user has no home directory, where the master's state is kept; set HOME" in capsys.readouterr().err
 
 
 def test_certificates_that_cannot_be_kept_are_told_in_one_line(
