@@ -88,6 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        # Nobody reads on. What is left of the output goes nowhere when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         if error.errno != errno.ENOSPC or os.environ.get(TRACEBACK_VARIABLE):
             raise
@@ -101,10 +107,10 @@ def _run(given: list[str]) -> int:
     verb = given[0] if given else "--help"
     if verb in ("-h", "--help", "help"):
         verbs = "\n".join(f"  {name:9}{line}" for name, (_module, line) in VERBS.items())
-        print(_HELP.format(verbs=verbs), end="")
+        print(_HELP.format(verbs=verbs), end="", flush=True)
         return 0
     if verb == "--version":
-        print(f"ako {version('ako-dataflow')}")
+        print(f"ako {version('ako-dataflow')}", flush=True)
         return 0
     if verb not in VERBS:
         raise ConfigError(what="there is no such verb", got=verb, fix=suggest(verb, VERBS))

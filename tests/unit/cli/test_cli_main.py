@@ -52,6 +52,17 @@ def test_main_full_disk_under_the_output_is_one_line(
     assert capsys.readouterr().err == "error: cannot write the output: No space left on device; free some\n"
 
 
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_main_output_that_nobody_reads_is_no_traceback(word: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        ended = subprocess.run(
+            [sys.executable, "-m", "dataflow.cli.main", word], stdout=output, stderr=subprocess.PIPE, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
 def test_main_pause_of_longer_than_a_day_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "fault", "pause", "1", "1e300"]) == 2
     assert "Input should be less than or equal to 86400" in capsys.readouterr().err
