@@ -218,6 +218,7 @@ def add_worker(
                 data=data,
                 batch=setting.batch,
                 epochs=None if shared else config.epochs,
+                needed=config.epochs if shared else None,
                 holdout=config.holdout,
                 redivide=config.redivide,
             ),

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PrivateAttr
 
-from dataflow.errors import ConfigError
+from dataflow.errors import ConfigError, OperatorError
 from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator
@@ -24,6 +24,12 @@ from operators.pixels import gathered
 from operators.roll import Present
 from operators.sampling import epoch_order, node_indices, split_validation
 from operators.warm_up import WarmUp, of_step
+
+FUTILE = 10
+"""Who has read so many times the mini-batches that it would take to make all gradients alone makes hardly any."""
+
+FEW = 1000
+"""Fewer mini-batches than these are read in vain before anybody can be told that there are enough."""
 
 Rows = npt.NDArray[np.int64]
 
@@ -108,6 +114,7 @@ class Source(Operator):
         data: the data set.
         batch: images of a mini-batch on one node, over all its compute tasks.
         epochs: passes over the data, to the nearest mini-batch, at least one; if None, until no more is needed.
+        needed: without epochs, how many the gradients of all nodes make together; None: nobody knows.
         holdout: fraction of the training images kept out, by seed, for validation.
         keep_last: whether an epoch's last, smaller mini-batch is used.
         warm_up: stages with which training begins, one after the other, if it does not begin like the rest.
@@ -118,6 +125,7 @@ class Source(Operator):
     data: DataRef
     batch: int = Field(default=32, ge=1)
     epochs: float | None = Field(default=None, gt=0)
+    needed: float | None = Field(default=None, gt=0)
     holdout: float = Field(default=0.0, ge=0, lt=1)
     keep_last: bool = True
     warm_up: tuple[WarmUp, ...] = ()
@@ -161,7 +169,11 @@ class Source(Operator):
         return roll.settled or roll.idle
 
     def process(self, tick: Tick, roll: Present, course: CourseState, node: NodeContext) -> Emissions:
-        """The shard of the mini-batch that `tick` asks for, or the end."""
+        """The shard of the mini-batch that `tick` asks for, or the end.
+
+        Raises:
+            OperatorError: so many were read that hardly any can have become a gradient.
+        """
         if not tick.shard:
             if roll.idle:
                 course.closed = True
@@ -193,6 +205,10 @@ class Source(Operator):
         if self.epochs is not None:
             steps = max(1, math.floor(self.epochs * course.per_epoch + 0.5))
             course.closed = course.epoch * course.per_epoch + number - course.first >= steps
+        elif self.needed is not None and number > FUTILE * max(FEW, self.needed * len(members) * course.per_epoch):
+            what = f"{number} mini-batches were read, and there are still too few gradients"
+            fix = "look at the operators between source and compute: they drop nearly all mini-batches"
+            raise OperatorError(what, fix=fix)
 
     def _cut(self, sharing: tuple[int, ...], node: NodeContext) -> _Share:
         """This node's share of the data among those that share it."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.errors import OperatorError
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator
 from dataflow.plan.compile import compile_graph
@@ -58,6 +59,13 @@ def test_job_ends_however_many_mini_batches_one_node_drops(topology: str, settin
     if topology in ("ako", "all_to_all") and "codec" not in settings:
         for worker in workers[1:]:
             np.testing.assert_allclose(replica(worker), replica(workers[0]), atol=1e-5)
+
+
+@pytest.mark.parametrize("consistency", ["async", "ssp"])
+def test_job_of_servers_fails_by_the_worker_of_which_no_gradient_comes(consistency: str) -> None:
+    graph = job("parameter_server", consistency=consistency).insert_after("source", Drop(node=1, keeps=0))
+    with pytest.raises(OperatorError, match=r"\d+ mini-batches were read, .* at node node-1, .*; look at"):
+        MemoryDriver(compile_graph(graph, NODES, seed=BASE["seed"])).execute()
 
 
 @pytest.mark.parametrize("images", [7, 9, 0])
