@@ -34,13 +34,14 @@ class Database:
 
     Attributes:
         on_disk: whether what is written reaches the disk.
+        refusal: why the disk took nothing more, when that was so last.
 
     Raises:
         MasterError: it is from another version of the program, or is none.
     """
 
     def __init__(self, path: Path, schema: str, version: int, warn: Callable[[str], None]) -> None:
-        self._path, self._warn, self.on_disk = path, warn, True
+        self._path, self._warn, self.on_disk, self.refusal = path, warn, True, ""
         self._file = self._connection = sqlite3.connect(path, isolation_level=None)
         self._done: list[tuple[str, tuple[_Row, ...]]] | None = None
         self._in_memory = 0
@@ -127,6 +128,7 @@ class Database:
             raise error
         assert self._done is not None
         self._roll_back()
+        self.refusal = str(error)
         self._warn(f"the master's disk takes no more ({error}): what jobs tell is kept in memory until it does")
         self._connection, self.on_disk, self._in_memory = sqlite3.connect(":memory:", isolation_level=None), False, 0
         self._file.backup(self._connection)

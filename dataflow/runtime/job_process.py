@@ -23,7 +23,7 @@ from dataflow.runtime import descriptors
 from dataflow.runtime.bundle import Bundle, unpack
 from dataflow.runtime.job_relay import Driver, JobRelay, Report
 from dataflow.runtime.node_driver import NodeDriver
-from dataflow.runtime.process import die_with_parent
+from dataflow.runtime.process import die_with_parent, first_when_memory_runs_out
 from dataflow.runtime.watchdog import PAGE_NBYTES, TaskBoard
 from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
@@ -109,6 +109,7 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=1, help="processors that the node may use")
     options = parser.parse_args()
     die_with_parent(options.parent)
+    first_when_memory_runs_out()  # its agent tells of its end, and has other jobs
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     sys.setswitchinterval(SWITCH_S)

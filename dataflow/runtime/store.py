@@ -130,7 +130,8 @@ class Store:
             MasterError: the disk takes no more.
         """
         if not self.on_disk():
-            what, fix = f"the master cannot keep {what}: its disk is full", "make room for its state directory"
+            what = f"the master cannot keep {what}: its disk takes no more ({self._database.refusal})"
+            fix = "make room for its state directory, or have it be writable"
             raise MasterError(what, where=str(self._artifacts.parent), fix=fix)
 
     def add_job(self, operation_id: str, job: StoredJob) -> str:

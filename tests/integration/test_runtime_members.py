@@ -143,6 +143,17 @@ def test_job_process_that_stands_still_for_a_second_is_left_alone(cluster: Local
     assert lives(client, job) == []
 
 
+def test_kernel_ends_a_job_process_before_its_agent(cluster: LocalCluster, tmp_path: Path) -> None:
+    client, ends = cluster.client, tmp_path / "ends"
+    job = submit(client, ends=str(ends))
+    until(client, job, lambda event: event.report is not None)
+    ready, agent = job_process(cluster, 1), cluster.processes()["node-1"]
+    scores = [int(Path(f"/proc/{process}/oom_score").read_text()) for process in (ready, agent)]
+    ends.touch()
+    assert client.wait(job).state is JobState.FINISHED
+    assert scores[0] > scores[1] + 100
+
+
 def test_node_that_crashes_again_and_again_is_given_up_and_the_job_goes_on(cluster: LocalCluster) -> None:
     client = cluster.client
     job = submit(client, harm="kill", at=3)
