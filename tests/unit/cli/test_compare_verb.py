@@ -90,7 +90,8 @@ def test_compare_again_after_the_code_has_changed_says_how_many_runs_are_made_ag
     monkeypatch.setattr(identity, "installed_versions", lambda: {"ako-dataflow": "99.0"})
     assert main(command) == 0
     said = capsys.readouterr().err
-    assert "note: 2 runs that finished are run again: the job's code, or Ako's version, has changed since\n" in said
+    said_why = "the job's code, Ako's version or the record has changed since"
+    assert f"note: 2 runs that finished are run again: {said_why}\n" in said
     assert "run before" not in said
 
 
