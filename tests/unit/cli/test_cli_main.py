@@ -299,6 +299,7 @@ def test_check_lists_settings_with_defaults(capsys: pytest.CaptureFixture[str]) 
     assert main(["check", "ako", "--settings"]) == 0
     listed = capsys.readouterr().out
     assert re.search(r"^p +auto +integer \| auto +number of partitions", listed, re.MULTILINE)
+    assert re.search(r"^nesterov +false +true \| false +whether", listed, re.MULTILINE)
     assert main(["check", "ako", "--settings", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)[0]
     assert (first["key"], first["default"]) == ("data", "digits")
