@@ -135,6 +135,8 @@ def test_compare_without_matplotlib_writes_the_table_and_says_what_is_missing(
     [
         (["epochs=2"], "there is nothing to compare"),
         (["ako", "ako"], "a job is given twice (got ako)"),
+        (["ako p=1", "ako  p=1 "], "a job is given twice (got ako p=1)"),
+        (["", "ako"], "there is no such job (got '')"),
         (["ako 'p=1"], "not a job and its settings: No closing quotation"),
         (["ako p"], "not a setting (got p); write key=value"),
         (["ako", "all_to_al"], "all_to_al: there is no such job (got all_to_al); did you mean 'all_to_all'?"),
