@@ -29,7 +29,9 @@ def test_main_without_verb_lists_all_verbs(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("verb", VERBS)
 def test_main_every_verb_has_help_of_its_own(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
-    assert f"Usage: ako {verb}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"Usage: ako {verb}" in said
+    assert " range>" not in said, "an option has no metavar"
 
 
 def test_main_unknown_verb_is_one_line_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
