@@ -38,7 +38,7 @@ class Config(LookAheadConfig):
         tau: gradients that a worker may be ahead, beyond those that the rotation takes; 4 if left out.
         every: gradients in a round of exchange; auto: as few as let exchanging take a tenth of a node's processor time.
         bandwidth: what one node can send, for p=auto, such as 100mbit; auto: as measured.
-        accumulate: false for the ablation of ako.txt 5.7: a round sends the newest gradient only.
+        accumulate: false: a round sends the newest gradient only, as in the ablation of the Ako paper (5.7).
     """
 
     gone: ClassVar[Mapping[str, str]] = {

@@ -214,14 +214,26 @@ _FIELDS = {"variants": Variant.model_fields, "cluster": ClusterOptions.model_fie
 """Those of a comparison's parts, by their key."""
 
 
+_IN_TOML = {
+    "missing": "is missing",
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "tuple_type": "must be a list, such as [1, 2]",
+    "string_type": 'must be "text"',
+    "too_short": "must hold a value",
+}
+"""What is wrong with a value of a file, by the type of pydantic's error; its own words are Python's."""
+
+
 def _explained(error: ErrorDetails, where: str) -> ConfigError:
     """What is wrong, by the key that the user has written."""
     path = [str(part) for part in error["loc"]]
     if error["type"] == "extra_forbidden":
         known = _FIELDS.get(path[0], Comparison.model_fields) if len(path) > 1 else Comparison.model_fields
         return ConfigError(what="unknown key", got=".".join(path), where=where, fix=suggest(path[-1], known))
-    if path == ["variants"]:
+    if path == ["variants"] and error["type"] != "dict_type":
         fix = 'name a job, as in `ako compare ako "parameter_server servers=1"`'
         return ConfigError(what="there is nothing to compare", where=where, fix=fix)
     got = error["input"] if error["type"] != "missing" else None
-    return ConfigError(what=f"{'.'.join(path)}: {refusal(error)}", got=got, where=where)
+    what = _IN_TOML.get(error["type"]) or refusal(error)
+    return ConfigError(what=f"{'.'.join(path)}: {what}", got=got, where=where)

@@ -16,6 +16,9 @@ from dataflow.graph.logical import canonical_json
 IDENTITY_FILE = "identity.json"
 """Holds the identity of a run, beside its record."""
 
+RECORD_FILE = "record.json"
+"""Holds the record of a run."""
+
 
 class Identity(BaseModel):
     """Of a run.
@@ -24,6 +27,7 @@ class Identity(BaseModel):
         spec: SHA-256, in hex, of what is submitted: graph, configuration, nodes, seed, stop rules.
         code: digest of the job's own files; see `Bundle`. Empty if it has none.
         ako: version of Ako.
+        record: SHA-256, in hex, of the record as it was kept; empty while there is none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,6 +35,7 @@ class Identity(BaseModel):
     spec: str
     code: str
     ako: str
+    record: str = ""
 
     @classmethod
     def of(cls, prepared: Prepared) -> Self:
@@ -52,5 +57,11 @@ class Identity(BaseModel):
             return None
 
     def write(self, folder: Path) -> None:
-        """Keep it in a run's folder."""
-        (folder / IDENTITY_FILE).write_text(self.model_dump_json(indent=2) + "\n")
+        """Keep it in a run's folder, beside the record that it is of."""
+        kept = self.with_record(folder)
+        (folder / IDENTITY_FILE).write_text(kept.model_dump_json(indent=2) + "\n")
+
+    def with_record(self, folder: Path) -> Self:
+        """This identity, of a run whose record is the one in the folder."""
+        data = (folder / RECORD_FILE).read_bytes()
+        return self.model_copy(update={"record": hashlib.sha256(data).hexdigest()})

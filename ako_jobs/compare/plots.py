@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -27,6 +28,12 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vPX*"
 _PANELS_WIDE = 3
+_LINE = 40
+"""Characters of a name on a line of a legend; longer ones are folded."""
+_INCHES = 0.075
+"""What a character is wide, or a bit less."""
+_FEW = 3
+"""A line of so few points has them marked: of one there is none, and two may be all but the same."""
 _STYLE = {
     "figure.dpi": 150,
     "font.size": 9,
@@ -113,18 +120,15 @@ def _pictures(pictured: Pictured) -> Iterator[tuple[str, Any]]:
     yield "traffic", _traffic(pictured)
     yield "bandwidth_over_time", _over_time(pictured, rates, _sending, "time, s", "a node sends, Mbit/s")
     yield "utilisation_over_time", _over_time(pictured, rates, _utilisation, "time, s", "busy compute tasks, %")
-    yield "staleness_over_time", _over_time(pictured, rates, _staleness, "time, s", "staleness, gradients")
-    yield (
-        "gap_over_time",
-        _over_time(pictured, rates, _where_known("gap"), "time, s", "gap of the replicas, rms of weights"),
-    )
-    for name, counted, label in (
-        ("lag", "lagged_gradients", "lag of gradients, updates"),
-        ("gradient_gap", "gapped_gradients", "gap of gradients"),
-        ("normalised_gap", "normalised_gradients", "gap of gradients / norm"),
+    for name, counted, line, label in (
+        ("staleness", "stale_gradients", _staleness, "staleness, gradients"),
+        ("gap", "gaps", _where_known("gap"), "gap of the replicas, rms of weights"),
+        ("lag", "lagged_gradients", _where_known("lag"), "lag of gradients, updates"),
+        ("gradient_gap", "gapped_gradients", _where_known("gradient_gap"), "gap of gradients"),
+        ("normalised_gap", "normalised_gradients", _where_known("normalised_gap"), "gap of gradients / norm"),
     ):
         if _any_told(pictured, counted):
-            yield f"{name}_over_time", _over_time(pictured, rates, _where_known(name), "time, s", label)
+            yield f"{name}_over_time", _over_time(pictured, rates, line, "time, s", label)
     for key in pictured.comparison.sweep:
         yield f"sweep_{key}", _sweep(pictured, key)
 
@@ -183,9 +187,13 @@ def _legend(figure: Any, pictured: Pictured, *more: Any) -> None:
     """The variants, below the panels."""
     looks = [(name, pictured.look(name)) for name in pictured.comparison.variants]
     handles = [
-        Line2D([], [], color=look.colour, linestyle=look.dashes, linewidth=2, label=name) for name, look in looks
+        Line2D([], [], color=look.colour, linestyle=look.dashes, linewidth=2, label=_folded(name, _LINE))
+        for name, look in looks
     ]
-    figure.legend(handles=[*handles, *more], loc="outside lower center", ncols=min(3, len(handles) + len(more)))
+    handles += more
+    longest = max(len(line) for handle in handles for line in str(handle.get_label()).splitlines())
+    room = int(figure.get_figwidth() / (0.6 + _INCHES * longest))
+    figure.legend(handles=handles, loc="outside lower center", ncols=max(1, min(3, len(handles), room)))
 
 
 def _over_time(
@@ -201,14 +209,17 @@ def _over_time(
         for (variant, at), records in pictured.records.items():
             look = pictured.look(variant)
             for record in records if at == point else ():
+                xs, ys = line(read(record))
                 axes.plot(
-                    *line(read(record)),
+                    xs,
+                    ys,
+                    marker="." if len(xs) <= _FEW else "",
                     color=look.colour,
                     linestyle=look.dashes,
                     linewidth=look.width if len(records) == 1 else look.width / 1.5,
                     alpha=1.0 if len(records) == 1 else 0.65,
                 )
-        axes.set(xlabel=across, ylabel=up, title=_words(point))
+        axes.set(xlabel=across, ylabel=up, title=_folded(_words(point), 36))
         axes.set_xlim(left=0)
         if read is rates:
             axes.set_ylim(bottom=0)
@@ -224,7 +235,7 @@ def _over_time(
 def _to_target(pictured: Pictured) -> Any:
     """Time and epochs to the target: the median as a bar, the seeds' range as a whisker."""
     rows = [row for row in pictured.rows if row.finished]
-    figure = _bars_figure(len(rows), columns=2)
+    figure = _bars_figure(rows, columns=2)
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, spreads, unit in (
         (left, [row.target_s for row in rows], "time to target, s"),
@@ -242,7 +253,7 @@ def _to_target(pictured: Pictured) -> Any:
 def _bar(axes: Any, place: int, row: Row, spread: Spread | None, colour: str) -> None:
     if spread is None or spread.median == math.inf:
         text = f"not reached ({row.reached} of {row.finished} runs did)"
-        axes.text(0.02, place, text, transform=axes.get_yaxis_transform(), va="center", color=colour)
+        axes.text(0.02, place, text, transform=axes.get_yaxis_transform(), va="center")
         return
     axes.barh(place, spread.median, color=colour, height=0.7)
     most = spread.most if spread.most < math.inf else spread.median
@@ -255,7 +266,7 @@ def _bar(axes: Any, place: int, row: Row, spread: Spread | None, colour: str) ->
 def _epoch_time(pictured: Pictured) -> Any:
     """Seconds of an epoch, divided into computing, waiting and the rest."""
     rows = [row for row in pictured.rows if row.epoch_s is not None]
-    figure = _bars_figure(len(rows), columns=1)
+    figure = _bars_figure(rows, columns=1)
     axes = figure.subplots()
     parts = (("computing", 1.0, ""), ("waiting for others", 0.5, "///"), ("rest", 0.2, ""))
     for place, row in enumerate(rows):
@@ -274,13 +285,14 @@ def _epoch_time(pictured: Pictured) -> Any:
     return figure
 
 
-def _bars_figure(bars: int, *, columns: int) -> Any:
-    return Figure(figsize=(5.5 + 2.5 * columns, 1.4 + 0.32 * max(bars, 2)), layout="constrained")
+def _bars_figure(rows: Sequence[Row], *, columns: int) -> Any:
+    names = _INCHES * max((len(_name(row)) for row in rows), default=0)
+    size = (max(5.5, 3.5 + names) + 2.5 * columns, 1.4 + 0.32 * max(len(rows), 2))
+    return Figure(figsize=size, layout="constrained")
 
 
 def _name_bars(axes: Any, rows: Sequence[Row]) -> None:
-    names = [" ".join((row.variant, *(f"{key}={value}" for key, value in row.point.items()))) for row in rows]
-    axes.set_yticks(range(len(rows)), names)
+    axes.set_yticks(range(len(rows)), [_name(row) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
 
@@ -293,7 +305,9 @@ def _traffic(pictured: Pictured) -> Any:
     for axes, ((variant, point), megabytes) in zip(panels, sent.items(), strict=True):
         shown = np.ma.masked_where(np.eye(len(megabytes), dtype=bool), megabytes)
         image = axes.imshow(shown, cmap="cividis", vmin=0, vmax=largest)
-        axes.set(xlabel="to node", ylabel="from node", title=f"{variant}\n{_words(point)}".strip())
+        axes.set(
+            xlabel="to node", ylabel="from node", title=f"{_folded(variant, 28)}\n{_folded(_words(point), 28)}".strip()
+        )
         axes.grid(visible=False)
         step = -(-len(megabytes) // 8)
         axes.set_xticks(range(0, len(megabytes), step))
@@ -329,7 +343,7 @@ def _sweep(pictured: Pictured, key: str) -> Any:
             axes.set_ylim(bottom=0)
         axes.set_xticks(list(places.values()), values)
     dashes = [
-        Line2D([], [], color="0.4", linestyle=_DASHES[turn % len(_DASHES)], label=_words(others))
+        Line2D([], [], color="0.4", linestyle=_DASHES[turn % len(_DASHES)], label=_folded(_words(others), _LINE))
         for turn, others in enumerate(combinations)
         if others
     ]
@@ -364,8 +378,18 @@ def _median(spread: Spread | None, factor: float = 1.0) -> float | None:
     return None if spread is None or spread.median == math.inf else factor * spread.median
 
 
+def _name(row: Row) -> str:
+    """Beside a bar."""
+    return " ".join((row.variant, *(f"{key}={value}" for key, value in row.point.items())))
+
+
 def _others(row: Row, key: str) -> Point:
     return tuple((other, value) for other, value in row.point.items() if other != key)
+
+
+def _folded(text: str, width: int) -> str:
+    """On lines of at most so many characters, where words allow."""
+    return fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _words(point: Point) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ako_jobs.compare.comparison import Case, Comparison
-from ako_jobs.compare.identity import Identity
+from ako_jobs.compare.identity import RECORD_FILE, Identity
 from ako_jobs.jobs import Prepared, load_job, prepare
 from ako_jobs.result_folder import empty_folder
 from ako_jobs.run import MakeCluster, Result, execute, keep
@@ -77,7 +77,7 @@ class Watcher(Protocol):
     """Is told how a comparison goes."""
 
     def outdated(self, runs: Sequence[Run]) -> None:
-        """These have finished, but with other code or another Ako than there is now: they are run again."""
+        """These are run again: they finished, but with other code or Ako than now, or their records have changed."""
 
     def begin(self, run: Run) -> None:
         """A run is prepared."""
@@ -172,7 +172,7 @@ def _check_same(text: str, comparison: Comparison, out: Path) -> None:
         before = Comparison.model_validate_json(text)
     except ValueError as error:
         what = "the folder's comparison cannot be read"
-        raise ConfigError(what, got=str(out / COMPARISON_FILE)) from error
+        raise ConfigError(what, got=str(out / COMPARISON_FILE), fix="name a new folder") from error
     if not before.same_runs(comparison):
         fix = "name a new folder; only seeds and target may change"
         raise ConfigError(what="the folder holds another comparison", got=str(out), fix=fix)
@@ -183,7 +183,8 @@ def run_comparison(
 ) -> Outcomes:
     """Run what has not been run before, and return what became of all.
 
-    Runs that failed are run again, and so are those that finished with other code, or with another version of Ako.
+    Runs that failed are run again, and so are those that finished with other code, or with another version of Ako, and
+    those whose record is not as it was kept.
     A first Ctrl-C ends the run that it interrupts, and those that are left are not run.
 
     Args:
@@ -236,8 +237,10 @@ class _Planned:
 
     @property
     def outdated(self) -> bool:
-        """Whether it has finished as another than it would be now."""
-        return self.before is not None and (self.identity is None or Identity.read(self.folder) != self.identity)
+        """Whether it has finished as another than it would be now, or its record is not as it was kept."""
+        if self.before is None:
+            return False
+        return self.identity is None or Identity.read(self.folder) != self.identity.with_record(self.folder)
 
 
 @dataclass
@@ -266,7 +269,7 @@ class _Profiles:
 def _finished(folder: Path) -> Record | None:
     """The record of a run that has finished, if there is one."""
     try:
-        record: Record = json.loads((folder / "record.json").read_text())
+        record: Record = json.loads((folder / RECORD_FILE).read_text())
         return record if record["state"] == JobState.FINISHED else None
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -157,18 +157,19 @@ def _sorted(words: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, 
     files: list[str] = []
     for word in words:
         try:
-            job, *own = shlex.split(word)
+            job, *own = shlex.split(word) or [""]
         except ValueError as error:
             fix = 'write it like "parameter_server servers=1"'
             raise ConfigError(what=f"not a job and its settings: {error}", got=word, fix=fix) from None
+        name = " ".join(word.split())
         if "=" in job:
             settings.append(word)
         elif job.endswith(".toml"):
             files.append(word)
-        elif word in variants:
-            raise ConfigError(what="a job is given twice", got=word, fix="give it once; --seeds runs it several times")
+        elif name in variants:
+            raise ConfigError(what="a job is given twice", got=name, fix="give it once; --seeds runs it several times")
         else:
-            variants[word] = {"job": job, "settings": parse_settings(own)}
+            variants[name] = {"job": job, "settings": parse_settings(own)}
     return variants, parse_settings(settings), files
 
 

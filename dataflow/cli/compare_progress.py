@@ -48,7 +48,9 @@ class CompareProgress:
     def outdated(self, runs: Sequence[Run]) -> None:
         """Say that runs which finished are run again."""
         many = "a run that finished is run again" if len(runs) == 1 else f"{len(runs)} runs that finished are run again"
-        self._console.print(f"note: {many}: the job's code, or Ako's version, has changed since", soft_wrap=True)
+        self._console.print(
+            f"note: {many}: the job's code, Ako's version or the record has changed since", soft_wrap=True
+        )
 
     def begin(self, run: Run) -> None:
         """Show that a run is prepared."""

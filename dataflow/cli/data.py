@@ -21,8 +21,8 @@ app.add_typer(_data, name="data")
 @_data.command(
     "ls",
     epilog=examples(
-        "ako data fetch mnist",
-        "ako run ako data=mnist",
+        "ako data ls",
+        "ako data ls --data-dir ~/data",
     ),
 )
 def list_sets(
@@ -43,7 +43,14 @@ def list_sets(
     )
 
 
-@_data.command("fetch")
+@_data.command(
+    "fetch",
+    epilog=examples(
+        "ako data fetch mnist",
+        "ako data fetch cifar10 --to ~/data",
+        "ako run ako data=cifar10 data_dir=~/data",
+    ),
+)
 def fetch_set(
     name: Annotated[str, typer.Argument(metavar="NAME", help="mnist, fashion-mnist or cifar10.")],
     to: Annotated[

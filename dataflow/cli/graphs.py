@@ -145,12 +145,14 @@ def _list_settings(job: Job, *, as_json: bool) -> None:
     print_table(
         ("SETTING", "DEFAULT", "VALUES", "MEANING"),
         [
-            (
-                each.key,
-                "(required)" if each.required else "none" if each.default is None else each.default,
-                each.values,
-                each.meaning,
-            )
+            (each.key, "(required)" if each.required else _written(each.default), each.values, each.meaning)
             for each in settings
         ],
     )
+
+
+def _written(default: object) -> object:
+    """A default as a user would write it."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "none" if default is None else default

@@ -115,12 +115,13 @@ def _run(given: list[str]) -> int:
     if verb not in VERBS:
         raise ConfigError(what="there is no such verb", got=verb, fix=suggest(verb, VERBS))
     module = importlib.import_module(f"dataflow.cli.{VERBS[verb][0]}")
+    usage = importlib.import_module("dataflow.cli.usage")
     try:
         with ended_in_order():
-            module.app(args=given, prog_name="ako")
+            code: int = usage.call(module.app, given)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
-    return 0
+    return code
 
 
 if __name__ == "__main__":

@@ -58,7 +58,12 @@ StepTimeOption = Annotated[
 TasksOption = Annotated[
     int | None,
     typer.Option(
-        "--tasks", help="Compute tasks of a node [default: 1].", min=1, max=MOST_TASKS, rich_help_panel=_PANEL
+        "--tasks",
+        metavar="N",
+        help="Compute tasks of a node [default: 1].",
+        min=1,
+        max=MOST_TASKS,
+        rich_help_panel=_PANEL,
     ),
 ]
 SpeedOption = Annotated[

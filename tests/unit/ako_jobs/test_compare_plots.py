@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,12 @@ def drawn(compared, folder: Path, *records) -> set[str]:
     return {path.stem for path in paths}
 
 
+def pictured(compared, *records) -> plots.Pictured:
+    ended = outcomes(compared, *records)
+    told = {(each.run.case.variant, each.run.case.point): [each.record] for each in ended.ended}
+    return plots.Pictured(compared, rows(compared, ended), told)
+
+
 def test_draw_writes_every_picture_that_there_is_something_to_draw_of(tmp_path: Path) -> None:
     swept = comparison(variants={"a": {"job": "ako"}}, seeds=1, sweep={"nodes": [2, 4], "lr": [0.1]})
     assert drawn(swept, tmp_path, record(), record(NEVER)) == {
@@ -65,7 +72,40 @@ def test_draw_lags_and_normalised_gaps_where_there_are_any(tmp_path: Path) -> No
 
 def test_draw_runs_without_series_leave_pictures_empty(tmp_path: Path) -> None:
     silent = {**record(), "series": [], "links": []}
-    assert drawn(comparison(seeds=1), tmp_path, silent, silent) == {*ALWAYS, "time_to_target"}
+    unknown = {"gap_over_time", "staleness_over_time"}
+    assert drawn(comparison(seeds=1), tmp_path, silent, silent) == {*ALWAYS, "time_to_target"} - unknown
+
+
+def test_draw_line_of_few_points_shows_them() -> None:
+    """Of a line of one point nothing else shows."""
+    short = record()
+    short["series"][1:] = []
+    figures = dict(plots._pictures(pictured(comparison(seeds=1), short, record())))
+    markers = {
+        name: [line.get_marker() for line in figures[name].axes[0].lines[:2]] for name in ALWAYS & figures.keys()
+    }
+    assert markers["gap_over_time"] == [".", "."]
+    assert markers["bandwidth_over_time"] == [".", "."]
+    longer = record(tuple((second, second, 0.5) for second in (1.0, 2.0, 3.0, 4.0)))
+    figures = dict(plots._pictures(pictured(comparison(seeds=1), longer, record())))
+    assert [line.get_marker() for line in figures["accuracy_over_time"].axes[0].lines[:2]] == ["", "."]
+
+
+def test_draw_long_names_are_whole_and_do_not_overlap() -> None:
+    long = [f"{job} momentum=0.5 schedule=cosine warmup=0.5" for job in ("parameter_server", "all_to_all", "ako")]
+    swept = {"latency": ["1ms", "2ms"], "compute": ["constant", "gamma-heterogeneous"]}
+    compared = comparison(variants={name: {"job": "ako"} for name in long}, seeds=1, sweep=swept)
+    with plots.mpl.rc_context(plots._STYLE):
+        for name, figure in plots._pictures(pictured(compared, *[record(NEVER)] * 12)):
+            figure.get_layout_engine().execute(figure)
+            inside = figure.get_tightbbox()
+            width, height = figure.get_size_inches()
+            assert inside.x0 >= 0, name
+            assert inside.y0 >= 0, name
+            assert inside.x1 <= width, name
+            assert inside.y1 <= height, name
+            titles = [axes.title.get_window_extent() for axes in figure.axes if axes.get_title()]
+            assert not any(one.overlaps(other) for one, other in combinations(titles, 2)), name
 
 
 def test_draw_runs_without_validations_have_no_pictures_of_accuracy(tmp_path: Path) -> None:

@@ -111,6 +111,21 @@ def test_run_comparison_record_that_is_none_is_made_again(tmp_path: Path, text: 
     assert again.record == first.record
 
 
+def test_run_comparison_record_that_was_edited_is_made_again(tmp_path: Path) -> None:
+    """Whatever was edited: here, what the table needs."""
+    compared = quick(seeds=1)
+    perform(compared, tmp_path / "out", Watch())
+    kept = files(tmp_path / "out")
+    path = tmp_path / "out" / "runs" / "01-a" / "seed-0" / "record.json"
+    record = json.loads(path.read_text())
+    del record["reports"]
+    path.write_text(json.dumps(record))
+    again = Watch()
+    perform(compared, tmp_path / "out", again)
+    assert again.again == again.begun == ["a, seed 0"]
+    assert files(tmp_path / "out") == kept
+
+
 def test_run_comparison_what_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AKO_TOKEN", "none that a master knows")
     compared = quick(seeds=1, settings={}, cluster=None, master="127.0.0.1:1", variants={"a": {"job": "ako"}})

@@ -90,7 +90,8 @@ def test_compare_again_after_the_code_has_changed_says_how_many_runs_are_made_ag
     monkeypatch.setattr(identity, "installed_versions", lambda: {"ako-dataflow": "99.0"})
     assert main(command) == 0
     said = capsys.readouterr().err
-    assert "note: 2 runs that finished are run again: the job's code, or Ako's version, has changed since\n" in said
+    said_why = "the job's code, Ako's version or the record has changed since"
+    assert f"note: 2 runs that finished are run again: {said_why}\n" in said
     assert "run before" not in said
 
 
@@ -134,6 +135,8 @@ def test_compare_without_matplotlib_writes_the_table_and_says_what_is_missing(
     [
         (["epochs=2"], "there is nothing to compare"),
         (["ako", "ako"], "a job is given twice (got ako)"),
+        (["ako p=1", "ako  p=1 "], "a job is given twice (got ako p=1)"),
+        (["", "ako"], "there is no such job (got '')"),
         (["ako 'p=1"], "not a job and its settings: No closing quotation"),
         (["ako p"], "not a setting (got p); write key=value"),
         (["ako", "all_to_al"], "all_to_al: there is no such job (got all_to_al); did you mean 'all_to_all'?"),
