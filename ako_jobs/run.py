@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,6 @@ from dataflow import (
     make_record,
 )
 from dataflow.artifact_names import check_artifact_name
-from dataflow.reports import NodeStatistics
 
 OnEvent = Callable[[JobEvent], None]
 """Called with each event of a job as it comes."""
@@ -87,8 +85,6 @@ class Heard:
     def __init__(self, on_event: OnEvent | None) -> None:
         self.events: list[JobEvent] = []
         self.series = Series()
-        self._statistics: dict[tuple[int, int], NodeStatistics] = {}
-        self._lived: list[NodeStatistics] = []
         self._on_event = on_event
 
     def handle(self, event: JobEvent) -> None:
@@ -96,24 +92,11 @@ class Heard:
         if event.statistics is None:
             self.events.append(event)
             if event.state == JobState.DEPLOYING:  # of a job that begins again, whose nodes count from 0
-                self._lived += self._statistics.values()
-                self._statistics.clear()
+                self.series.newest.begin_again()
         else:
             self.series.add(event.elapsed_s, event.statistics)
-            self._statistics[event.statistics.node, event.statistics.incarnation] = event.statistics
         if self._on_event is not None:
             self._on_event(event)
-
-    def earlier(self, last: Iterable[NodeStatistics]) -> list[NodeStatistics]:
-        """The newest statistics of every incarnation of a node but its last.
-
-        Args:
-            last: those of the last ones.
-        """
-        newest = {each.node: each.incarnation for each in last}
-        every = self._statistics.items()
-        died = [known for (node, incarnation), known in every if incarnation < newest.get(node, math.inf)]
-        return self._lived + died
 
 
 def run(
@@ -239,7 +222,7 @@ def _run(client: Client, prepared: Prepared, on_event: OnEvent | None, on_submit
             status.statistics,
             installed_versions(),
             node_names=status.node_names,
-            earlier=heard.earlier(status.statistics),
+            earlier=heard.series.newest.earlier(status.statistics),
             last_lines=status.last_lines,
             series=heard.series.points,
         ),

@@ -168,6 +168,7 @@ def execute_simulation(
             run.statistics,
             installed_versions(),
             node_names=[node.name for node in run.plan.nodes],
+            earlier=heard.series.newest.earlier(run.statistics),
             series=heard.series.points,
             simulation=_assumed(simulation),
         ),

@@ -56,6 +56,15 @@ class LinkStatistics:
     busy_s: float = 0.0
     delay_s: float = 0.0
 
+    def plus(self, more: LinkStatistics) -> LinkStatistics:
+        """The sum of both."""
+        return LinkStatistics(
+            self.nbytes + more.nbytes,
+            self.messages + more.messages,
+            self.busy_s + more.busy_s,
+            self.delay_s + more.delay_s,
+        )
+
     @property
     def goodput(self) -> float:
         """Bytes per second that the link carried while it had something to carry; 0 if it never had."""

@@ -219,6 +219,11 @@ class ClocksState(State):
             self._note(origin, self._lowest[origin], max(self._first_span, said))
             self._slowest = None
 
+    def wait(self, origin: int, span: int) -> None:
+        """Note that `origin` computes so many gradients at most until it sends a cell again, as it has told."""
+        if origin in self._applied:
+            self._note(origin, self._lowest[origin], max(span, self._span[origin]))
+
     def end(self, origin: int, number: int) -> None:
         """Note that `origin` makes no gradients after `number`: once these are applied it is not waited for."""
         if origin in self._applied:

@@ -104,12 +104,13 @@ class Talk(Operator):
                 roll.welcomed(word)
             case "begun":
                 roll.begins(word)
+                clocks.wait(member, word.span)
             case "begin" if roll.is_current(word) and not window.claim(member, word.turn):
                 yield self.words(Word("late", roll.node, member, word.turn, clocks.made), to=member)
             case "begin" if roll.is_current(word):
                 clocks.expect(member)
                 epoch = course.reached(clocks.made)
-                answer = Word("begun", roll.node, member, word.turn, clocks.made, clocks.images, epoch)
+                answer = Word("begun", roll.node, member, word.turn, clocks.made, clocks.images, epoch, window.span)
                 yield self.words(answer, to=member)
 
     def _settle(self, roll: RollState, course: CourseState, window: Outgoing, clocks: ClocksState) -> Emissions:

@@ -20,7 +20,7 @@ class KeptState(State):
     """Live receivers of one node, and what is kept for those that have not begun: nothing where there is none.
 
     `newest` is the number of the newest gradient sent. `owed` is what codes have left out of the gradients up to there,
-    (weights,) float32, as it stands; None without a codec.
+    (weights,) float32, as it stands; None without a codec. `span` is no gradients, as each is sent at once.
     """
 
     def __init__(self, receivers: Sequence[int], cap_nbytes: int = CAP_NBYTES) -> None:
@@ -30,7 +30,7 @@ class KeptState(State):
             receivers: nodes that are sent to.
             cap_nbytes: what is kept at most; beyond it nothing is, and who it was for has come too late.
         """
-        self.newest = 0
+        self.newest = self.span = 0
         self.owed: Vector | None = None
         self._receivers = dict.fromkeys(receivers)
         self._held: dict[int, tuple[int, int]] = {}

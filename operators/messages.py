@@ -276,6 +276,7 @@ class Word(Message):
         number: of a gradient.
         images: that the whole role has seen by then.
         epoch: passes over the data that the origin had made by then, with fraction.
+        span: gradients that the origin computes at most until every cell is sent again.
         origins: (k,) int64, nodes.
         applied: (k,) int64, a gradient number for each of them; or (cells,), one for each cell.
     """
@@ -287,6 +288,7 @@ class Word(Message):
     number: int = 0
     images: int = 0
     epoch: float = 0.0
+    span: int = 0
     origins: npt.NDArray[np.int64] = field(default_factory=_nothing)
     applied: npt.NDArray[np.int64] = field(default_factory=_nothing)
 

@@ -135,8 +135,12 @@ class RotationState(State):
         self._place = {int(node): Fraction(int(above), int(below)) for node, above, below in tensors["place"]}
 
     def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
-        """Go on with all receivers: whoever had left is there again, unless this node is told otherwise."""
+        """Go on with all receivers: whoever had left is there again, unless this node is told otherwise.
+
+        They wait for the first round no longer than at the start, as they know of no span that was told before.
+        """
         super().resume(tensors, node, steps)
+        self._next = min(self._next, steps.get(node, 0) + self.cost.first(0).span)
         self._place = {receiver: self._place.get(receiver, first) for receiver, first in self._first.items()}
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from dataflow.cli.common import megabytes, seconds
 from dataflow.clock import Clock, SystemClock
 from dataflow.observe.events import JobEvent
+from dataflow.observe.newest import Newest
 from dataflow.reports import NodeStatistics, OperatorReport, samples_named
 
 _MEANINGS = {
@@ -37,6 +38,7 @@ class Progress:
         self._report: OperatorReport | None = None
         self._report_s = 0.0
         self._nodes: dict[int, NodeStatistics] = {}
+        self._counted = Newest()
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -61,6 +63,7 @@ class Progress:
         self._elapsed_s, self._heard_s = event.elapsed_s, self._clock.now()
         if event.statistics is not None:
             self._nodes[event.statistics.node] = event.statistics
+            self._counted.take(event.statistics)
         elif event.report is not None:
             self._report, self._report_s = event.report, event.elapsed_s
             self._say(self._line())
@@ -75,6 +78,8 @@ class Progress:
             self._say(f"node {event.node} {event.change}")
         else:
             self._state = event.state
+            if event.state == "DEPLOYING":  # of a job that begins again, whose nodes count from 0
+                self._counted.begin_again()
             # Why a job failed is the error that the command ends with.
             why = _MEANINGS.get(event.state, "") or (event.reason if event.state == "PENDING" else "")
             named = f" as {self._job}" if event.state == "SUBMITTED" and self._job else ""
@@ -104,11 +109,11 @@ class Progress:
         staleness = [sample.last for sample in samples_named(self._nodes.values(), "staleness")]
         if staleness:
             parts.append(f"staleness {max(staleness):.0f}")
-        gradients = sum(each.steps for each in self._nodes.values())
+        gradients = sum(each.steps for each in self._counted)
         if gradients:
             parts.append(f"{gradients:,} gradients")
         if self._nodes:
-            sent = sum(sum(each.sent_nbytes.values()) for each in self._nodes.values())
+            sent = sum(sum(each.sent_nbytes.values()) for each in self._counted)
             parts.append(f"{megabytes(sent)} sent")
         if not parts and self._report is not None:
             parts = [f"{self._report.port} {name}={value}" for name, value in fields.items()]

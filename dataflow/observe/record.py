@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -56,10 +57,10 @@ def make_record(
         ``adjustments`` one for each step of a change of the running job (see `AdjustmentStep`);
         ``reports`` holds one entry per reported message, with the message's own fields beside ``time_s``, ``node``
         and ``port``; ``totals.images`` is the largest field ``images`` of a report; ``nodes`` has one entry per node,
-        about its last incarnation, and ``earlier`` one for each that died before it, all of which are in ``totals``;
-        ``links`` one per pair of nodes that exchanged messages; ``series`` one per point in time. What a node could
-        not measure is null: a simulated one has no processor, and no links that acknowledge. ``master_away`` says from
-        when until when the job had no master.
+        about its last incarnation, and ``earlier`` one for each that died before it, all of which are in ``totals``,
+        ``links`` and ``series``; ``links`` has one per pair of nodes that exchanged messages, ``series`` one per point
+        in time. What a node could not measure is null: a simulated one has no processor, and no links that acknowledge.
+        ``master_away`` says from when until when the job had no master.
     """
     reports: list[dict[str, JsonValue]] = []
     warnings: list[JsonValue] = list(spec.warnings)
@@ -109,7 +110,7 @@ def make_record(
         "totals": _totals([*died, *by_node], reports),
         "nodes": [_node(each, names, node_names) for each in by_node],
         "earlier": [_node(each, names, node_names) for each in died],
-        "links": _links(by_node),
+        "links": _links([*died, *by_node]),
         "master_away": away,
         "series": [asdict(point) for point in series],
         "simulation": None if simulation is None else dict(simulation),
@@ -184,15 +185,20 @@ def _node(statistics: NodeStatistics, names: Mapping[tuple[int, int], str], newe
 
 def _links(statistics: Sequence[NodeStatistics]) -> list[JsonValue]:
     """Bytes from one node to another, as each side counted them, and what the sender's link measured."""
-    sent = {(each.node, peer): nbytes for each in statistics for peer, nbytes in each.sent_nbytes.items()}
-    received = {(peer, each.node): nbytes for each in statistics for peer, nbytes in each.received_nbytes.items()}
-    links = {(each.node, peer): link for each in statistics for peer, link in each.links.items()}
+    sent, received = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    links: dict[tuple[int, int], LinkStatistics] = {}
+    for each in statistics:
+        sent.update({(each.node, peer): nbytes for peer, nbytes in each.sent_nbytes.items()})
+        received.update({(peer, each.node): nbytes for peer, nbytes in each.received_nbytes.items()})
+        for peer, link in each.links.items():
+            pair = each.node, peer
+            links[pair] = links[pair].plus(link) if pair in links else link
     return [
         {
             "source": source,
             "target": target,
-            "sent_nbytes": sent.get((source, target), 0),
-            "received_nbytes": received.get((source, target), 0),
+            "sent_nbytes": sent[source, target],
+            "received_nbytes": received[source, target],
             **_delivered(links.get((source, target))),
         }
         for source, target in sorted(sent.keys() | received.keys())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dataflow.observe.newest import Newest
 from dataflow.reports import NodeStatistics, samples_named
 
 MOST_POINTS = 512
@@ -12,7 +13,7 @@ MOST_POINTS = 512
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What all nodes together had done by some time.
+    """What all nodes together had done by some time, those included that have died since the start.
 
     Args:
         time_s: seconds since the job began to run.
@@ -55,10 +56,13 @@ class Series:
 
     Points count from the start, so that leaving some out loses detail only: of too many, every other one is dropped,
     and from then on only every other one that comes is kept, so that they are equally far apart.
+
+    Attributes:
+        newest: what they are made of.
     """
 
     points: list[Point] = field(default_factory=list)
-    _newest: dict[int, NodeStatistics] = field(default_factory=dict)
+    newest: Newest = field(default_factory=Newest)
     _told: set[int] = field(default_factory=set)
     _time_s: float = 0.0
     _made: int = 0
@@ -68,7 +72,8 @@ class Series:
         """Take in what a node told."""
         if statistics.node in self._told:
             self.close()
-        self._newest[statistics.node], self._time_s = statistics, time_s
+        self.newest.take(statistics)
+        self._time_s = time_s
         self._told.add(statistics.node)
 
     def close(self) -> None:
@@ -82,7 +87,7 @@ class Series:
             self._of *= 2
         self._made += 1
         self._told.clear()
-        nodes = self._newest.values()
+        nodes = list(self.newest)
         stale, apart, gapped = (samples_named(nodes, name) for name in ("staleness", "rms", "gap"))
         lagged, normalised = (samples_named(nodes, name) for name in ("lag", "normalised_gap"))
         self.points.append(

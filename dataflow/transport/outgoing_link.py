@@ -317,6 +317,8 @@ class OutgoingLink:
     async def _read(self, connection: Connection) -> None:
         while True:
             packet = await connection.read()
+            if self.lost:  # while this came: whoever joins in the place of the peer gives credit of its own
+                return
             self._waiting_since_s = self._around.clock.now()
             self._counters.received_nbytes += len(packet)
             for header, payload in split(packet):

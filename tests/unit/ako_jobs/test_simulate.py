@@ -1,12 +1,15 @@
-"""Simulated jobs leave nothing in memory for those that follow."""
+"""Simulated jobs: what is told of those whose nodes fail; and they leave nothing in memory for those that follow."""
 
 from __future__ import annotations
 
 import gc
+from itertools import pairwise
+from typing import Any
 
 from ako_jobs.jobs import load_job
 from ako_jobs.simulate import execute_simulation, prepare_simulation
 from dataflow import ClusterModel
+from dataflow.sim.faults import parse_fault
 from operators.compute import Compute
 
 
@@ -24,3 +27,17 @@ def test_nodes_of_one_simulation_are_gone_when_the_next_one_ends() -> None:
         assert execute_simulation(simulation).state == "FINISHED"
         found.append(computing() - before)
     assert found[1:] == [found[0]] * 2
+
+
+def test_record_counts_what_a_node_did_before_it_failed_and_was_started_again() -> None:
+    model = ClusterModel(compute="constant", step_s=0.01, faults=(parse_fault("fail:1@0.5+0.3"),), statistics_s=0.05)
+    simulation = prepare_simulation(load_job("ako"), {"epochs": 3, "batch": 16, "warm_start": 0}, 3, model)
+    record: Any = execute_simulation(simulation).record
+    (died,) = record["earlier"]
+    assert (died["node"], died["incarnation"]) == (1, 0)
+    assert died["steps"] > 10
+    counted = [point["gradients"] for point in record["series"]]
+    assert all(before <= after for before, after in pairwise(counted))
+    assert (
+        record["totals"]["gradients"] == counted[-1] == died["steps"] + sum(each["steps"] for each in record["nodes"])
+    )

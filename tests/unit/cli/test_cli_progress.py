@@ -69,6 +69,19 @@ def test_progress_on_a_terminal_has_a_bar_and_leaves_the_lines() -> None:
     assert "accuracy 0.8750" in text
 
 
+def test_progress_counts_what_nodes_did_before_they_were_started_again() -> None:
+    last = NodeStatistics(1, steps=34, sent_nbytes={0: 500_000}, incarnation=1)
+    anew = [JobEvent(5, 0.0, 4.0, state="DEPLOYING"), JobEvent(6, 0.0, 5.0, statistics=NodeStatistics(1, steps=6))]
+    events = [
+        *EVENTS[:4],
+        JobEvent(4, 0.0, 2.0, node=1, statistics=last),
+        *anew,
+        JobEvent(7, 0.0, 6.0, report=VALIDATION),
+    ]
+    line = shown(events, terminal=False).splitlines()[-1]
+    assert line.endswith("500 images/s  1,240 gradients  3.0 MB sent")
+
+
 def test_progress_failure_is_left_to_the_error_that_follows() -> None:
     events = [JobEvent(0, 0.0, 0.5, state="FAILED", reason="node-1: boom")]
     assert shown(events, terminal=False) == " 0.500 s  FAILED\n"

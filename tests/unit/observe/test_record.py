@@ -81,6 +81,26 @@ def test_record_holds_incarnations_that_died_and_counts_them_in_totals() -> None
     assert (totals["gradients"], totals["tasks"], totals["sent_nbytes"]) == (37, 16, 10)
 
 
+def test_record_adds_up_what_all_incarnations_of_two_nodes_sent_each_other() -> None:
+    link = LinkStatistics(nbytes=40, messages=2, busy_s=0.5, delay_s=0.25)
+    died = [NodeStatistics(1, sent_nbytes={0: 50}, links={0: link}), NodeStatistics(1, sent_nbytes={2: 7})]
+    last = [
+        NodeStatistics(0, received_nbytes={1: 51}),
+        NodeStatistics(1, sent_nbytes={0: 6}, links={0: LinkStatistics(6, 1, 0.5, 0.5)}, incarnation=1),
+    ]
+    links = make_record(SPEC, EVENTS, last, {}, earlier=died)["links"]
+    assert links == [
+        {
+            **{"source": 1, "target": 0, "sent_nbytes": 56, "received_nbytes": 51},
+            **{"delivered_nbytes": 46, "busy_s": 1.0, "goodput_nbytes_s": 46.0, "delay_s": 0.25},
+        },
+        {
+            **{"source": 1, "target": 2, "sent_nbytes": 7, "received_nbytes": 0},
+            **dict.fromkeys(("delivered_nbytes", "busy_s", "goodput_nbytes_s", "delay_s")),
+        },
+    ]
+
+
 def test_record_calls_an_incarnation_what_its_node_was_called_then() -> None:
     changes = [
         NodeChange(1, "left", 0, "it was drained", 101.0, "right"),

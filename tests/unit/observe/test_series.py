@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dataflow.observe.series import MOST_POINTS, Point, Series
 from dataflow.reports import NodeStatistics, SampleStatistics
 
@@ -50,6 +52,18 @@ def test_series_point_is_what_all_nodes_had_done_when_one_tells_again() -> None:
     assert [(point.time_s, point.gradients) for point in series.points] == [(1.5, 6), (2.0, 10)]
     series.close()
     assert len(series.points) == 2
+
+
+def test_series_goes_on_from_what_nodes_had_done_before_they_were_started_again() -> None:
+    series = Series()
+    series.add(1.0, told(0, 6))
+    series.add(2.0, replace(told(0, 1), incarnation=1))
+    series.add(3.0, replace(told(0, 2), incarnation=1))
+    series.newest.begin_again()  # incarnations are counted from 0 again
+    series.add(4.0, told(0, 1))
+    series.close()
+    assert [point.gradients for point in series.points] == [6, 7, 8, 9]
+    assert [point.sent_nbytes for point in series.points] == [66, 77, 88, 99]
 
 
 def test_series_of_too_many_points_keeps_every_other_one_and_the_last() -> None:

@@ -302,6 +302,31 @@ def test_link_that_was_lost_is_not_made_anew_for_the_same_incarnation_as_message
     run(body)
 
 
+def test_credit_of_a_peer_that_has_left_is_not_told_though_it_has_arrived_by_then() -> None:
+    """It would count as another's that joins in its place, whose streams begin with credit of their own."""
+
+    async def body(subject: Subject) -> None:
+        node = Node(subject, 0)
+
+        async def accept(connection: Connection) -> None:
+            await connection.read()
+            await connection.write(pack_control(data_pb2.KIND_WELCOME, data_pb2.Welcome(incarnation=0)))
+            await connected
+            ack = data_pb2.Ack(credits=[data_pb2.Credit(edge=0, granted_nbytes=77)])
+            await connection.write(pack_control(data_pb2.KIND_ACK, ack))
+            node.links.set_membership(1, {0: 0, 1: 1})
+            told.set()
+            await connection.read()
+
+        told = asyncio.Event()
+        connected = asyncio.ensure_future(node.links.connect({1: await subject.at(1).listen(accept)}))
+        await told.wait()
+        await closed([node])
+        assert not node.credits
+
+    run(body)
+
+
 HEARD_NOTHING, SILENT = "n", "-"
 
 
