@@ -7,7 +7,7 @@ later ones repeat them with other dashes. Of a sweep, pictures over time have a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -34,6 +34,8 @@ _INCHES = 0.075
 """What a character is wide, or a bit less."""
 _FEW = 3
 """A line of so few points has them marked: of one there is none, and two may be all but the same."""
+_KINDS: Mapping[str, Mapping[str, None]] = {"png": {"Software": None}, "svg": {"Date": None}}
+"""The formats of a picture, and of each what it is not to say of itself, which differs from run to run."""
 _STYLE = {
     "figure.dpi": 150,
     "font.size": 9,
@@ -79,7 +81,7 @@ class Pictured:
 
 
 def draw(comparison: Comparison, rows: Sequence[Row], outcomes: Outcomes, folder: Path) -> list[Path]:
-    """Draw every picture that there is something to draw of, as PNG and SVG.
+    """Draw every picture that there is something to draw of, as PNG and SVG, and remove what is left of others.
 
     Args:
         comparison: what was compared.
@@ -101,9 +103,13 @@ def draw(comparison: Comparison, rows: Sequence[Row], outcomes: Outcomes, folder
     written = []
     with mpl.rc_context(_STYLE):
         for name, figure in _pictures(pictured):
+            if figure is None:  # there was something to draw when fewer runs, or others, were compared here
+                for kind in _KINDS:
+                    (folder / f"{name}.{kind}").unlink(missing_ok=True)
+                continue
             figure.get_layout_engine().execute(figure)
             figure.set_layout_engine(None)  # or every file would be drawn once more than written
-            for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+            for kind, metadata in _KINDS.items():
                 path = folder / f"{name}.{kind}"
                 figure.savefig(path, metadata=metadata)
                 written.append(path)
@@ -111,11 +117,13 @@ def draw(comparison: Comparison, rows: Sequence[Row], outcomes: Outcomes, folder
 
 
 def _pictures(pictured: Pictured) -> Iterator[tuple[str, Any]]:
-    if any(row.accuracy for row in pictured.rows):
-        yield "accuracy_over_time", _over_time(pictured, accuracies, _accuracy_s, "time, s", "test accuracy, %")
-        yield "accuracy_over_epochs", _over_time(pictured, accuracies, _accuracy_epochs, "epochs", "test accuracy, %")
-    if pictured.comparison.target is not None:
-        yield "time_to_target", _to_target(pictured)
+    """Every picture by name; None for one that there is nothing to draw of."""
+    timed = any(row.accuracy for row in pictured.rows)
+    of_time = _over_time(pictured, accuracies, _accuracy_s, "time, s", "test accuracy, %") if timed else None
+    yield "accuracy_over_time", of_time
+    of_epochs = _over_time(pictured, accuracies, _accuracy_epochs, "epochs", "test accuracy, %") if timed else None
+    yield "accuracy_over_epochs", of_epochs
+    yield "time_to_target", None if pictured.comparison.target is None else _to_target(pictured)
     yield "epoch_time", _epoch_time(pictured)
     yield "traffic", _traffic(pictured)
     yield "bandwidth_over_time", _over_time(pictured, rates, _sending, "time, s", "a node sends, Mbit/s")
@@ -127,8 +135,8 @@ def _pictures(pictured: Pictured) -> Iterator[tuple[str, Any]]:
         ("gradient_gap", "gapped_gradients", _where_known("gradient_gap"), "gap of gradients"),
         ("normalised_gap", "normalised_gradients", _where_known("normalised_gap"), "gap of gradients / norm"),
     ):
-        if _any_told(pictured, counted):
-            yield f"{name}_over_time", _over_time(pictured, rates, line, "time, s", label)
+        told = _any_told(pictured, counted)
+        yield f"{name}_over_time", _over_time(pictured, rates, line, "time, s", label) if told else None
     for key in pictured.comparison.sweep:
         yield f"sweep_{key}", _sweep(pictured, key)
 
