@@ -17,7 +17,7 @@ import typer
 
 from ako_jobs.datasets import NAMES, load
 from dataflow import compiled
-from dataflow.cli.common import JsonFlag, StateDirOption, print_json, verbs
+from dataflow.cli.common import JsonFlag, StateDirOption, examples, print_json, verbs
 from dataflow.errors import DataError, MasterError
 from dataflow.runtime.control_groups import cpu_share, usable_cores
 from dataflow.runtime.starting import ONE_THREAD
@@ -38,7 +38,7 @@ class Finding:
     fix: str = ""
 
 
-@app.command()
+@app.command(epilog=examples("ako doctor", "ako doctor --state-dir /srv/ako"))
 def doctor(state_dir: StateDirOption = None, json: JsonFlag = False) -> None:
     """Check this machine: Python, packages, cores, threads, caches, the port, data and limits.
 

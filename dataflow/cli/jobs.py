@@ -32,8 +32,8 @@ app = verbs()
 @app.command(
     "ls",
     epilog=examples(
-        "ako status",
-        "ako status 3f2a",
+        "ako ls",
+        "ako ls --json | jq '.[].state'",
     ),
 )
 def list_jobs(master: MasterOption = "", state_dir: StateDirOption = None, json: JsonFlag = False) -> None:
@@ -52,7 +52,7 @@ def list_jobs(master: MasterOption = "", state_dir: StateDirOption = None, json:
     )
 
 
-@app.command()
+@app.command(epilog=examples("ako status", "ako status 3f2a"))
 def status(
     job: Annotated[str, typer.Argument(metavar="[ID]", help="A job's id, or its beginning; nodes if left out.")] = "",
     master: MasterOption = "",
@@ -74,7 +74,7 @@ def status(
             print_json(nodes) if json else _show_nodes(nodes)
 
 
-@app.command()
+@app.command(epilog=examples("ako logs 3f2a", "ako logs 3f2a --follow"))
 def logs(
     job: IdArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
@@ -94,7 +94,7 @@ def logs(
                 print(f"{names.get(line.node, f'node {line.node}')} | {line.text}", flush=True)
 
 
-@app.command()
+@app.command(epilog=examples("ako cancel 3f2a"))
 def cancel(
     job: IdArgument, master: MasterOption = "", state_dir: StateDirOption = None, json: JsonFlag = False
 ) -> None:
