@@ -75,8 +75,12 @@ def finite(value: float | None) -> float | None:
     return value
 
 
-def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
+def parse_settings(texts: Sequence[str] | None, form: str = "key=value, as in lr=0.1") -> dict[str, str]:
     """Settings by key, of words such as ``lr=0.1``.
+
+    Args:
+        texts: the words.
+        form: how they are to be written, for people.
 
     Raises:
         ConfigError: a word is not of that form, or a key is given twice.
@@ -85,7 +89,7 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise ConfigError(what="not a setting", got=text, fix="write key=value, as in lr=0.1")
+            raise ConfigError(what="not a setting", got=text, fix=f"write {form}")
         if key in settings:
             raise ConfigError(
                 what=f"the setting {key!r} is given twice", got=[settings[key], value], fix="give it once"

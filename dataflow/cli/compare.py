@@ -191,4 +191,5 @@ def _file(names: Sequence[str]) -> Comparison | None:
 
 
 def _swept(texts: Sequence[str] | None) -> dict[str, list[str]]:
-    return {key: values.split(",") for key, values in parse_settings(texts).items()}
+    settings = parse_settings(texts, "KEY=A,B, as in nodes=2,4")
+    return {key: values.split(",") for key, values in settings.items()}

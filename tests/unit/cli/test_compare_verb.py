@@ -145,7 +145,7 @@ def test_compare_without_matplotlib_writes_the_table_and_says_what_is_missing(
         (["ako", "--sim", "--bandwidth", "0mbit"], "ako: not a bandwidth (got 0mbit)"),
         (["ako", "--sim", "--master", "localhost:1"], "a simulation runs in this process"),
         (["ako", "--master", "localhost"], "not an address of a master"),
-        (["ako", "--sweep", "p"], "not a setting (got p)"),
+        (["ako", "--sweep", "p"], "not a setting (got p); write KEY=A,B"),
         (["parameter_server", "--sweep", "nodes=1,2"], "parameter_server nodes=1: the roles of"),
         (["nowhere.toml"], "the comparison cannot be read"),
         (["a.toml", "b.toml"], "more than one comparison is given"),
