@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveFloat, PositiveInt, ValidationError
@@ -18,7 +19,16 @@ _OPTIONS = {
 }
 
 
-Texts = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
+def _several(given: object) -> Sequence[object]:
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, Sequence):
+        message = 'must be "text", or a list of these'
+        raise ValueError(message)
+    return given
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_several)]
 """Some texts; one may stand for itself."""
 
 

@@ -135,6 +135,7 @@ class Source(Operator):
     course = Writes()
 
     _share: _Share = PrivateAttr()
+    _since: int = PrivateAttr(default=0)
 
     def open(self, node: NodeContext) -> None:
         """Open the data and find this node's share.
@@ -192,6 +193,8 @@ class Source(Operator):
 
     def _go_on(self, number: int, roll: Present, course: CourseState, node: NodeContext) -> None:
         """Take the course to mini-batch `number`."""
+        if not course.begun:
+            self._since = number  # of a job that goes on, there are gradients of those before
         course.read(number)
         members = node.members[node.role]
         ended = course.sharing and number - course.first >= course.per_epoch
@@ -205,10 +208,12 @@ class Source(Operator):
         if self.epochs is not None:
             steps = max(1, math.floor(self.epochs * course.per_epoch + 0.5))
             course.closed = course.epoch * course.per_epoch + number - course.first >= steps
-        elif self.needed is not None and number > FUTILE * max(FEW, self.needed * len(members) * course.per_epoch):
-            what = f"{number} mini-batches were read, and there are still too few gradients"
-            fix = "look at the operators between source and compute: they drop nearly all mini-batches"
-            raise OperatorError(what, fix=fix)
+        elif self.needed is not None:
+            read, alone = number - self._since, self.needed * len(members) * course.per_epoch
+            if read > FUTILE * max(FEW, alone):
+                what = f"{read} mini-batches were read, and there are still too few gradients"
+                fix = "look at the operators between source and compute: they drop nearly all mini-batches"
+                raise OperatorError(what, fix=fix)
 
     def _cut(self, sharing: tuple[int, ...], node: NodeContext) -> _Share:
         """This node's share of the data among those that share it."""

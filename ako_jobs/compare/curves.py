@@ -94,9 +94,15 @@ def rates(record: Record) -> Rates:
 
 def traffic(records: list[Record]) -> Floats:
     """Bytes that nodes sent each other, the mean of several runs: (sender, receiver)."""
-    nodes = max(len(record["nodes"]) for record in records)
+    nodes = max(_nodes(record) for record in records)
     sent = np.zeros((nodes, nodes))
     for record in records:
         for link in record["links"]:
             sent[link["source"], link["target"]] += link["sent_nbytes"] / len(records)
     return sent
+
+
+def _nodes(record: Record) -> int:
+    """How many nodes a run had, those included that had told nothing since they were started again."""
+    linked: list[int] = [max(link["source"], link["target"]) for link in record["links"]]
+    return max([len(record["nodes"]), *(number + 1 for number in linked)])

@@ -199,7 +199,7 @@ def _legend(figure: Any, pictured: Pictured, *more: Any) -> None:
         for name, look in looks
     ]
     handles += more
-    longest = max(len(line) for handle in handles for line in str(handle.get_label()).splitlines())
+    longest = max(len(line) for handle in handles for line in str(handle.get_label()).split("\n"))
     room = int(figure.get_figwidth() / (0.6 + _INCHES * longest))
     figure.legend(handles=handles, loc="outside lower center", ncols=max(1, min(3, len(handles), room)))
 

@@ -35,7 +35,8 @@ def first_when_memory_runs_out() -> None:
     The processes that it starts are like it. Where a process may not say so, nothing changes.
     """
     with suppress(OSError):
-        _OOM_SCORE_ADJ.write_text(str(max(500, int(_OOM_SCORE_ADJ.read_text()))))
+        inherited = max(0, int(_OOM_SCORE_ADJ.read_text()))  # all that runs in a container may have nearly the most
+        _OOM_SCORE_ADJ.write_text(str(min(1000, inherited + 500)))
 
 
 def adopt_orphans() -> None:

@@ -20,6 +20,7 @@ from dataflow.plan.job import JobSpec
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.state import StateKind
 from operators.coded_window import CodedWindowState
+from tests.known_answers.rejoining import clocks_of
 from tests.known_answers.training import BASE, job, replica
 
 EVERY = {"checkpoint_every": 64}
@@ -375,3 +376,13 @@ def test_checkpoint_fits_a_rule_with_another_rate_compensation_and_decay() -> No
     of = plan("parameter_server", 2, **rule)
     kept, _ = manifest(next(iter(by_number(MemoryDriver(of).execute()).values())), of)
     check_fits(kept, plan("parameter_server", 2, **rule, lr=0.001, dc_lambda=0.25, weight_decay=0.01), {})
+
+
+def test_job_of_servers_that_goes_on_with_far_fewer_epochs_than_were_made_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("operators.source.FEW", 1)
+    of, onto = (plan("parameter_server", 2, consistency="async", epochs=epochs) for epochs in (4, 0.02))
+    kept = by_number(MemoryDriver(of).execute())
+    nodes = resumed(kept[max(kept)], of, onto)
+    made = [clocks_of(node).made for node in nodes if "course" in node.states]
+    ended = MemoryDriver(onto, nodes=nodes).execute().nodes
+    assert [clocks_of(node).made for node in ended if "course" in node.states] <= [made[0] + 1]

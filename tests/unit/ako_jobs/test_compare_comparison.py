@@ -60,6 +60,7 @@ def test_cases_cluster_keys_without_a_simulation_are_settings_of_the_job() -> No
         ({"seed": 3}, "unknown key (got seed); did you mean 'seeds'?"),
         ({"variants": {"a": {"jobs": "ako", "job": "ako"}}}, "unknown key (got variants.a.jobs); did you mean 'job'?"),
         ({"cluster": {"bandwith": "1gbit"}}, "unknown key (got cluster.bandwith); did you mean 'bandwidth'?"),
+        ({"cluster": {"bandwidth": 3}}, 'cluster.bandwidth: must be "text", or a list of these (got 3)'),
         ({"variants": {"a": {}}}, "variants.a.job: is missing"),
         ({"variants": 3}, "variants: must be a table (got 3)"),
         ({"variants": {"a": "ako"}}, "variants.a: must be a table (got ako)"),

@@ -58,3 +58,10 @@ def test_rates_gap_of_a_record_without_any_is_unknown() -> None:
 def test_traffic_is_the_mean_over_runs_by_sender_and_receiver() -> None:
     other = {**record(), "links": [{"source": 0, "target": 2, "sent_nbytes": 3_000_000}]}
     assert traffic([record(), other]).tolist() == [[0, 0, 2e6], [0, 0, 0], [2.5e6, 0, 0]]
+
+
+def test_traffic_counts_nodes_that_have_told_nothing_since_they_were_started_again() -> None:
+    silent = record()
+    del silent["nodes"][2]
+    assert traffic([silent]).tolist() == [[0, 0, 1e6], [0, 0, 0], [5e6, 0, 0]]
+    assert traffic([{**silent, "links": []}]).tolist() == [[0, 0], [0, 0]]

@@ -117,6 +117,10 @@ def test_draw_long_names_are_whole_and_do_not_overlap() -> None:
             assert not any(one.overlaps(other) for one, other in combinations(titles, 2)), name
 
 
+def test_draw_variant_without_a_name(tmp_path: Path) -> None:
+    assert drawn(comparison(variants={"": {"job": "ako"}}, seeds=1), tmp_path, record()) >= ALWAYS
+
+
 def test_draw_runs_without_validations_have_no_pictures_of_accuracy(tmp_path: Path) -> None:
     blind = comparison(seeds=1, target=None, sweep={"nodes": [2, 4]})
     assert drawn(blind, tmp_path, *[record(())] * 4) == {*ALWAYS, "sweep_nodes"} - ACCURACY

@@ -375,7 +375,10 @@ def test_heard_tells_the_newest_statistics_of_all_but_the_last_incarnation_of_a_
         told = NodeStatistics(node, incarnation=incarnation, steps=steps)
         heard.handle(JobEvent(number, 0.0, 0.0, statistics=told))
     last = [NodeStatistics(0, incarnation=2, steps=6), NodeStatistics(1, steps=3)]
-    assert [(each.node, each.incarnation, each.steps) for each in heard.earlier(last)] == [(0, 0, 2), (0, 1, 4)]
+    assert [(each.node, each.incarnation, each.steps) for each in heard.series.newest.earlier(last)] == [
+        (0, 0, 2),
+        (0, 1, 4),
+    ]
 
 
 def test_heard_tells_what_all_nodes_counted_before_a_job_began_again_once_whatever_became_of_it():
@@ -387,9 +390,9 @@ def test_heard_tells_what_all_nodes_counted_before_a_job_began_again_once_whatev
     for node in range(2):
         said(heard, statistics=NodeStatistics(node, steps=50))
     said(heard, state="PENDING")
-    assert sum(each.steps for each in heard.earlier([])) == 100  # if it is cancelled now
+    assert sum(each.steps for each in heard.series.newest.earlier([])) == 100  # if it is cancelled now
     said(heard, state="DEPLOYING")
     for node in range(2):
         said(heard, statistics=NodeStatistics(node, steps=7))
     last = [NodeStatistics(node, steps=7) for node in range(2)]
-    assert [(each.node, each.steps) for each in heard.earlier(last)] == [(0, 50), (1, 50)]
+    assert [(each.node, each.steps) for each in heard.series.newest.earlier(last)] == [(0, 50), (1, 50)]
