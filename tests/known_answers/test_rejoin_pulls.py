@@ -89,3 +89,30 @@ def test_servers_wait_for_workers_that_come_back_when_all_have_died(consistency:
     assert all(settled(node) for node in loaded)
     assert min(clocks_of(node).made for node in loaded) > 0
     np.testing.assert_array_equal(values(loaded[0]), values(loaded[1]))
+
+
+class Ending(Dying):
+    """Nobody comes back once a node has ended, as the coordinator has it."""
+
+    def join(self, node: int) -> None:
+        if not self.run.ended:
+            super().join(node)
+
+
+def in_any_order(turns: list[tuple[int, int]], seed: int, **settings: object) -> Ending:
+    config = parameter_server.Config.parse({**SETTINGS, "servers": 2, "lr": 0.01, **settings})
+    driver = Ending(compile_graph(parameter_server.build(config), 5), turns, order=np.random.default_rng(seed))
+    driver.execute()
+    return driver
+
+
+@pytest.mark.parametrize("consistency", ["bsp", "ssp", "async"])
+def test_worker_that_comes_back_as_servers_end_makes_no_gradients_and_nobody_waits(consistency: str) -> None:
+    """A server that is through when it is asked answers no more, while another may have heard of the worker in time."""
+    late = 0
+    last = in_any_order([], 0, consistency=consistency, batch=200).run.deliveries
+    for death in range(last - 70, last, 5):
+        for seed in range(3):
+            driver = in_any_order([(death, WORKER), (death + 1, WORKER)], seed, consistency=consistency, batch=200)
+            late += WORKER not in driver.run.buried and not settled(driver.run.nodes[WORKER])
+    assert late
