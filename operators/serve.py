@@ -353,7 +353,7 @@ class ServeMean(Operator):
             fragment = zeros(fragment)
             yield Sample("poisoned_fragments", 1.0)
         mean = barrier.add(decoded(fragment, where.stop - where.start), barrier.since)
-        if (node.incarnation or barrier.last) and worker not in barrier.since:
+        if worker not in barrier.since:  # also where no step is complete: that may be so at another server
             barrier.since[worker] = fragment.low
             for late in barrier.release(barrier.since):
                 yield from self._apply(late, shard, node)

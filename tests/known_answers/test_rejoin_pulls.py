@@ -116,3 +116,11 @@ def test_worker_that_comes_back_as_servers_end_makes_no_gradients_and_nobody_wai
             driver = in_any_order([(death, WORKER), (death + 1, WORKER)], seed, consistency=consistency, batch=200)
             late += WORKER not in driver.run.buried and not settled(driver.run.nodes[WORKER])
     assert late
+
+
+@pytest.mark.parametrize(("death", "seed"), [(30, 1), (33, 1), (45, 0)])
+def test_server_without_a_step_knows_that_a_worker_which_comes_back_begins_behind_another_servers(
+    death: int, seed: int
+) -> None:
+    driver = in_any_order([(death, WORKER), (death + 1, WORKER)], seed, consistency="bsp", batch=200)
+    assert [clocks_of(node).made for node in workers(driver)] == [3] * 3
