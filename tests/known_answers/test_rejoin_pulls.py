@@ -124,3 +124,16 @@ def test_server_without_a_step_knows_that_a_worker_which_comes_back_begins_behin
 ) -> None:
     driver = in_any_order([(death, WORKER), (death + 1, WORKER)], seed, consistency="bsp", batch=200)
     assert [clocks_of(node).made for node in workers(driver)] == [3] * 3
+
+
+@pytest.mark.parametrize(
+    ("worker", "server", "other", "seed"),
+    [(153, 146, 211, 91093), (155, 161, 208, 8774), (150, 147, 216, 50239)],
+)
+def test_server_that_comes_back_has_nobody_wait_for_workers_that_wait_for_others_and_push_nothing_before(
+    worker: int, server: int, other: int, seed: int
+) -> None:
+    turns = [(worker, WORKER), (worker + 30, WORKER), (server, SERVER), (server + 1, SERVER)]
+    turns += [(other + after, 4) for after in (0, 16, 46, 60)]
+    loaded = workers(in_any_order(turns, seed, consistency="ssp", tau=1, batch=60, epochs=0.5))
+    assert all(settled(node) for node in loaded)
