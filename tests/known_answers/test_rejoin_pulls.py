@@ -8,6 +8,7 @@ import pytest
 from ako_jobs import parameter_server
 from dataflow.engine.loading import LoadedNode
 from dataflow.plan.compile import compile_graph
+from dataflow.plan.job import JobSpec
 from tests.known_answers.coded import SETTINGS
 from tests.known_answers.rejoining import Dying, clocks_of, settled, values
 
@@ -137,3 +138,14 @@ def test_server_that_comes_back_has_nobody_wait_for_workers_that_wait_for_others
     turns += [(other + after, 4) for after in (0, 16, 46, 60)]
     loaded = workers(in_any_order(turns, seed, consistency="ssp", tau=1, batch=60, epochs=0.5))
     assert all(settled(node) for node in loaded)
+
+
+@pytest.mark.parametrize("seed", [6033, 6037, 6038])
+def test_worker_that_comes_back_holds_the_shard_though_its_former_life_was_answered_when_dead(seed: int) -> None:
+    settings = {"consistency": "bsp", "lr": 0.5, "batch": 200, "checkpoint_every": 240, "codec": "topk:density=0.01"}
+    graph = parameter_server.build(parameter_server.Config.parse({**SETTINGS, **settings, "shard": "layer"}))
+    plan = JobSpec(name="pulls", graph=graph, nodes=3, max_nodes=5, seed=3).plan()
+    turns = [(42, 1), (46, 3), (48, 2), (51, 3), (142, 1), (197, 3)]
+    nodes = Ending(plan, turns, order=np.random.default_rng(seed)).execute().nodes
+    for node in nodes[:3]:
+        np.testing.assert_allclose(values(node), nodes[4].states["shard"].tensors()["values"], rtol=0, atol=1e-5)
