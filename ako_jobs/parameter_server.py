@@ -24,7 +24,7 @@ from operators.layout import Layout
 from operators.ledger import BarrierLedger, PushesLedger
 from operators.partition import PartitionByOwner
 from operators.passes import Passes
-from operators.pulling import AttendUntilEnough, Pull
+from operators.pulling import AttendUntilEnough, Pull, ReceiveAnswers
 from operators.receive import ReceiveFragments, ReceiveWeights
 from operators.schedule import Schedule
 from operators.send import SendChanges, SendIntervals, SendWeights
@@ -153,7 +153,8 @@ def build(config: Config) -> LogicalGraph:
         ledger = BarrierLedger(owed="window") if bsp else PushesLedger(layout=layout)
         graph = graph.with_state("ledger", ledger, role="worker")
     graph = (
-        graph.with_operator("pulling", Pull(sharding=sharding), role="worker")
+        graph.replace("pull", ReceiveAnswers())
+        .with_operator("pulling", Pull(sharding=sharding), role="worker")
         .with_operator("attend", AttendUntilEnough(), role="worker")
         .connect("pulling", "receive", route=Route.BY_DESTINATION, loopback=colocated)
         .connect("load.finished", "attend.finished")

@@ -14,6 +14,7 @@ from operators.clocks import ClocksState
 from operators.course import CourseState
 from operators.layout import Sharding, runs
 from operators.messages import Enough, Fragment, Progress
+from operators.receive import ReceiveWeights
 from operators.roll import RollState
 from operators.window import WindowState
 
@@ -21,7 +22,8 @@ from operators.window import WindowState
 class Pull(Operator):
     """Asks every server for its weights, if the node has come back, and goes on once it has them all.
 
-    It asks with a fragment of no gradients. Its gradients go on behind those of the worker that is furthest.
+    It asks with a fragment of no gradients. Its gradients go on behind those of the worker that is furthest. If a
+    server is through, and answers no more, others make no more gradients either: then the node makes none.
 
     Args:
         sharding: the model's division over the servers.
@@ -43,7 +45,7 @@ class Pull(Operator):
 
     def ready(self, roll: RollState, clocks: ClocksState) -> bool:
         """Whether there is nothing to wait for, or no longer."""
-        return roll.settled or not roll.lent or clocks.slowest() >= 0
+        return roll.settled or not roll.lent or roll.is_too_late or clocks.slowest() >= 0
 
     def process(
         self,
@@ -56,6 +58,9 @@ class Pull(Operator):
     ) -> Emissions:
         """Ask, the first time; then go on."""
         if roll.settled:
+            yield EndOfData()
+        elif roll.is_too_late:
+            roll.idle = True
             yield EndOfData()
         elif not roll.lent:
             roll.lent = True
@@ -70,6 +75,14 @@ class Pull(Operator):
             course.start(number)
             window.start(number)
 
+    def on_left(self, member: int, roll: RollState) -> Emissions:
+        """Note that a server has died. Of one that is through nothing is heard here, where no answers come.
+
+        Deaths are heard before the next turn, so that none that is heard where answers come is taken for an end.
+        """
+        roll.die(member)
+        yield from ()
+
     def on_joined(self, member: int, roll: RollState, node: NodeContext) -> Emissions:
         """Ask a server again that has come back, and has not heard of it."""
         if roll.lent and not roll.settled and member in node.members[self.servers]:
@@ -83,18 +96,33 @@ class Pull(Operator):
                 yield self.asks(Fragment(node.index, start, stop, 0, 0, 0, skips=True, values=nothing), to=server)
 
 
+class ReceiveAnswers(ReceiveWeights):
+    """As `ReceiveWeights`; and notes of which servers no more comes."""
+
+    roll = Writes()
+
+    def on_left(self, member: int, roll: RollState) -> Emissions:
+        """Note that a server has died, or is through."""
+        roll.fall_silent(member)
+        yield from ()
+
+
 class AttendUntilEnough(RollKeeper):
     """As `Attend`; and once it is told that there are enough gradients of all nodes, has its own make no more."""
 
     finished = In(Progress)
     enough = In(Enough)
+    course = Writes()
 
     def process(self, _message: Progress | Enough, roll: RollState) -> Emissions:
         """Note it."""
         roll.idle = True
         yield from ()
 
-    def on_joined(self, member: int, roll: RollState) -> Emissions:
-        """Note that a member has come back."""
+    def on_joined(  # type: ignore[override]
+        self, member: int, roll: RollState, course: CourseState
+    ) -> Emissions:
+        """Note that a member has come back; where no more gradients are made it may be too late for a model."""
         yield from super().on_joined(member, roll)
-        roll.late.discard(member)
+        if not (roll.idle or course.closed):
+            roll.late.discard(member)

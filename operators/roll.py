@@ -88,6 +88,8 @@ class RollState(State):
         self._followed: Counter[int] = Counter()
         self._sent_to: Counter[int] = Counter()
         self._welcomed: dict[int, int] = {}
+        self._silent: Counter[int] = Counter()
+        self._died: Counter[int] = Counter()
         if not self.settled:
             self.late.add(node)
 
@@ -148,6 +150,19 @@ class RollState(State):
     def has_outlived(self, word: Word) -> bool:
         """Whether a word that is heard now is of one that has died, while another has joined in its place."""
         return self._joined[word.origin] > self._expected[word.origin]
+
+    def fall_silent(self, server: int) -> None:
+        """Note, where answers come, that no more come of a server: it has died, or is through."""
+        self._silent[server] += 1
+
+    def die(self, server: int) -> None:
+        """Note, where answers are asked for, that a server has died: it comes back."""
+        self._died[server] += 1
+
+    @property
+    def is_too_late(self) -> bool:
+        """Whether a server is through: who has not its part of the model by then never gets it."""
+        return any(times > self._died[server] for server, times in self._silent.items())
 
     def due(self) -> str:
         """What the node has to do: answer, welcome, borrow, begin, settle, alone, idle, or nothing."""

@@ -221,6 +221,11 @@ class SendChanges(Operator):
         shadows.leave(worker)
         yield from ()
 
+    def on_joined(self, worker: int, shadows: ShadowsState) -> Emissions:
+        """Know nothing of one that comes in its place: what was answered meanwhile has reached nobody."""
+        shadows.leave(worker)
+        yield from ()
+
     def on_end(self, shadows: ShadowsState) -> Emissions:
         """The last weights as they are to every worker whose replica differs, so that all end with the same."""
         for weights in shadows.rest():

@@ -41,6 +41,7 @@ class PullsState(State):
         counted: whether what was applied is added up, for checkpoints; see `operators.ledger`.
         taken: by run of cells, the sum of all gradients applied since the start or the checkpoint, if it is.
         made: by run of cells, how many gradients workers have made of which one has come, or one behind them.
+        anew: whether the server has been started again, and learns how far a worker is when that pushes to it.
     """
 
     workers: set[int]
@@ -49,6 +50,7 @@ class PullsState(State):
     waiting: dict[Cells, list[int]] = field(default_factory=dict)
     counted: bool = False
     taken: dict[Cells, Vector] = field(default_factory=dict)
+    anew: bool = False
     _last: dict[Cells, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     """By run of cells, the least number applied of any worker that is there, and of how many workers it is that."""
 
@@ -73,10 +75,14 @@ class PullsState(State):
             subtract(fragment, self.taken[cells], -1.0)
 
     def slowest(self, cells: Cells) -> int:
-        """The least gradient number applied of any worker that is there."""
+        """The least gradient number applied of any worker that is there.
+
+        A worker may wait for those that wait for this server, and push nothing before: where it is not known how far it
+        is nobody waits for it.
+        """
         if cells not in self._last:
             pushed = self.pushed.get(cells, {})
-            numbers = [pushed.get(worker, 0) for worker in self.workers]
+            numbers = [pushed.get(worker, 0) for worker in self.workers if worker in pushed or not self.anew]
             least = min(numbers, default=int(np.iinfo(np.int64).max))
             self._last[cells] = (least, numbers.count(least))
         return self._last[cells][0]
@@ -164,7 +170,8 @@ class Pulls(StateElement):
 
     def create(self, node: NodeContext) -> PullsState:
         """Nothing pushed yet. A server that has been started again does not know all that is applied to its weights."""
-        return PullsState(set(node.members[self.workers]), counted=self.counted and not node.incarnation)
+        anew = node.incarnation > 0
+        return PullsState(set(node.members[self.workers]), counted=self.counted and not anew, anew=anew)
 
 
 class Serve(Operator):
@@ -353,7 +360,7 @@ class ServeMean(Operator):
             fragment = zeros(fragment)
             yield Sample("poisoned_fragments", 1.0)
         mean = barrier.add(decoded(fragment, where.stop - where.start), barrier.since)
-        if (node.incarnation or barrier.last) and worker not in barrier.since:
+        if worker not in barrier.since:  # also where no step is complete: that may be so at another server
             barrier.since[worker] = fragment.low
             for late in barrier.release(barrier.since):
                 yield from self._apply(late, shard, node)

@@ -263,19 +263,21 @@ class Membership:
         each.cut, each.ran, each.paused = False, False, 0
         return each.incarnation
 
+    def served(self) -> set[int]:
+        """The nodes that those are there for that the job cannot do without; none if it can do without nobody."""
+        return set(range(len(self.nodes))) - self.needed - set(self.those(Life.VACANT))
+
     def lacks(self, now: float) -> tuple[int, ...]:
         """The nodes for want of which the job cannot go on, if it cannot; whoever may still come back is none.
 
         Where some nodes are needed and all others are gone, those have nobody left to be there for.
         """
-        vacant = self.those(Life.VACANT)
         out = [
             node
             for node, each in enumerate(self.nodes)
             if each.life in (Life.GONE, Life.LEFT) or (each.life is Life.AWAY and now >= each.due_s)
         ]
-        served = set(range(len(self.nodes))) - self.needed
-        served -= set(vacant)
+        served, vacant = self.served(), self.those(Life.VACANT)
         too_few = len(self.nodes) - len(vacant) - len(out) < self.min_nodes or (bool(served) and served <= set(out))
         return tuple(node for node in out if too_few or node in self.needed)
 

@@ -10,9 +10,11 @@ from dataflow.engine.membership import Life, Membership
 def nobody_left(nodes: Membership, names: Sequence[str], causes: Mapping[int, str]) -> tuple[str, int] | None:
     """That all nodes of a job that has begun have died, for people, and which did so last; None if they have not.
 
-    What was learnt is gone with them, but for checkpoints. Arguments as for `shortage`.
+    What was learnt is gone with them, but for checkpoints. So it is if those alone have ended that were there for
+    others: they end, too, when of these some have left by request and the last one dies. Arguments as for `shortage`.
     """
-    if not nodes.epoch or nodes.those(Life.ALIVE, Life.ENDED):
+    ended = set(nodes.those(Life.ENDED))
+    if not nodes.epoch or nodes.those(Life.ALIVE) or (ended & nodes.served() if nodes.served() else ended):
         return None
     last, cause = list(causes.items())[-1]
     return f"all its nodes have died, the last of them node {names[last]}: {cause}", last

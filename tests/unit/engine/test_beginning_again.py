@@ -244,3 +244,29 @@ def test_job_that_is_stopping_does_not_begin_again_when_all_die() -> None:
     job = running(2, StopRules(time_s=5), goes_on=True)
     job.handle(co.Tick(), 15.0)
     assert isinstance(all_die(job, 16.0)[-1], co.Finish)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_job_of_servers_is_not_through_when_its_workers_have_left_and_died_and_servers_end_as_nobody_is_there(
+    goes_on: bool,
+) -> None:
+    """To a server one that leaves by request has done its part; so it ends when the last of the others dies."""
+    job = running(3, needed=[2], goes_on=goes_on)
+    job.handle(co.DrainAsked(0), 20.0)
+    job.handle(ended(0), 21.0)
+    job.handle(co.NodeExited(1, KILLED), 22.0)
+    commands = job.handle(ended(2), 22.1)
+    if goes_on:
+        assert co.ChangeState(JobState.PENDING, ALL_DIED) in commands
+        assert co.FindCheckpoint() in commands
+    else:
+        (finish,) = (each for each in commands if isinstance(each, co.Finish))
+        assert finish.state is JobState.FAILED
+        assert finish.reason == f"{ALL_DIED}; ako resume goes on from its newest checkpoint"
+
+
+def test_job_of_servers_is_through_when_a_worker_has_ended_and_the_others_have_died() -> None:
+    job = running(3, needed=[2], goes_on=True)
+    job.handle(co.NodeExited(1, KILLED), 20.0)
+    job.handle(ended(0), 21.0)
+    assert job.handle(ended(2), 21.1)[-1] == co.Finish(JobState.FINISHED, "", "epochs")

@@ -10,6 +10,7 @@ from operators.barrier import Barrier
 from operators.checkpointing import Checkpoints
 from operators.clocks import Clocks
 from operators.compression import Residual, Threshold
+from operators.course import CourseState
 from operators.layout import Layout
 from operators.messages import Enough, Fragment, Weights
 from operators.passes import Passes
@@ -154,10 +155,15 @@ def test_load_says_that_there_are_enough_gradients_once_a_server_has_counted_the
 
 def test_attend_until_enough_lets_a_node_make_no_more_gradients():
     roll = RollState(0, range(2), 0)
-    attend = Harness(AttendUntilEnough(), node=NodeContext(index=0, members={"worker": (0, 1)}), states={"roll": roll})
+    node, own = NodeContext(index=0, members={"worker": (0, 1)}), {"roll": roll, "course": CourseState()}
+    attend = Harness(AttendUntilEnough(), node=node, states=own)
+    attend.joined(1)
     assert not roll.snapshot().idle
+    assert roll.snapshot().of((0, 1)) == (0, 1)
     attend.send(Enough())
     assert roll.snapshot().idle
+    attend.joined(1)
+    assert roll.snapshot().of((0, 1)) == (0,), "it may be too late for a model"
 
 
 def coded():
