@@ -13,8 +13,9 @@ def nobody_left(nodes: Membership, names: Sequence[str], causes: Mapping[int, st
     What was learnt is gone with them, but for checkpoints. So it is if those alone have ended that were there for
     others: they end, too, when of these some have left by request and the last one dies. Arguments as for `shortage`.
     """
-    ended = set(nodes.those(Life.ENDED))
-    if not nodes.epoch or nodes.those(Life.ALIVE) or (ended & nodes.served() if nodes.served() else ended):
+    ended, served = set(nodes.those(Life.ENDED)), nodes.served()
+    is_through = ended & served if served else ended
+    if not nodes.epoch or nodes.those(Life.ALIVE) or is_through:
         return None
     last, cause = list(causes.items())[-1]
     return f"all its nodes have died, the last of them node {names[last]}: {cause}", last
