@@ -27,7 +27,7 @@ from dataflow import (
     installed_versions,
     make_record,
 )
-from dataflow.artifact_names import check_artifact_name
+from dataflow.artifact_names import RECORD_FILE, check_artifact_name
 
 OnEvent = Callable[[JobEvent], None]
 """Called with each event of a job as it comes."""
@@ -171,7 +171,7 @@ def keep(result: Result, prepared: Prepared, folder: Path) -> None:
         "input": model_input and model_input.model_dump(mode="json"),
     }
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
-    (folder / "record.json").write_text(record_text(result))
+    (folder / RECORD_FILE).write_text(record_text(result))
     (folder / "job.log").write_text("".join(f"{line}\n" for line in result.log))
     columns = dict.fromkeys(name for report in result.reports for name in ("time_s", "node", "port", *report))
     with (folder / "curves.csv").open("w", newline="") as file:

@@ -16,7 +16,10 @@ NAME_RULE: Final = (
 RECORD_FOLDER: Final = "events"
 """Artifacts below this name make up the record of a run; those of operators are refused there."""
 
-RUN_FILES: Final = frozenset({"config.json", "curves.csv", "job.log", "record.json"})
+RECORD_FILE: Final = "record.json"
+"""Holds, in a run's folder, what the run came to; see `dataflow.observe.record.make_record`."""
+
+RUN_FILES: Final = frozenset({"config.json", "curves.csv", "job.log", RECORD_FILE})
 """What a client writes beside the artifacts; those of operators may not have these names."""
 
 

@@ -11,13 +11,11 @@ from pydantic import BaseModel, ConfigDict
 
 from ako_jobs.jobs import Prepared
 from dataflow import installed_versions
+from dataflow.artifact_names import RECORD_FILE
 from dataflow.graph.logical import canonical_json
 
 IDENTITY_FILE = "identity.json"
 """Holds the identity of a run, beside its record."""
-
-RECORD_FILE = "record.json"
-"""Holds the record of a run."""
 
 
 class Identity(BaseModel):

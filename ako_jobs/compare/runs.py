@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ako_jobs.compare.comparison import Case, Comparison
-from ako_jobs.compare.identity import RECORD_FILE, Identity
+from ako_jobs.compare.identity import Identity
 from ako_jobs.jobs import Prepared, load_job, prepare
 from ako_jobs.result_folder import empty_folder
 from ako_jobs.run import MakeCluster, Result, execute, keep
 from ako_jobs.simulate import check_takes_time, execute_simulation, prepare_simulation
 from dataflow import JobEvent, JobSpec, JobState, LocalCluster, Profile, TaskKind
+from dataflow.artifact_names import RECORD_FILE
 from dataflow.errors import AkoError, ConfigError
 
 COMPARISON_FILE = "comparison.json"

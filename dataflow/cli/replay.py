@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from ako_jobs.built_in import BUILT_IN
 from ako_jobs.jobs import load_job, prepare
-from dataflow.artifact_names import RECORD_FOLDER
+from dataflow.artifact_names import RECORD_FILE, RECORD_FOLDER
 from dataflow.cli.common import JsonFlag, examples, note, print_json, verbs
 from dataflow.engine.recording import EVENT_NBYTES, MAX_CHUNK_NBYTES, MAX_PLAN_NBYTES, PLAN_FILE
 from dataflow.errors import DataError
@@ -27,9 +27,6 @@ from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime.store import MAX_ARTIFACT_NBYTES
 from dataflow.sim.record import recorded_plan
 from dataflow.sim.replay import Difference, Replayed, compare, replay
-
-RECORD_FILE = "record.json"
-"""Name of the record in a run's folder."""
 
 MAX_RECORD_NBYTES = 256 << 20
 """Most bytes of a record that is read: it has an entry per link, and 1,500 nodes that all talk have two million."""
