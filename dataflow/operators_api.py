@@ -157,7 +157,8 @@ HOOKS = {
 
 `ready(**state) -> bool` holds an operator back while false; `on_end(**state)` runs once after the last message;
 `on_left(node, **state)` behind the last message of a node that has ended or died, or, if this operator receives none of
-it, when it has died; `on_joined(node, **state)` when one that had died is a member again, ahead of its first message;
+it, when it has died, or had ended before this node came back; it may ask for `ended`, which says whether that node was
+through; `on_joined(node, **state)` when one that had died is a member again, ahead of its first message;
 `on_rates(rates, **state)` when the node has measured how fast it is (`dataflow.reports.Rates`); `on_timer(**state)`
 every `Operator.timer_s` seconds; `on_adjust(adjustment, **state)` when the running job is to be changed
 (`Adjustment`). Only `process` is required.
@@ -248,8 +249,8 @@ class Operator(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         """Check the declaration as soon as the class exists, so that the error names the user's own line."""
         super().__pydantic_init_subclass__(**kwargs)
-        allowed = {*cls.accesses(), "rng", "node"}
         for hook in HOOKS:
+            allowed = {*cls.accesses(), "rng", "node", *(("ended",) if hook == "on_left" else ())}
             method = getattr(cls, hook, None)
             if method is None or getattr(method, "__qualname__", "").startswith("Operator."):
                 continue

@@ -64,18 +64,19 @@ class Enrol(RollKeeper):
             roll.settle()
         yield from ()
 
-    def on_left(self, member: int, roll: RollState) -> Emissions:
-        """Note that a member has died, of which this node may have heard as being too late before.
+    def on_left(self, member: int, roll: RollState, *, ended: bool) -> Emissions:  # type: ignore[override]
+        """Note that a member has died, of which this node may have heard as being too late before, or has ended.
 
         Raises:
             LostUpdatesError: as above.
         """
-        yield from super().on_left(member, roll)
+        roll.leave(member, ended=ended)
         _require_somebody(roll)
+        yield from ()
 
 
 def _require_somebody(roll: RollState) -> None:
-    if roll.idle and roll.late.issuperset(roll.peers):
+    if roll.idle and not roll.too_late and roll.late.issuperset(roll.peers):
         what = "all nodes that had joined the tree have died before this one had: what they held is nowhere else"
         raise LostUpdatesError(what)
 

@@ -81,9 +81,9 @@ class Talk(Operator):
                     yield self.words(Word("through", node.index, member, number=clocks.made), to=member)
             yield EndOfData()
 
-    def on_left(self, member: int, roll: RollState, window: Outgoing) -> Emissions:
-        """Send a node that has died nothing, and wait for no word of it."""
-        roll.leave(member)
+    def on_left(self, member: int, roll: RollState, window: Outgoing, *, ended: bool) -> Emissions:
+        """Send a node that has died, or was through before, nothing, and wait for no word of it."""
+        roll.leave(member, ended=ended)
         window.leave(member)
         yield from ()
 

@@ -45,7 +45,7 @@ class Pull(Operator):
 
     def ready(self, roll: RollState, clocks: ClocksState) -> bool:
         """Whether there is nothing to wait for, or no longer."""
-        return roll.settled or not roll.lent or roll.is_too_late or clocks.slowest() >= 0
+        return roll.settled or not roll.lent or roll.too_late or clocks.slowest() >= 0
 
     def process(
         self,
@@ -59,7 +59,7 @@ class Pull(Operator):
         """Ask, the first time; then go on."""
         if roll.settled:
             yield EndOfData()
-        elif roll.is_too_late:
+        elif roll.too_late:
             roll.idle = True
             yield EndOfData()
         elif not roll.lent:
@@ -75,14 +75,6 @@ class Pull(Operator):
             course.start(number)
             window.start(number)
 
-    def on_left(self, member: int, roll: RollState) -> Emissions:
-        """Note that a server has died. Of one that is through nothing is heard here, where no answers come.
-
-        Deaths are heard before the next turn, so that none that is heard where answers come is taken for an end.
-        """
-        roll.die(member)
-        yield from ()
-
     def on_joined(self, member: int, roll: RollState, node: NodeContext) -> Emissions:
         """Ask a server again that has come back, and has not heard of it."""
         if roll.lent and not roll.settled and member in node.members[self.servers]:
@@ -97,13 +89,13 @@ class Pull(Operator):
 
 
 class ReceiveAnswers(ReceiveWeights):
-    """As `ReceiveWeights`; and notes of which servers no more comes."""
+    """As `ReceiveWeights`; and notes when a server is through: who has not its part of the model then never gets it."""
 
     roll = Writes()
 
-    def on_left(self, member: int, roll: RollState) -> Emissions:
-        """Note that a server has died, or is through."""
-        roll.fall_silent(member)
+    def on_left(self, _server: int, roll: RollState, *, ended: bool) -> Emissions:
+        """Note that a server is through. One that has died comes back."""
+        roll.too_late = roll.too_late or ended
         yield from ()
 
 

@@ -55,7 +55,8 @@ class RollState(State):
     """Live roll of one node.
 
     `inbox` are words that wait to be answered, `asked` the loans that others wait for, by node; `lent` is set once a
-    loan has been taken. The rest is for `due`, which says what the node has to do next.
+    loan has been taken, `too_late` once there is nobody left to take one of. The rest is for `due`, which says what the
+    node has to do next.
     """
 
     def __init__(self, node: int, members: Sequence[int], incarnation: int) -> None:
@@ -72,7 +73,7 @@ class RollState(State):
         self.inbox: list[Word] = []
         self.asked: dict[int, Word] = {}
         self.settled = not incarnation
-        self.lent = self.idle = False
+        self.lent = self.idle = self.too_late = False
         self._turn = incarnation << 32  # unlike those of the incarnations before
         self._turns: dict[int, int] = {}
         self._waiting: list[int] = []
@@ -88,8 +89,6 @@ class RollState(State):
         self._followed: Counter[int] = Counter()
         self._sent_to: Counter[int] = Counter()
         self._welcomed: dict[int, int] = {}
-        self._silent: Counter[int] = Counter()
-        self._died: Counter[int] = Counter()
         if not self.settled:
             self.late.add(node)
 
@@ -103,8 +102,9 @@ class RollState(State):
         """Number of the newest loan that this node has asked for."""
         return self._turn
 
-    def leave(self, member: int) -> None:
-        """Note that a member has died."""
+    def leave(self, member: int, *, ended: bool = False) -> None:
+        """Note that a member has died, or had ended before this node came."""
+        self.too_late = self.too_late or ended
         self.gone.add(member)
         self.late.discard(member)
         self._awaited.discard(member)
@@ -151,19 +151,6 @@ class RollState(State):
         """Whether a word that is heard now is of one that has died, while another has joined in its place."""
         return self._joined[word.origin] > self._expected[word.origin]
 
-    def fall_silent(self, server: int) -> None:
-        """Note, where answers come, that no more come of a server: it has died, or is through."""
-        self._silent[server] += 1
-
-    def die(self, server: int) -> None:
-        """Note, where answers are asked for, that a server has died: it comes back."""
-        self._died[server] += 1
-
-    @property
-    def is_too_late(self) -> bool:
-        """Whether a server is through: who has not its part of the model by then never gets it."""
-        return any(times > self._died[server] for server, times in self._silent.items())
-
     def due(self) -> str:
         """What the node has to do: answer, welcome, borrow, begin, settle, alone, idle, or nothing."""
         if self.inbox:
@@ -179,7 +166,7 @@ class RollState(State):
         if self._awaited - self._welcomes.keys():
             return ""
         if not self._welcomes:
-            return "" if self.idle else "idle" if self._ended - self.gone else "alone"
+            return "" if self.idle else "idle" if self.too_late or self._ended - self.gone else "alone"
         return "" if self._donor in self._welcomes else "borrow"
 
     def unaware(self, *, closed: bool) -> tuple[int, ...]:

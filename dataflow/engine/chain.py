@@ -39,10 +39,24 @@ from dataflow.state import State
 
 
 class Given:
-    """What a task was given when it started, by element name; `locks` are the elements that it alone may write."""
+    """What a task was given when it started, by element name.
 
-    def __init__(self, snapshots: dict[str, Any], live: dict[str, State], locks: frozenset[str] = frozenset()) -> None:
-        self.snapshots, self.live, self.locks = snapshots, live, locks
+    Args:
+        snapshots: of elements that it reads.
+        live: the elements that it writes.
+        locks: those that it alone may write.
+        ended: whether the node of which it tells operators that it has left was through, and has not died.
+    """
+
+    def __init__(
+        self,
+        snapshots: dict[str, Any],
+        live: dict[str, State],
+        locks: frozenset[str] = frozenset(),
+        *,
+        ended: bool = False,
+    ) -> None:
+        self.snapshots, self.live, self.locks, self.ended = snapshots, live, locks, ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +122,8 @@ class Member:
         for name, element, writes in self.asked.arguments[hook]:
             if element is None and name == "rng":
                 arguments[name] = rng if rng is not None else self._refuse_rng()
+            elif element is None and name == "ended":
+                arguments[name] = given.ended
             elif element is None:
                 arguments[name] = self.context
             else:

@@ -243,14 +243,11 @@ class JobCoordinator:
             return self._leaves(node, now)
         each.life = Life.ENDED
         commands = self.adjusting.drop(f"{self._names[node]} is through")
-        unheard = self._unheard(epoch)
-        nobody_lends = set(self.nodes.those(Life.ALIVE)).issubset(unheard)
-        for other in unheard:
-            if nobody_lends or self._spare(other):
-                # It would wait to be lent a model. If the job cannot end without it, it is started again, and tries.
+        for other in self._unheard(epoch):
+            if self._spare(other):
                 commands += [KillNodes((other,)), *self._dies(other, Life.DYING, "the job is ending", now)]
         if self.state is JobState.RUNNING and self._unheard(epoch):
-            # Whoever has joined since would wait for its streams' ends.
+            # Whoever has joined since would wait for its streams' ends, and is told that it is through.
             self.nodes.strike_off(node)
             commands += [self._change(node), *self._tell()]
         return commands + self._look_around(now)

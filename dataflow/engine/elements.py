@@ -65,12 +65,12 @@ class Elements:
         """It has ended."""
         self._locked -= elements
 
-    def given(self, needs: Needs) -> Given:
-        """Snapshots of what is read and the live elements of what is written."""
-        if not needs.all:
+    def given(self, needs: Needs, *, ended: bool = False) -> Given:
+        """Snapshots of what is read and the live elements of what is written; for `ended` see `Given`."""
+        if not (needs.all or ended):
             return NOTHING
         snapshots = {name: self._snapshot(name) for name in needs.reads} if needs.reads else {}
-        return Given(snapshots, self._live(needs.writes), needs.writes)
+        return Given(snapshots, self._live(needs.writes), needs.writes, ended=ended)
 
     def given_to_merge(self, shards: Given, needs: Needs) -> Given:
         """The snapshots that the shards of a step were given, and what the merge writes."""

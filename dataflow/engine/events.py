@@ -134,9 +134,15 @@ class CreditGranted:
 
 @dataclass(frozen=True, slots=True)
 class NodeLeft:
-    """Node `node` has left the job: nothing comes from it any more and nothing is sent to it."""
+    """Node `node` has left the job: nothing comes from it any more and nothing is sent to it.
+
+    Args:
+        node: its number.
+        ended: it has not died, but had done its part when this node, or another, came back: all its streams have ended.
+    """
 
     node: int
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,10 @@ class Inputs:
         self._finished = self._finished or not self.brings(source[1])
         return was_open
 
+    def finish(self, node: int) -> bool:
+        """Note that a node is through; whether any of its sources was open."""
+        return bool([source for source in self.of(node) if self.end(source)])
+
     def bury(self, node: int) -> bool:
         """Note that a node has died; whether any of its sources was open."""
         was_open = [source for source in self.of(node) if self._close(source)]

@@ -66,11 +66,13 @@ class Members:
         epoch: its number, from 1.
         incarnations: those of the members, by node number.
         addresses: ``host:port`` of the members that have not ended.
+        ended: nodes that have, members or not.
     """
 
     epoch: int
     incarnations: dict[int, int]
     addresses: dict[int, str]
+    ended: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ class Membership:
             self.epoch,
             {node: self.nodes[node].incarnation for node in sorted((*alive, *ended))},
             {node: self.nodes[node].address for node in alive},
+            frozenset(self.those(Life.ENDED)),
         )
 
     def can_be_founded(self, now: float) -> bool:

@@ -170,7 +170,7 @@ class MemoryDriver:
     def join(self, node: int) -> None:
         """Have a node that was buried join again, with fresh state, as its next incarnation.
 
-        It starts once the others have been told; those that are buried or have ended have left as it sees it.
+        It starts once the others have been told; those that are buried have left as it sees it, or are through.
 
         Raises:
             AkoError: an operator cannot be made or opened.
@@ -199,7 +199,7 @@ class MemoryDriver:
             for other in range(len(self.engines)):
                 hears = node in self._unmet.get(other, ())  # of its joining, before this
                 if other != node and (node, other) not in self._open and not hears:
-                    self._put(("control", node), node, NodeLeft(other))
+                    self._put(("control", node), node, NodeLeft(other, ended=other in self.run.ended))
 
     def _alive(self) -> set[int]:
         return set(range(len(self.engines))) - self.run.ended - self.run.buried

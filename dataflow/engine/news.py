@@ -18,9 +18,13 @@ class Change(Enum):
     """What becomes of a node."""
 
     BURIED = "buried"
-    """Nothing more comes from it on any edge."""
-    LEFT = "left"
-    """The operators are to be told that it has left."""
+    """Nothing more comes from it on any edge: it has died."""
+    THROUGH = "through"
+    """All its streams have ended."""
+    DIED = "died"
+    """The operators are to be told that it has left, and has died."""
+    ENDED = "ended"
+    """The operators are to be told that it has left, and was through."""
     JOINED = "joined"
     """It is a member again, and the operators are to be told."""
 
@@ -75,18 +79,19 @@ class News:
         waiting = self._waiting[node]
         while waiting:
             first = waiting[0]
-            if first is Change.LEFT or first is Change.JOINED:
+            if first is Change.DIED or first is Change.ENDED or first is Change.JOINED:
                 return arrived
             waiting.popleft()
             if isinstance(first, Delivery):
                 arrived.append(first)
             elif self._leaves(node, first) and self._minds_leaving:
-                waiting.appendleft(Change.LEFT)
+                waiting.appendleft(Change.DIED if first is Change.BURIED else Change.ENDED)
         del self._waiting[node]
         return arrived
 
     def _leaves(self, node: int, what: Source | Change) -> bool:
-        """Whether a node brings nothing any more after this, or is buried and never brought anything."""
-        if isinstance(what, Change):
-            return self._inputs.bury(node) or not self._inputs.of(node)
-        return self._inputs.end(what) and not self._inputs.brings(node)
+        """Whether a node brings nothing any more after this, or has left and never brought anything."""
+        if not isinstance(what, Change):
+            return self._inputs.end(what) and not self._inputs.brings(node)
+        brought = self._inputs.bury(node) if what is Change.BURIED else self._inputs.finish(node)
+        return brought or not self._inputs.of(node)

@@ -124,7 +124,8 @@ class Noted(NamedTuple):
         edge: number of the stream's edge; of a timer, number of the chain in the plan.
         node: number of the node at the other end of the stream, or of the node that left or joined.
         checksum: of the message; see `checksum`.
-        amount: bytes of the message or of the credit; number of the task; incarnation of the node that joined.
+        amount: bytes of the message or of the credit; number of the task; incarnation of the node that joined; whether
+            the node that left had ended.
         now_s: the engine's clock.
         busy_s: seconds that the task took.
     """
@@ -381,7 +382,7 @@ class _Notebook:
         if isinstance(event, StreamEnded):
             return pack(Noted(Kind.STREAM_ENDED, edge=event.stream.edge, node=event.stream.source, now_s=now))
         if isinstance(event, NodeLeft):
-            return pack(Noted(Kind.NODE_LEFT, node=event.node, now_s=now))
+            return pack(Noted(Kind.NODE_LEFT, node=event.node, amount=event.ended, now_s=now))
         if isinstance(event, NodeJoined):
             return pack(Noted(Kind.NODE_JOINED, node=event.node, amount=event.incarnation, now_s=now))
         if isinstance(event, TimerFired):

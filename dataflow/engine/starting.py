@@ -156,7 +156,7 @@ class Starter:
         needs = chain.needs.joined if joined else chain.needs.left
         if not state.has_room() or not self._elements.free(needs):
             return False
-        state.telling, given = node, self._elements.given(needs)
+        state.telling, given = node, self._elements.given(needs, ended=change is Change.ENDED)
         tell = chain.joined if joined else chain.left
         self._run(state, "message", given, lambda: tell(node, given, step))
         return True

@@ -163,7 +163,7 @@ class Traffic:
         for state in self._turns.chains:
             state.forget(event.node)
             if not self._deaf:
-                self._hear(state, event.node, Change.BURIED)
+                self._hear(state, event.node, Change.THROUGH if event.ended else Change.BURIED)
 
     def node_joined(self, event: NodeJoined) -> None:
         """A node that is a member from the start, as another incarnation than its first, makes no difference."""

@@ -210,7 +210,7 @@ class NodeDriver:
         if not now.joined:
             self._links.set_membership(members.epoch, members.incarnations)
         for peer in now.left:
-            self._runner.feed(NodeLeft(peer))
+            self._runner.feed(NodeLeft(peer, ended=peer in members.ended))
         if now.joined:
             await self._runner.settled()
             self._links.set_membership(members.epoch, members.incarnations)
@@ -235,8 +235,9 @@ class NodeDriver:
         assert self._vitals is not None
         self._vitals.start()
         self._runner.feed(Started())
+        ended = self._members.ended if self._members else ()
         for peer in sorted(self._absent):
-            self._runner.feed(NodeLeft(peer))
+            self._runner.feed(NodeLeft(peer, ended=peer in ended))
         self._absent.clear()
 
     def stop(self) -> None:

@@ -113,13 +113,18 @@ def statistics_from_wire(message: pb.NodeStatistics) -> NodeStatistics:
 
 def members_to_wire(members: Members, answers: int = 0) -> pb.Connect:
     """The control message of a membership, which answers a pause of that number and those before it."""
-    addresses, incarnations = members.addresses, members.incarnations
-    return pb.Connect(addresses=addresses, epoch=members.epoch, incarnations=incarnations, answers=answers)
+    return pb.Connect(
+        addresses=members.addresses,
+        epoch=members.epoch,
+        incarnations=members.incarnations,
+        answers=answers,
+        ended=sorted(members.ended),
+    )
 
 
 def members_from_wire(message: pb.Connect) -> Members:
     """The membership of a control message."""
-    return Members(message.epoch, dict(message.incarnations), dict(message.addresses))
+    return Members(message.epoch, dict(message.incarnations), dict(message.addresses), frozenset(message.ended))
 
 
 def change_from_wire(message: pb.NodeChange) -> NodeChange:

@@ -64,8 +64,10 @@ class Lives:
         """Have a node begin, and hear who is not there."""
         now = self._clock.now()
         self._feed_at(now, node, Started())
+        members = self._members[node]
+        ended = members.ended if members else ()
         for other in sorted(self._absent[node]):
-            self._feed_at(now, node, NodeLeft(other))
+            self._feed_at(now, node, NodeLeft(other, ended=other in ended))
         self._absent[node].clear()
 
     def die(self, node: int) -> None:
@@ -100,7 +102,7 @@ class Lives:
             self._clock.at(self._clock.now(), self._coordinate, co.NodeReady(node))
         self._members[node] = members
         for other in now.left:
-            self._feed_at(at_s, node, NodeLeft(other))
+            self._feed_at(at_s, node, NodeLeft(other, ended=other in members.ended))
         for other, incarnation in now.joined.items():
             if other in self._absent[node]:  # before the start: else it would seem to have been there from the first on
                 self._absent[node].remove(other)

@@ -286,7 +286,7 @@ class _Replay:
             case Kind.TASK_FINISHED:
                 return self._finished(life, noted)
             case Kind.NODE_LEFT if noted.node < len(self._plan.nodes):
-                return NodeLeft(noted.node)
+                return NodeLeft(noted.node, ended=bool(noted.amount))
             case Kind.NODE_JOINED if noted.node < len(self._plan.nodes):
                 life.peers[noted.node] = noted.amount
                 return NodeJoined(noted.node, noted.amount)

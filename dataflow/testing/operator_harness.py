@@ -109,9 +109,11 @@ class Harness:
         """Tell the operator that the last message has come; what it yields."""
         return self._run("on_end", (), self._given("on_end"), self._count)
 
-    def left(self, node: int) -> list[Effect]:
-        """Tell the operator that node number `node` has ended or died; what it yields."""
-        return self._run("on_left", (node,), self._given("on_left"), self._count)
+    def left(self, node: int, *, ended: bool = False) -> list[Effect]:
+        """Tell the operator that node number `node` has died, or has ended; what it yields."""
+        given = self._given("on_left")
+        given.ended = ended
+        return self._run("on_left", (node,), given, self._count)
 
     def joined(self, node: int) -> list[Effect]:
         """Tell the operator that node number `node` is a member again; what it yields."""

@@ -119,7 +119,7 @@ def random_tree(seed: int, nodes: int) -> Topology:
 class GrowingDriver(ChangingDriver):
     """A driver in which nodes die, or come if they are dead, at certain events, as the coordinator lets them.
 
-    The last one stays, until one has ended; from then on nobody comes or is asked to leave.
+    The last one stays, until one has ended; from then on nobody is asked to leave, nor comes unless all are needed.
 
     Args:
         spec: of the job.
@@ -129,6 +129,7 @@ class GrowingDriver(ChangingDriver):
         seed: of the order of events; None: first in, first out.
         stop: event at which all are asked to end; None: they end by themselves.
         all_may_die: also the last one that has joined, while others have come and not joined yet.
+        all_needed: the job cannot end without any of them, so whoever dies comes back once others have ended, too.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class GrowingDriver(ChangingDriver):
         seed: int | None = None,
         stop: int | None = None,
         all_may_die: bool = False,
+        all_needed: bool = False,
     ) -> None:
         MADE.clear()
         order = None if seed is None else np.random.default_rng(seed)
@@ -149,7 +151,7 @@ class GrowingDriver(ChangingDriver):
         self._turns = sorted([*((*turn, "turn") for turn in turns), *((*drain, "drain") for drain in drains), *stops])
         self.drained: set[tuple[int, int]] = set()
         self.deaths = self.joins = 0
-        self.ending, self._all_may_die = False, all_may_die
+        self.ending, self._all_may_die, self._all_needed = False, all_may_die, all_needed
 
     def adjust(self, adjustment: Adjustment) -> None:
         for node in sorted(self._alive() & set(self._adjusting.nodes)):
@@ -187,7 +189,7 @@ class GrowingDriver(ChangingDriver):
         if node in run.ended:
             return
         if node in run.buried:
-            if what == "turn" and not ending and self.incarnations[node] + 1 < LIVES:
+            if what == "turn" and (self._all_needed or not ending) and self.incarnations[node] + 1 < LIVES:
                 self.joins += 1
                 self.join(node)
         elif what == "drain":

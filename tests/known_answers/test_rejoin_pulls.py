@@ -119,6 +119,25 @@ def test_worker_that_comes_back_as_servers_end_makes_no_gradients_and_nobody_wai
     assert late
 
 
+@pytest.mark.parametrize("servers", [1, "all"])
+@pytest.mark.parametrize("consistency", ["bsp", "ssp", "async"])
+def test_node_without_which_the_job_cannot_end_hears_that_the_others_have_ended_before_it_came_back(
+    consistency: str, servers: int | str
+) -> None:
+    """With `servers="all"` each is needed, and each other has a part of the model."""
+    config = parameter_server.Config.parse({**SETTINGS, "lr": 0.01, "consistency": consistency, "servers": servers})
+    plan = compile_graph(parameter_server.build(config), 3)
+    alone = 0
+    for seed in range(8):
+        last = Dying(plan, [], order=np.random.default_rng(seed)).execute().deliveries
+        turns = [(last - 2 - 3 * seed, WORKER), (last + 999, WORKER)]
+        driver = Dying(plan, turns, order=np.random.default_rng(seed))
+        driver.execute()
+        assert not driver.run.buried
+        alone += driver.incarnations[WORKER] == 1 and not settled(driver.run.nodes[WORKER])
+    assert alone
+
+
 @pytest.mark.parametrize(("death", "seed"), [(30, 1), (33, 1), (45, 0)])
 def test_server_without_a_step_knows_that_a_worker_which_comes_back_begins_behind_another_servers(
     death: int, seed: int

@@ -606,7 +606,7 @@ class StateChunk(_message.Message):
     def __init__(self, resumption_json: _Optional[bytes] = ..., data: _Optional[bytes] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class Connect(_message.Message):
-    __slots__ = ("addresses", "epoch", "incarnations", "answers")
+    __slots__ = ("addresses", "epoch", "incarnations", "answers", "ended")
     class AddressesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -625,11 +625,13 @@ class Connect(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.ScalarMap[int, str]
     epoch: int
     incarnations: _containers.ScalarMap[int, int]
     answers: int
-    def __init__(self, addresses: _Optional[_Mapping[int, str]] = ..., epoch: _Optional[int] = ..., incarnations: _Optional[_Mapping[int, int]] = ..., answers: _Optional[int] = ...) -> None: ...
+    ended: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, addresses: _Optional[_Mapping[int, str]] = ..., epoch: _Optional[int] = ..., incarnations: _Optional[_Mapping[int, int]] = ..., answers: _Optional[int] = ..., ended: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ()

@@ -36,7 +36,7 @@ def running(nodes: int = 3, rules: StopRules | None = None, **options: Any) -> J
 
 def members(epoch: int, incarnations: dict[int, int], *ended: int) -> Members:
     addresses = {node: f"host:{node + 10 * times}" for node, times in incarnations.items() if node not in ended}
-    return Members(epoch, incarnations, addresses)
+    return Members(epoch, incarnations, addresses, frozenset(ended))
 
 
 def ended(node: int, epoch: int | None = None) -> co.NodeEnded:

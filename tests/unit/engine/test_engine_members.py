@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_rig import Blob, Count, LogState, NetNote, Note, Num, Receive, Rig, Send, graph_of, nodes_of, unchained
+from engine_rig import Blob, Count, Log, LogState, NetNote, Note, Num, Receive, Rig, Send, graph_of, nodes_of, unchained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +27,7 @@ from dataflow.operators_api import Emissions
 from dataflow.plan.physical import StreamId
 from dataflow.ports import In, Out
 from dataflow.reports import LinkRates, OperatorReport, Rates
-from dataflow.state import Writes
+from dataflow.state import StateKind, Writes
 
 
 class Minds(NetNote):
@@ -47,6 +47,14 @@ class MindsElsewhere(Note):
 
     def on_joined(self, node: int, log: LogState) -> Emissions:
         log.items.append(f"joined {node}")
+        yield from ()
+
+
+class MindsEnds(NetNote):
+    """Notes who has left, and whether that was through."""
+
+    def on_left(self, node: int, log: LogState, *, ended: bool) -> Emissions:
+        log.items.append((node, ended))
         yield from ()
 
 
@@ -76,6 +84,12 @@ class Told(Minds):
     def process(self, num: Num, log: LogState) -> Emissions:
         log.items.append((num.origin, num.n))
         yield self.told(num)
+
+
+class Part(Log):
+    """One that the job cannot do without."""
+
+    kind = StateKind.PARTITIONED
 
 
 class SendBlobs(Send):
@@ -210,6 +224,30 @@ def test_source_hears_of_both_between_its_steps() -> None:
     rig.finish_one("count")
     rig.finish_one("count")
     assert rig.log() == [0, "left 1", "joined 1", 1]
+
+
+def test_operators_are_told_whether_a_node_that_has_left_was_through() -> None:
+    rig = stopped(5, MindsEnds())
+    rig.arrive(Num(0, origin=1))
+    for event in (NodeLeft(1, ended=True), StreamEnded(StreamId(0, 2, 0)), NodeLeft(3), NodeLeft(4), NodeJoined(4, 1)):
+        rig.give(event)
+    rig.finish_all()
+    assert rig.log() == [(1, 0), (1, True), (2, True), (3, False), (4, False)]
+    rig.give(NodeLeft(4, ended=True))
+    rig.finish_all()
+    assert rig.log()[-2:] == [(4, True), "end"]
+
+
+def test_node_that_comes_back_waits_for_none_that_is_through_though_the_job_needs_both() -> None:
+    operators = {"count": Count(limit=0), "send": Send(), "receive": Receive(), "note": NetNote()}
+    edges = [("send", "receive", Route.ONE_TO_ALL), ("count", "send"), ("receive", "note")]
+    needed = graph_of(operators, edges, ["log"]).with_state("part", Part(), role="worker")
+    for ended in (True, False):
+        rig = Rig(nodes_of(needed, 2))
+        rig.start()
+        rig.give(NodeLeft(1, ended=ended))
+        rig.finish_all()
+        assert isinstance(rig.commands[-1], Ended) == ended
 
 
 def test_crossing_to_a_joined_node_is_open_with_fresh_credit() -> None:

@@ -340,7 +340,7 @@ def test_broken_link_to_a_node_that_turns_out_dead_costs_nobody_else() -> None:
 def test_broken_link_to_a_node_that_has_ended_costs_nobody_anything() -> None:
     job = running(3)
     job.handle(ended(1), 20.0)
-    told = members(2, {0: 0, 2: 0})
+    told = members(2, {0: 0, 2: 0}, 1)
     assert job.handle(co.LinkBroken(0, 1, "down"), 20.0) == [
         co.ChangeNode(1, Life.ENDED, 0, 2),
         co.Connect(0, told),
@@ -396,7 +396,7 @@ def test_node_that_ended_before_it_heard_of_a_joiner_is_no_member_for_it() -> No
     job.handle(co.NodeExited(1, "its job process ended by SIGKILL"), 20.0)
     job.handle(co.Tick(), 21.0)
     job.handle(co.NodePrepared(1, "host:11"), 22.0)
-    told = members(4, {1: 1, 2: 0})
+    told = members(4, {1: 1, 2: 0}, 0)
     assert job.handle(ended(0, epoch=2), 22.0) == [
         co.ChangeNode(0, Life.ENDED, 0, 4),
         co.Connect(1, told),
@@ -406,17 +406,14 @@ def test_node_that_ended_before_it_heard_of_a_joiner_is_no_member_for_it() -> No
     assert job.handle(ended(1, epoch=4), 24.0)[-1] == co.Finish(JobState.FINISHED, "", "epochs")
 
 
-def test_joiner_that_is_needed_is_started_again_when_the_last_that_ended_had_not_heard_of_it() -> None:
+def test_joiner_that_is_needed_is_told_that_the_others_are_through_when_the_last_had_not_heard_of_it() -> None:
     job = running(2, min_nodes=2)
     job.handle(co.NodeExited(1, KILLED), 20.0)
     job.handle(co.Tick(), 21.0)
     job.handle(co.NodePrepared(1, "host:11"), 22.0)
-    commands = job.handle(ended(0, epoch=2), 22.0)
-    assert commands[:2] == [co.KillNodes((1,)), co.ChangeNode(1, Life.DYING, 1, 4, "the job is ending")]
-    job.handle(co.NodeExited(1, KILLED), 22.1)
-    assert co.Deploy(1, 2) in job.handle(co.Tick(), 25.0)
-    job.handle(co.NodePrepared(1, "host:21"), 26.0)
-    assert job.handle(ended(1, epoch=5), 27.0)[-1] == co.Finish(JobState.FINISHED, "", "epochs")
+    told = co.Connect(1, members(4, {1: 1}, 0))
+    assert job.handle(ended(0, epoch=2), 22.0) == [co.ChangeNode(0, Life.ENDED, 0, 4), told]
+    assert job.handle(ended(1, epoch=4), 23.0)[-1] == co.Finish(JobState.FINISHED, "", "epochs")
 
 
 def test_restarted_node_that_takes_too_long_is_killed() -> None:

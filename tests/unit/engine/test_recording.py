@@ -250,6 +250,7 @@ def test_record_refers_to_streams_and_holds_no_payload() -> None:
     rig.give(StreamEnded(StreamId(0, 1, 0)))
     rig.give(NodeLeft(2))
     rig.give(NodeJoined(2, 3))
+    rig.give(NodeLeft(1, ended=True))
     rig.give(StopAsked())
     assert [event for chunk in chunks(rig) for event in chunk.events()] == [
         Noted(Kind.STARTED),
@@ -258,6 +259,7 @@ def test_record_refers_to_streams_and_holds_no_payload() -> None:
         Noted(Kind.STREAM_ENDED, edge=0, node=1),
         Noted(Kind.NODE_LEFT, node=2),
         Noted(Kind.NODE_JOINED, node=2, amount=3),
+        Noted(Kind.NODE_LEFT, node=1, amount=1),
         Noted(Kind.STOP_ASKED),
     ]
 

@@ -115,7 +115,7 @@ def test_only_plain_trees_without_a_bound_can_be_joined() -> None:
         assert not element.model_copy(update=changed).grows
 
 
-def test_newcomer_that_can_join_nobody_is_late_and_an_error_only_if_all_that_had_joined_have_died() -> None:
+def test_newcomer_that_can_join_nobody_is_late_and_an_error_if_all_that_had_joined_have_died_and_not_ended() -> None:
     (state, _) = states(2)
     newcomer = _newcomer(state)
     assert newcomer.hear(_word(newcomer, ASKS, origin=0))
@@ -123,11 +123,11 @@ def test_newcomer_that_can_join_nobody_is_late_and_an_error_only_if_all_that_had
     arrivals = list(newcomer.arrivals())
     assert arrivals == [Arrival(0, late=True), Arrival(1, late=True)]
     node = NodeContext(index=1, members={"worker": (0, 1, 2)}, incarnation=1)
-    for died in ("before", "after", "not"):
+    for died in ("before", "after", "ended", "not"):
         roll, course, clocks = RollState(1, (0, 1, 2), 1), CourseState(), ShareClocksState()
         enrol = Enrol()
-        if died == "before":
-            list(enrol.on_left(2, roll))
+        if died in ("before", "ended"):
+            list(enrol.on_left(2, roll, ended=died == "ended"))
         first, second = (enrol.process(Arrived(*each), roll, course, clocks, node) for each in arrivals)
         list(first)
         if died == "before":
@@ -138,7 +138,7 @@ def test_newcomer_that_can_join_nobody_is_late_and_an_error_only_if_all_that_had
         assert roll.idle
         if died == "after":
             with pytest.raises(LostUpdatesError, match="all nodes that had joined the tree have died"):
-                list(enrol.on_left(2, roll))
+                list(enrol.on_left(2, roll, ended=False))
 
 
 def test_newcomer_that_has_not_joined_is_not_ready_for_a_change_of_the_tree() -> None:

@@ -5,12 +5,15 @@ import math
 
 import pytest
 
+from dataflow.engine.membership import Members
 from dataflow.errors import WireError
 from dataflow.observe.events import JobEvent
 from dataflow.reports import LinkStatistics, NodeStatistics, OperatorReport, ProcessorTimes, SampleStatistics
 from dataflow.runtime.frames import pack_frame, read_frame
 from dataflow.runtime.wire import (
     event_from_wire,
+    members_from_wire,
+    members_to_wire,
     report_from_wire,
     report_to_wire,
     statistics_from_wire,
@@ -56,6 +59,12 @@ def test_reports_survive_the_wire_with_their_types() -> None:
 def test_report_that_is_no_object_of_scalars_is_refused(fields: bytes) -> None:
     with pytest.raises(WireError):
         report_from_wire(pb.OperatorReport(port="a.b", fields_json=fields))
+
+
+def test_membership_is_on_the_wire_as_it_was() -> None:
+    members = Members(7, {0: 0, 2: 3}, {0: "a:1"}, frozenset({2, 4}))
+    message = pb.Connect.FromString(members_to_wire(members, answers=5).SerializeToString())
+    assert (members_from_wire(message), message.answers) == (members, 5)
 
 
 def test_events_of_every_kind_come_from_the_wire() -> None:
