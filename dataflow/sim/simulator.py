@@ -53,6 +53,7 @@ from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.sim.clock import Action, VirtualClock
 from dataflow.sim.cores import Cores
 from dataflow.sim.costs import SPREADS, Spread, TaskKind, TaskTimes
+from dataflow.sim.endings import Endings
 from dataflow.sim.lives import Lives
 from dataflow.sim.machine import Machine, Part
 from dataflow.sim.meter import Meter
@@ -152,7 +153,7 @@ class Simulator:
         self._engines: list[NodeEngine] = []
         self._meters: list[Meter] = []
         self._statistics_at_s, self._rates_at_s = model.statistics_s, model.rates_s
-        self._ended: set[int] = set()
+        self._endings = Endings(self._clock, model.latency_s, self._tell_end)
         self._lives = Lives(self._clock, self._network, spec.nodes, model.latency_s, self._feed_at, self._coordinate)
         self._events = 0
         self._happened_s = 0.0
@@ -222,7 +223,7 @@ class Simulator:
         if self._cancelled:
             self._cancelled = False
             return co.CancelAsked()
-        waiting = [node for node in range(len(self._engines)) if node not in self._ended | self._lives.dead]
+        waiting = [node for node in range(len(self._engines)) if node not in self._endings.ended | self._lives.dead]
         self._lives.dead.add(waiting[0])
         names = ", ".join(self.run_so_far.plan.nodes[node].name for node in waiting)
         return co.NodeFailed(waiting[0], f"nodes wait for each other for ever: {names}")
@@ -243,6 +244,7 @@ class Simulator:
                 at(now, self._coordinate, co.NodePrepared(node, run.plan.nodes[node].name))
             case co.Connect(node, members):
                 self._lives.meet(node, members)
+                self._endings.meet(node, members.addresses)
             case co.Start(node):
                 self._lives.start(node)
             case co.StopNodes(nodes):
@@ -320,7 +322,7 @@ class Simulator:
         run = self.run_so_far
         self._keep_rest(self._engines[node])
         self._lives.revive(node, incarnation)
-        self._ended.discard(node)
+        self._endings.forget(node)
         run.nodes[node] = load_node(run.plan, node, incarnation=incarnation)
         run.nodes[node].open()
         self._engines[node] = self._make_engine(node, run.plan.digest() if self._record else "")
@@ -347,6 +349,8 @@ class Simulator:
         if self._meters and nbytes is not None and source != target:
             self._meters[source].arrived(target, nbytes, self._clock.now())
             self._meters[target].exchanged(self._times.message_s(target, nbytes))
+        if type(event) is StreamEnded:
+            self._endings.arrived(event.stream)
         happened = target, event, self._lives.incarnations[target]
         if self._messages_cost and source != target:
             self._handle(target, nbytes, self._at_fed, happened)
@@ -388,6 +392,7 @@ class Simulator:
         stream = command.stream
         if not self._lives.knows(node, stream.target):
             return
+        self._endings.sent(stream)
         if self._messages_cost and node != stream.target:
             self._pack(node, stream, StreamEnded(stream), None)
         else:
@@ -460,8 +465,12 @@ class Simulator:
             self._inform(co.NodeReport(node, what))
 
     def _node_ended(self, node: int, _: Ended) -> None:
-        self._ended.add(node)
-        self._inform(co.NodeEnded(node, self._engines[node].statistics()))
+        self._endings.end(node)
+
+    def _tell_end(self, node: int) -> None:
+        """Have the coordinator hear that a node has ended, unless it has died meanwhile."""
+        if node in self._endings.ended - self._lives.dead:
+            self._coordinate(co.NodeEnded(node, self._engines[node].statistics()))
 
     def _node_failed(self, node: int, command: Failed) -> None:
         error = command.error

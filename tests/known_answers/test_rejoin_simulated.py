@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from ako_jobs import ako, all_to_all
+from ako_jobs import ako, all_to_all, parameter_server
 from operators.lending import Borrow
+from tests.known_answers.coded import SETTINGS
 from tests.known_answers.rejoining import assert_accounted_for, borrowed, clocks_of, first, rejoining_job, settled
 from tests.known_answers.simulated import simulate, simulator
 
@@ -71,3 +72,17 @@ def test_averages_of_what_all_have_follow_every_gradient_whoever_fails(
     nodes = simulate(graph, 4, seed=1, faults=faults, rate=1e6, latency_s=0.0005).nodes
     for node in (nodes[0], *(nodes[index] for index in (1, 2, 3) if len(faults) == 1)):
         assert node.states["average"].number == clocks_of(node).made > 50
+
+
+@pytest.mark.parametrize("node", [0, 1, 2])
+@pytest.mark.parametrize("consistency", ["bsp", "ssp"])
+def test_node_that_fails_as_the_job_ends_is_waited_for_or_finds_the_others_through(consistency: str, node: int) -> None:
+    """Each is a server, too, without which the job cannot end; what an ended node has sent has arrived before that."""
+    settings = {**SETTINGS, "lr": 0.01, "consistency": consistency, "servers": "all"}
+    graph = parameter_server.build(parameter_server.Config.parse(settings))
+    end_s = simulate(graph, 3, rate=1e6, latency_s=0.0005).elapsed_s
+    late = 0
+    for before_s in (0.008, 0.012, 0.016, 0.02, 0.04):
+        fault = f"fail:{node}@{end_s - before_s:.4f}+0.3"
+        late += not settled(simulate(graph, 3, rate=1e6, latency_s=0.0005, faults=(fault,)).nodes[node])
+    assert late
