@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from dataflow.errors import ConfigError
+from dataflow.home import expanded
 
 
 def check_folder(path: str | Path) -> Path:
@@ -14,7 +15,7 @@ def check_folder(path: str | Path) -> Path:
     Raises:
         ConfigError: it holds something, or cannot be made or written to.
     """
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     try:
         used = folder.exists() and any(folder.iterdir())
         place = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
