@@ -28,6 +28,17 @@ def _several(given: object) -> Sequence[object]:
     return given
 
 
+def no_boolean(given: object) -> object:
+    """What is to be a number, unless it is true or false, which pydantic takes for 1 and 0."""
+    if isinstance(given, bool):
+        message = "must be a number"
+        raise ValueError(message)
+    return given
+
+
+Count = Annotated[PositiveInt, BeforeValidator(no_boolean)]
+"""How many of something; one at least."""
+
 Texts = Annotated[tuple[str, ...], BeforeValidator(_several)]
 """Some texts; one may stand for itself."""
 
@@ -55,10 +66,10 @@ class ClusterOptions(BaseModel):
     shares: str = ""
     compute: str = ""
     step_time: str = ""
-    tasks: PositiveInt | None = None
+    tasks: Count | None = None
     speed: Texts = ()
-    cpu: PositiveFloat | None = None
-    cores: PositiveInt | None = None
+    cpu: Annotated[PositiveFloat, BeforeValidator(no_boolean)] | None = None
+    cores: Count | None = None
     fault: Texts = ()
 
     def plus(self, key: str, value: str) -> Self:

@@ -6,7 +6,6 @@ import difflib
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, field_validator, model_validator
@@ -18,6 +17,7 @@ from ako_jobs.models import network
 from ako_jobs.setting_values import literals, required
 from dataflow import Keep, StopRules
 from dataflow.errors import ConfigError, refusal, suggest
+from dataflow.home import expanded
 from dataflow.operators_api import WATCHDOG_S
 from operators.data import DataRef
 from operators.dnn import NetworkSpec
@@ -136,7 +136,7 @@ class TrainingConfig(BaseModel):
     @field_validator("data_dir", "checkpoint_dir")
     @classmethod
     def _absolute(cls, value: str | None) -> str | None:
-        return value if value is None or "://" in value else str(Path(value).expanduser().resolve())
+        return value if value is None or "://" in value else str(expanded(value).resolve())
 
     @field_validator("milestones")
     @classmethod

@@ -28,6 +28,7 @@ from dataflow import Bundle, JobSpec, Keep, StopRules, compile_graph, make_bundl
 from dataflow.errors import AkoError, ConfigError, OperatorError, ToldToEnd, in_words, suggest
 from dataflow.graph.checks import check
 from dataflow.graph.logical import LogicalGraph
+from dataflow.home import expanded
 from dataflow.operators_api import WATCHDOG_S, qualified_name
 from operators.compute import Compute
 from operators.dnn.torch_spec import INSTALL_TORCH
@@ -110,7 +111,7 @@ def load_job(text: str) -> Job:
         return _job(text, importlib.import_module(BUILT_IN[text]), "build")
     place, _, function = text.partition(":")
     if place.endswith(".py"):
-        path = Path(place).expanduser().resolve()
+        path = expanded(place).resolve()
         if not path.is_file():
             fix = f"check its path; a relative one begins at {Path.cwd()}"
             raise ConfigError(what="there is no such job file", got=place, fix=fix)

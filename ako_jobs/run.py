@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from ako_jobs.jobs import Job, Prepared, load_job, prepare
 from ako_jobs.predict import CONFIG_FILE, ModelInput
-from ako_jobs.result_folder import empty_folder
+from ako_jobs.result_folder import held_folder
 from dataflow import (
     Client,
     JobEvent,
@@ -142,12 +142,12 @@ def execute(
 
     `cluster` makes the processes that `run` starts, and `on_submitted` is called before the first event.
     """
-    folder = None if out is None else empty_folder(out)
-    with _client(master, cluster, prepared) as client:
-        result = _run(client, prepared, on_event, on_submitted)
-    if folder is not None:
-        keep(result, prepared, folder)
-    return result
+    with held_folder(out) as folder:
+        with _client(master, cluster, prepared) as client:
+            result = _run(client, prepared, on_event, on_submitted)
+        if folder is not None:
+            keep(result, prepared, folder)
+        return result
 
 
 def keep(result: Result, prepared: Prepared, folder: Path) -> None:

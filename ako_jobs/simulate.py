@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from ako_jobs.jobs import Job, Prepared, load_job, prepare
-from ako_jobs.result_folder import check_folder, empty_folder
+from ako_jobs.result_folder import check_folder, held_folder
 from ako_jobs.run import Heard, OnEvent, Result, keep
 from dataflow import (
     Clock,
@@ -147,7 +147,14 @@ def execute_simulation(
     simulation: Simulation, *, out: str | Path | None = None, on_event: OnEvent | None = None
 ) -> Result:
     """Simulate a prepared job. A first Ctrl-C cancels it, and what it made until then is returned."""
-    folder = None if out is None else empty_folder(out)
+    with held_folder(out) as folder:
+        result = _simulated(simulation, on_event)
+        if folder is not None:
+            keep(result, simulation.prepared, folder)
+        return result
+
+
+def _simulated(simulation: Simulation, on_event: OnEvent | None) -> Result:
     prepared, heard = simulation.prepared, Heard(on_event)
     simulator = Simulator(prepared.spec, simulation.model, simulation.means, heard.handle)
     with _on_interrupt(simulator.cancel) as interrupted:
@@ -157,7 +164,7 @@ def execute_simulation(
     for each in run.statistics:
         heard.series.add(run.elapsed_s, each)
     heard.series.close()
-    result = Result(
+    return Result(
         job="simulated",
         state=run.state,
         reason=run.reason,
@@ -176,9 +183,6 @@ def execute_simulation(
         log=() if run.error is None else tuple("".join(traceback.format_exception(run.error)).splitlines()),
         interrupted=bool(interrupted),
     )
-    if folder is not None:
-        keep(result, prepared, folder)
-    return result
 
 
 def _failed(failure: JobFailedError, run: SimRun, heard: Heard) -> SimRun:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("dataflow", "operators", "ako_jobs")
 BASE = (
     *("compiled", "errors", "clock", "message", "state", "operators_api", "ports", "node_context", "quantities"),
-    *("plain", "reports", "artifact_names"),
+    *("plain", "home", "reports", "artifact_names"),
 )
 ENGINE = {"base", "graph", "plan", "engine"}
 BELOW_TESTING = {*ENGINE, "transport", "observe", "runtime", "sim"}

@@ -13,11 +13,12 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from ako_jobs.cluster_options import ClusterOptions
+from ako_jobs.cluster_options import ClusterOptions, Count, no_boolean
 from dataflow.errors import ConfigError, refusal, suggest
+from dataflow.home import expanded
 
 NODES = "nodes"
 """The setting of a variant or a sweep that says how many nodes a run has."""
@@ -70,13 +71,13 @@ class Comparison(_Part):
 
     variants: Annotated[Mapping[str, Variant], Field(min_length=1)]
     settings: Mapping[str, Text] = {}
-    nodes: PositiveInt = 4
+    nodes: Count = 4
     cluster: ClusterOptions | None = None
     master: str = ""
     lab: str = ""
     sweep: Mapping[str, Annotated[tuple[Text, ...], Field(min_length=1)]] = {}
-    seeds: PositiveInt = 3
-    target: Annotated[float | None, Field(gt=0, le=1)] = None
+    seeds: Count = 3
+    target: Annotated[float | None, Field(gt=0, le=1), BeforeValidator(no_boolean)] = None
 
     @classmethod
     def parse(cls, said: Mapping[str, Any], where: str = "") -> Self:
@@ -187,7 +188,7 @@ def read_comparison(path: Path) -> Comparison:
 
 def _from(folder: Path, job: str) -> str:
     place, colon, function = job.partition(":")
-    return f"{folder / Path(place).expanduser()}{colon}{function}" if place.endswith(".py") else job
+    return f"{folder / expanded(place)}{colon}{function}" if place.endswith(".py") else job
 
 
 def _case(comparison: Comparison, number: int, name: str, point: tuple[tuple[str, str], ...]) -> Case:

@@ -1,7 +1,7 @@
 """Pictures of a comparison, with matplotlib, which this module alone imports.
 
-A variant has one colour in every picture: the first eight those of Okabe and Ito, which colour-blind people tell apart;
-later ones repeat them with other dashes. Of a sweep, pictures over time have a panel for each combination of values.
+A variant looks the same in every picture; see `looks`. Of a sweep, pictures over time have a panel for each combination
+of values; where several keys are swept, the dashes of the other pictures of it say the values of those not on the axis.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from matplotlib.patches import Patch
 
 from ako_jobs.compare.comparison import Comparison
 from ako_jobs.compare.curves import Accuracies, Rates, accuracies, rates, traffic
+from ako_jobs.compare.looks import DASHES, Look, look_of
 from ako_jobs.compare.runs import Outcomes, Record
 from ako_jobs.compare.table import Row, Spread
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-_DASHES = ("-", "--", ":", "-.")
-_MARKERS = "osD^vPX*"
 _PANELS_WIDE = 3
 _LINE = 40
 """Characters of a name on a line of a legend; longer ones are folded."""
 _INCHES = 0.075
 """What a character is wide, or a bit less."""
+_LEGEND_INCHES = 0.5
+"""What figures have room for below their panels."""
+_LINE_INCHES, _ENTRY_INCHES = 0.16, 0.07
+"""What a line of a legend is high, and what an entry takes besides its lines."""
 _FEW = 3
 """A line of so few points has them marked: of one there is none, and two may be all but the same."""
 _KINDS: Mapping[str, Mapping[str, None]] = {"png": {"Software": None}, "svg": {"Date": None}}
@@ -50,16 +52,6 @@ Point = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Look:
-    """How a variant is drawn; the first with the widest lines, so that of lines that coincide those below show."""
-
-    colour: str
-    dashes: str
-    marker: str
-    width: float
-
-
-@dataclass(frozen=True)
 class Pictured:
     """A comparison as pictures need it: rows, and the records of runs that finished, by variant and swept values."""
 
@@ -74,10 +66,8 @@ class Pictured:
 
     def look(self, variant: str) -> Look:
         """How a variant is drawn."""
-        number = list(self.comparison.variants).index(variant)
-        turn = number // len(_COLOURS) % len(_DASHES)
-        width = 2.8 - 1.6 * number / len(self.comparison.variants)
-        return Look(_COLOURS[number % len(_COLOURS)], _DASHES[turn], _MARKERS[number % len(_MARKERS)], width)
+        variants = list(self.comparison.variants)
+        return look_of(variants.index(variant), len(variants))
 
 
 def draw(comparison: Comparison, rows: Sequence[Row], outcomes: Outcomes, folder: Path) -> list[Path]:
@@ -182,7 +172,7 @@ def _panels(count: int, *, width: float = 4.2, height: float = 3.0, **shared: An
     """A figure and so many axes in it."""
     wide = 2 if count == 4 else min(count, _PANELS_WIDE)
     high = -(-count // wide)
-    # One panel alone has room for a legend beside it.
+    # One panel alone has room for a small legend below it.
     size = (7.0, 4.0) if count == 1 else (width * wide, height * high + 0.5)
     figure = Figure(figsize=size, layout="constrained")
     axes = list(figure.subplots(high, wide, squeeze=False, **shared).flat)
@@ -191,17 +181,23 @@ def _panels(count: int, *, width: float = 4.2, height: float = 3.0, **shared: An
     return figure, axes[:count]
 
 
-def _legend(figure: Any, pictured: Pictured, *more: Any) -> None:
-    """The variants, below the panels."""
-    looks = [(name, pictured.look(name)) for name in pictured.comparison.variants]
-    handles = [
-        Line2D([], [], color=look.colour, linestyle=look.dashes, linewidth=2, label=_folded(name, _LINE))
-        for name, look in looks
-    ]
+def _legend(figure: Any, pictured: Pictured, *more: Any, marked: bool = False, dashed: bool = True) -> None:
+    """The variants, below the panels, for which the figure grows; `marked`, `dashed`: whether their lines are."""
+    handles = []
+    for name in pictured.comparison.variants:
+        look = pictured.look(name)
+        handle = Line2D([], [], color=look.colour, linewidth=2, label=_folded(name, _LINE))
+        handle.set(linestyle=look.dashes if dashed else "-", marker=look.marker if marked else "", markersize=4)
+        handles.append(handle)
     handles += more
     longest = max(len(line) for handle in handles for line in str(handle.get_label()).split("\n"))
-    room = int(figure.get_figwidth() / (0.6 + _INCHES * longest))
-    figure.legend(handles=handles, loc="outside lower center", ncols=max(1, min(3, len(handles), room)))
+    room = int(figure.get_figwidth() / (0.8 + _INCHES * longest))
+    columns = max(1, min(3, len(handles), room))
+    lines = max(str(handle.get_label()).count("\n") + 1 for handle in handles)
+    high = -(-len(handles) // columns) * (lines * _LINE_INCHES + _ENTRY_INCHES)
+    figure.set_figheight(figure.get_figheight() + max(0.0, high - _LEGEND_INCHES))
+    # Wide enough to show any dashes.
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=3.2)
 
 
 def _over_time(
@@ -344,18 +340,18 @@ def _sweep(pictured: Pictured, key: str) -> Any:
                     marker=look.marker,
                     markersize=4,
                     linewidth=look.width,
-                    linestyle=_DASHES[turn % len(_DASHES)] if others else look.dashes,
+                    linestyle=DASHES[turn % len(DASHES)] if others else look.dashes,
                 )
         axes.set(xlabel=key, ylabel=label)
         if not label.endswith("%"):
             axes.set_ylim(bottom=0)
         axes.set_xticks(list(places.values()), values)
     dashes = [
-        Line2D([], [], color="0.4", linestyle=_DASHES[turn % len(_DASHES)], label=_folded(_words(others), _LINE))
+        Line2D([], [], color="0.4", linestyle=DASHES[turn % len(DASHES)], label=_folded(_words(others), _LINE))
         for turn, others in enumerate(combinations)
         if others
     ]
-    _legend(figure, pictured, *dashes)
+    _legend(figure, pictured, *dashes, marked=True, dashed=not dashes)
     return figure
 
 

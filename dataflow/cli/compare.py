@@ -32,6 +32,7 @@ from dataflow.cli.simulated import (
     cluster_options,
 )
 from dataflow.errors import ConfigError
+from dataflow.home import expanded
 from dataflow.lab.cluster import check_room
 from dataflow.lab.lab import as_it_is
 from dataflow.lab.plan import LabPlan
@@ -129,7 +130,7 @@ def compare(
     for variant, warnings in check_cases(comparison).items():
         for warning in warnings:
             note(f"{variant}: {warning}")
-    out = out.expanduser()
+    out = expanded(out)
     with claim(out, comparison), held(plan):
         with CompareProgress(len(runs(comparison))) as progress, Nursery() as nursery:
             outcomes = run_comparison(comparison, out, progress, cluster_maker(plan, nursery))
@@ -187,7 +188,7 @@ def _with_lab(comparison: Comparison, plan: LabPlan | None) -> Comparison:
 def _file(names: Sequence[str]) -> Comparison | None:
     if len(names) > 1:
         raise ConfigError(what="more than one comparison is given", got=list(names), fix="give one file")
-    return read_comparison(Path(names[0]).expanduser()) if names else None
+    return read_comparison(expanded(names[0])) if names else None
 
 
 def _swept(texts: Sequence[str] | None) -> dict[str, list[str]]:

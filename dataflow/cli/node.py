@@ -29,7 +29,7 @@ from dataflow.engine.draining import DRAINED
 from dataflow.engine.job_life import JobState
 from dataflow.engine.membership import Life
 from dataflow.errors import ConfigError, DrainError
-from dataflow.observe.events import JobEvent, NodeChange
+from dataflow.observe.events import NodeChange
 from dataflow.runtime.agent import AgentConfig, attach
 from dataflow.runtime.client import Client, JobStatus
 from dataflow.runtime.foreground import serve_until_signal
@@ -188,9 +188,7 @@ def _wait_until_it_has_left(client: Client, name: str, parts: Mapping[str, Part]
         began_s = clock.now()
         if not quiet:
             print(f"node {name} leaves job {job}, once the others have all that it has begun", flush=True)
-        change = next(
-            (each for each in map(_change, client.watch(job)) if each is not None and part.ends_by(each)), None
-        )
+        change = _last_change(client, job, name, part)
         if change is None:
             _tell_end(client.job(job), name, quiet=quiet)
             continue
@@ -217,15 +215,31 @@ def _tell_end(job: JobStatus, name: str, *, quiet: bool) -> None:
         print(f"job {job.id} is {job.state}, before node {name} had left it")
 
 
-def _change(event: JobEvent) -> NodeChange | None:
-    return event.change
+def _last_change(client: Client, job: str, name: str, part: Part) -> NodeChange | None:
+    """The change with which a node has no part in a job any more; None if the job has ended before.
+
+    Raises:
+        DrainError: all nodes of the job have died, this one too, and it begins again without it.
+    """
+    for event in client.watch(job):
+        if event.change is not None and part.ends_by(event.change):
+            return event.change
+        if event.state is JobState.PENDING and not _has_part(now := client.job(job), name) and not now.ended:
+            what = f"node {name} died before it had left job {job}, as all others of it, and the job begins again"
+            raise DrainError(what, got=now.reason or None)
+    return None
+
+
+def _has_part(job: JobStatus, name: str) -> bool:
+    """Whether a node is one of a job's; one that waits for nodes has none, though it may have had some before."""
+    return not job.ended and job.state is not JobState.PENDING and name in job.node_names
 
 
 def _parts(client: Client, name: str) -> dict[str, Part]:
     """What a node is in every job that it has not left, by job id."""
     parts = {}
     for job in client.jobs():
-        if not job.ended and name in job.node_names:
+        if _has_part(job, name):
             number = job.node_names.index(name)
             change = next((each for each in job.changes if each.node == number), None)
             if change is None or change.life not in _OUT:

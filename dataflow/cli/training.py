@@ -21,6 +21,7 @@ from dataflow.cli.emulated import cluster_maker
 from dataflow.cli.progress import Progress
 from dataflow.engine.job_life import JobState
 from dataflow.errors import JobFailedError
+from dataflow.home import expanded
 from dataflow.lab.plan import LabPlan
 from dataflow.plan.job import JobSpec, Resume
 from dataflow.runtime.client import Client
@@ -104,7 +105,7 @@ def submit(job: str, settings: Mapping[str, str], nodes: int, open_client: Calla
 
 def _absolute(place: str) -> str:
     """A folder's path from the root; an address as it is."""
-    return place if "://" in place else str(Path(place).expanduser().resolve())
+    return place if "://" in place else str(expanded(place).resolve())
 
 
 def _keeps_nothing(spec: JobSpec) -> list[str]:

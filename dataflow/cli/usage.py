@@ -33,6 +33,8 @@ def _refuse(error: Any, verb: str) -> int:
     if isinstance(error.__cause__, ValidationError):  # in releases of typer whose own words do not name the value
         details = error.__cause__.errors(include_url=False)[0]
         error.message, got = refusal(details), details["input"]
+        if repr(got) in error.message:  # that of one of several choices does
+            got = None
     what = error.format_message().rstrip(".")
     if "\n" in what:
         error.show()

@@ -22,7 +22,7 @@ import grpc
 
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import AkoError, AuthError, MasterError
-from dataflow.runtime import descriptors
+from dataflow.runtime import descriptors, threads
 from dataflow.runtime.auth import Role, check_host, find_authority, find_credentials
 from dataflow.runtime.control_groups import usable_cores
 from dataflow.runtime.foreground import serve_until_signal
@@ -106,7 +106,8 @@ async def attach(
         serving: the fork server of its job processes; if None, it starts one with its first job.
 
     Raises:
-        ConfigError: others could reach the host, and that was not allowed; or the machine gives it too few descriptors.
+        ConfigError: others could reach the host, and that was not allowed; or the machine gives it too few descriptors
+            or threads.
         AuthError: the token is missing or wrong.
         MasterError: the master could not be reached within `FIRST_S`, or refused the node at its first attempt: a name
             taken, another version.
@@ -115,6 +116,7 @@ async def attach(
     check_host(config.host, insecure=config.insecure, encrypted=encrypted)
     descriptors.raise_limit()
     descriptors.require(descriptors.OF_AN_AGENT, "a node's agent")
+    threads.require(threads.OF_A_PROCESS, "a node's agent")
     clock = clock or SystemClock()
     agent = _Agent(config, clock, announce, serving)
     delay_s, attached_before, away_s = _BACKOFF_S[0], False, clock.now()

@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from dataflow.errors import AuthError, ConfigError
+from dataflow.home import expanded
 from dataflow.runtime.listening_users import require_own_master
 from dataflow.transport.addresses import is_loopback
 from dataflow.transport.generated import control_pb2
@@ -176,9 +177,10 @@ def find_authority(state_dir: Path | None = None) -> bytes | None:
 
     Raises:
         AuthError: the file that was named cannot be read.
+        ConfigError: it is in a home directory that there is not.
     """
     if named := os.environ.get(AUTHORITY_VARIABLE, ""):
-        return _read_certificate(Path(named).expanduser())
+        return _read_certificate(expanded(named))
     if state_dir is None:
         return None
     token = os.environ.get(TOKEN_VARIABLE, "")

@@ -24,6 +24,7 @@ from dataflow.engine.job_life import ENDED, JobState
 from dataflow.errors import AkoError, AuthError, ConfigError, MasterError
 from dataflow.observe.events import JobEvent, NodeChange
 from dataflow.reports import NodeStatistics, OperatorReport
+from dataflow.runtime import threads
 from dataflow.runtime.auth import AUTHORITY_FILE, AUTHORITY_VARIABLE, TOKEN_VARIABLE
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.wire import (
@@ -181,6 +182,9 @@ class Client:
         patience_s: for how long a master that has answered may be away.
         clock: the clock.
 
+    Raises:
+        ConfigError: the machine gives it too few threads.
+
     All methods raise `MasterError` if the master cannot be reached or refuses, and `AuthError` if the token is wrong.
     Where a job is asked for by id, the beginning of exactly one id will do.
     """
@@ -194,6 +198,7 @@ class Client:
         patience_s: float = PATIENCE_S,
         clock: Clock | None = None,
     ) -> None:
+        threads.require(threads.OF_A_PROCESS, "a client of a master")
         self.address = address
         self._patience_s, self._clock, self._answered = patience_s, clock or SystemClock(), False
         self._metadata = token_metadata(token)

@@ -96,8 +96,8 @@ class Dispatcher:
                 if run.away():
                     run.was_away(absence)
             else:
-                self._store.drop_decisions(status.job)
-                self._over.append(status.job)
+                self._store.set_over(status.job)  # unless that is known: the earlier master may have ended just before
+        self._over = self._store.over()
         self._store.set_alive_s(now_s)
         if self._runs:
             asyncio.get_running_loop().call_later(GRACE_S, self._grace_over)
@@ -324,7 +324,7 @@ class Dispatcher:
             if run.over:
                 self._store.drop_partial_artifacts(job)
                 run.close()
-                self._store.drop_decisions(job)
+                self._store.set_over(job)
                 self._past.append((self._clock.now(), run.measured()))
                 del self._runs[job]
                 self._over.append(job)

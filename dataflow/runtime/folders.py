@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dataflow.errors import ConfigError
+from dataflow.home import expanded
 
 PIECE_NBYTES = 1 << 20
 """Bytes that are read at a time."""
@@ -277,4 +278,4 @@ def open_folder(place: str) -> Folder:
     """
     if "://" in place:
         return RemoteFolder(place)
-    return LocalFolder(Path(place).expanduser())
+    return LocalFolder(expanded(place))

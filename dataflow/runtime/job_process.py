@@ -19,7 +19,7 @@ from dataflow.clock import SystemClock
 from dataflow.engine.checkpoints import Resumption
 from dataflow.errors import AkoError, in_words
 from dataflow.plan.physical import PhysicalPlan
-from dataflow.runtime import descriptors
+from dataflow.runtime import descriptors, threads
 from dataflow.runtime.bundle import Bundle, unpack
 from dataflow.runtime.job_relay import Driver, JobRelay, Report
 from dataflow.runtime.node_driver import NodeDriver
@@ -66,7 +66,9 @@ async def serve(control: socket.socket, board: TaskBoard, folder: Path, cores: i
     def make_driver(deploy: pb.Deploy, report: Report) -> Driver:
         plan = PhysicalPlan.model_validate_json(deploy.plan_json)
         needed = descriptors.OF_OPERATORS + descriptors.OF_A_PEER * (len(plan.nodes) - 1)
-        descriptors.require(needed, f"node {plan.nodes[deploy.node].name}, one of {len(plan.nodes)} nodes of a job,")
+        who = f"node {plan.nodes[deploy.node].name}, one of {len(plan.nodes)} nodes of a job,"
+        descriptors.require(needed, who)
+        threads.require(threads.OF_A_JOB_PROCESS, who)
         if deploy.bundle:
             unpack(Bundle(deploy.bundle_digest, deploy.bundle), folder)
             sys.path.insert(0, str(folder))

@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from dataflow.clock import Clock, SystemClock
 from dataflow.errors import CheckpointError, ConfigError, DataError, GraphError, MasterError, PlanError
+from dataflow.runtime import threads
 from dataflow.runtime.auth import AUTHORITY_VARIABLE, TOKEN_VARIABLE, read_authority, read_token
 from dataflow.runtime.client import Client
 from dataflow.runtime.cluster_processes import ClusterProcess, Nursery
@@ -135,6 +136,7 @@ class LocalCluster:
         return (self.state_dir / "logs" / f"{name}.log").read_text(errors="replace")
 
     def _start(self) -> None:
+        threads.require(threads.of_a_cluster(self.nodes), f"a cluster of {self.nodes} nodes on this machine")
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.state_dir / "logs").mkdir(exist_ok=True)
         self._nursery = self._shared_nursery or Nursery(self._clock)

@@ -21,7 +21,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from dataflow.clock import Clock, SystemClock
 from dataflow.engine.deadlines import Deadlines
 from dataflow.errors import AkoError, MasterError
-from dataflow.runtime import descriptors
+from dataflow.runtime import descriptors, threads
 from dataflow.runtime.auth import AUTHORITY_FILE, Role, check_host, make_tokens, permits
 from dataflow.runtime.bundle import MAX_NBYTES
 from dataflow.runtime.certificates import job_pair, master_pair
@@ -93,7 +93,8 @@ async def serve(config: MasterConfig, clock: Clock | None = None, announce: Anno
         announce: told when it serves.
 
     Raises:
-        ConfigError: others could reach the host, and that was not allowed; or the machine gives it too few descriptors.
+        ConfigError: others could reach the host, and that was not allowed; or the machine gives it too few descriptors
+            or threads.
         MasterError: a port or the state directory is in use.
     """
     encrypted = (config.state_dir / AUTHORITY_FILE).exists()
@@ -101,6 +102,7 @@ async def serve(config: MasterConfig, clock: Clock | None = None, announce: Anno
     check_host(config.metrics_host, insecure=config.insecure)
     descriptors.raise_limit()
     descriptors.require(descriptors.OF_A_MASTER, "a master")
+    threads.require(threads.OF_A_PROCESS, "a master")
     lock = StateDirLock(config.state_dir)
     try:
         store = Store(config.state_dir, _warn)

@@ -39,7 +39,7 @@ _SYNCED_NBYTES = 8 << 20
 """So often an artifact is synchronised: all of it at once could hold up everybody who talks to the master."""
 
 _SEARCHED_LINES = 5000
-_SCHEMA_VERSION = 5
+_SCHEMA_VERSION = 6
 
 _SCHEMA = """
 CREATE TABLE jobs (
@@ -63,6 +63,7 @@ CREATE TABLE decisions (
     event TEXT NOT NULL
 );
 CREATE INDEX decisions_of_job ON decisions (job, number);
+CREATE TABLE over (number INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL UNIQUE);
 CREATE TABLE placements (job TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE agents (name TEXT PRIMARY KEY, life TEXT NOT NULL, kept INTEGER NOT NULL);
 CREATE TABLE drained (name TEXT PRIMARY KEY, life TEXT NOT NULL, operation_id TEXT NOT NULL);
@@ -192,7 +193,13 @@ class Store:
         for folder in (self._artifacts / job, self.checkpoints / job):
             shutil.rmtree(folder, ignore_errors=True)
         with self.transaction(durable=False):
-            for table in ("events", "statistics", "logs", "jobs"):  # the job last: what is left of it can be found
+            for table in (
+                "events",
+                "statistics",
+                "logs",
+                "over",
+                "jobs",
+            ):  # the job last: what is left of it can be found
                 self._database.write(f"DELETE FROM {table} WHERE job = ?", (job,))
 
     def add_decision(self, job: str, time: tuple[float, float, str], event: str) -> None:
@@ -206,11 +213,17 @@ class Store:
         rows = self._database.read(query, job)
         return [((float(now_s), float(wall_s), str(boot)), str(event)) for now_s, wall_s, boot, event in rows]
 
-    def drop_decisions(self, job: str) -> None:
-        """Forget how a job that is over came to that, and what else only matters until then."""
+    def set_over(self, job: str) -> None:
+        """Note that a job is over, and forget how it came to that, and what else only matters until then."""
         self._log_nbytes.pop(job, None)
-        self._database.write("DELETE FROM decisions WHERE job = ?", (job,))
-        self._database.write("DELETE FROM placements WHERE job = ?", (job,))
+        with self.transaction(durable=False):
+            self._database.write("INSERT OR IGNORE INTO over (job) VALUES (?)", (job,))
+            self._database.write("DELETE FROM decisions WHERE job = ?", (job,))
+            self._database.write("DELETE FROM placements WHERE job = ?", (job,))
+
+    def over(self) -> list[str]:
+        """The jobs that are over, in the order in which they came to that, whatever the clock said."""
+        return [str(job) for (job,) in self._database.read("SELECT job FROM over ORDER BY number")]
 
     def set_placement(self, job: str, placement: str) -> None:
         """Keep where a job runs, as text."""

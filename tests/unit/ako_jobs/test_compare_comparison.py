@@ -79,6 +79,11 @@ def test_cases_cluster_keys_without_a_simulation_are_settings_of_the_job() -> No
         ({"variants": TWO, "sweep": {"servers": [1]}}, "servers is swept, and the variant 'b' has a value of its own"),
         ({"target": 1.5}, "target: must be less than or equal to 1 (got 1.5)"),
         ({"nodes": 0}, "nodes: must be greater than 0 (got 0)"),
+        ({"nodes": True}, "nodes: must be a number (got True)"),
+        ({"seeds": True}, "seeds: must be a number (got True)"),
+        ({"target": True}, "target: must be a number (got True)"),
+        ({"cluster": {"tasks": True}}, "cluster.tasks: must be a number (got True)"),
+        ({"cluster": {"cpu": True}}, "cluster.cpu: must be a number (got True)"),
         ({"master": "localhost:1"}, "a simulation runs in this process, not at a master"),
     ],
 )

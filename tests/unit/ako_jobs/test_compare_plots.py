@@ -11,6 +11,7 @@ from ako_jobs.compare.table import rows
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'ako-dataflow[plots]'")
 
 from ako_jobs.compare import plots
+from ako_jobs.compare.looks import look_of
 
 ALWAYS = {
     "accuracy_over_epochs",
@@ -144,3 +145,24 @@ def test_look_of_a_variant_is_its_own_among_thirty() -> None:
     compared = comparison(variants=variants, seeds=1)
     pictured = plots.Pictured(compared, (), {})
     assert len({(pictured.look(name).colour, pictured.look(name).dashes) for name in variants}) == 30
+
+
+def test_look_of_a_variant_is_its_own_also_where_dashes_say_something_else() -> None:
+    looks = [look_of(number, 30) for number in range(30)]
+    assert len({(look.colour, look.marker) for look in looks}) == 30
+
+
+def test_draw_legend_of_many_variants_in_a_sweep_tells_them_apart_and_leaves_the_panels_their_room() -> None:
+    variants = {f"parameter_server consistency=async rule={number}": {"job": "ako"} for number in range(10)}
+    swept = {"nodes": ["2"], "lr": ["0.01", "0.02", "0.05", "0.1", "0.2"]}
+    compared = comparison(variants=variants, seeds=1, sweep=swept)
+    with plots.mpl.rc_context(plots._STYLE):
+        figure = dict(plots._pictures(pictured(compared, *[record(NEVER)] * 50)))["sweep_nodes"]
+        figure.get_layout_engine().execute(figure)
+        (legend,) = figure.legends
+        handles = legend.legend_handles
+        assert len({(each.get_color(), each.get_marker(), str(each.get_linestyle())) for each in handles[:10]}) == 10
+        shown = {(line.get_color(), line.get_marker()) for line in figure.axes[0].lines}
+        assert {(each.get_color(), each.get_marker()) for each in handles[:10]} == shown
+        assert len({str(each._dash_pattern) for each in handles[10:]}) == 5
+        assert all(axes.get_window_extent().height > 1.8 * figure.dpi for axes in figure.axes)

@@ -168,6 +168,13 @@ def test_main_wrong_usage_is_one_error_and_exit_2(
     assert [words for words in said if words not in captured.err] == []
 
 
+def test_main_choice_that_there_is_not_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["token", "--role", "fool"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("fool") == 1
+    assert "'submit'" in said
+
+
 def test_main_group_without_a_verb_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data"]) == 2
     assert "Usage: ako data" in capsys.readouterr().err

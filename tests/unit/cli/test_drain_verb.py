@@ -49,6 +49,7 @@ class Master:
 
     def watch(self, job: str) -> Iterator[JobEvent]:
         assert job == self.known.id
+        yield JobEvent(0, 0.0, 0.0, state=JobState.PENDING)
         while self.changes:
             yield JobEvent(0, 0.0, 0.0, change=self.changes.pop(0))
 
@@ -109,3 +110,23 @@ def test_what_became_of_earlier_processes_of_the_place_does_not_count(monkeypatc
     master = Master(job, [change(1, "gone", 0, "it crashed"), now, change(1, "left", 1, DRAINED)])
     assert drain(master, monkeypatch) == 0
     assert master.changes == []
+
+
+def test_it_does_not_wait_for_a_job_that_waits_for_nodes_as_all_of_it_have_died(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    master = Master(dataclasses.replace(JOB, state=JobState.PENDING, changes=(change(1, "dying", 0, "it hung"),)), [])
+    monkeypatch.setattr(master, "watch", None)
+    assert drain(master, monkeypatch) == 0
+
+
+@pytest.mark.parametrize("then", [JobState.PENDING, JobState.DEPLOYING])
+def test_node_that_dies_with_all_others_while_it_leaves_is_told_of(
+    then: JobState, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = Master(JOB, [change(1, "dying", 0, "it hung"), change(0, "left", 0, DRAINED)])
+    master.then = dataclasses.replace(JOB, state=then, node_names=("stays", "other"), reason="all its nodes have died")
+    assert drain(master, monkeypatch) == 1
+    told = capsys.readouterr()
+    assert "switched off" not in told.out
+    assert "died before it had left job 3f2a, as all others of it, and the job begins again" in told.err

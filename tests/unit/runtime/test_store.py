@@ -147,8 +147,17 @@ def test_transaction_is_kept_whole_or_not_at_all_and_one_inside_is_part_of_it(tm
         raise ValueError
     assert store.decisions("a") == [((0.5, 1.0, "boot"), "one")]
     assert store.log_lines("a", 0) == []
-    store.drop_decisions("a")
+    store.set_over("a")
     assert store.decisions("a") == []
+    store.close()
+
+
+def test_jobs_that_are_over_are_in_the_order_of_that_and_each_once(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for job in ("b", "c", "a", "b"):
+        store.set_over(job)
+    store.remove("c")
+    assert store.over() == ["b", "a"]
     store.close()
 
 
