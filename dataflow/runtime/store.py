@@ -193,13 +193,8 @@ class Store:
         for folder in (self._artifacts / job, self.checkpoints / job):
             shutil.rmtree(folder, ignore_errors=True)
         with self.transaction(durable=False):
-            for table in (
-                "events",
-                "statistics",
-                "logs",
-                "over",
-                "jobs",
-            ):  # the job last: what is left of it can be found
+            # The job last: what is left of it can be found.
+            for table in ("events", "statistics", "logs", "over", "jobs"):
                 self._database.write(f"DELETE FROM {table} WHERE job = ?", (job,))
 
     def add_decision(self, job: str, time: tuple[float, float, str], event: str) -> None:
