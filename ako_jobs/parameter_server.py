@@ -117,11 +117,11 @@ def build(config: Config) -> LogicalGraph:
     serve: Serve | ServeMean
     if config.consistency == "bsp":
         own = None if rated else schedule
-        serve = ServeMean(layout=layout, schedule=own, codec=codec, checkpoints=setting.checkpoints())
+        serve = ServeMean(sharding=sharding, schedule=own, codec=codec, checkpoints=setting.checkpoints())
     else:
         tau = config.staleness if config.consistency == "ssp" else None
         serve = Serve(
-            layout=layout,
+            sharding=sharding,
             schedule=None if rated else schedule,
             tau=tau,
             fetch_every=config.n_fetch,
@@ -195,7 +195,7 @@ def add_servers(
         epochs: after which workers need make no more, where servers tell of how many images gradients have come.
         passes: how many are an epoch; needed with `epochs`.
     """
-    layout, pulled = serve.layout, "pulled" if copy else "replica"
+    layout, pulled = serve.sharding.layout, "pulled" if copy else "replica"
     if isinstance(serve, ServeMean):
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="server")
     else:
