@@ -20,7 +20,7 @@ from operators.clocks import Clocks
 from operators.coded_window import CodedWindow
 from operators.compression import Codec, parse_codec
 from operators.images import Images
-from operators.layout import Layout
+from operators.layout import Layout, Sharding
 from operators.ledger import BarrierLedger, PushesLedger
 from operators.partition import PartitionByOwner
 from operators.passes import Passes
@@ -95,6 +95,7 @@ def build(config: Config) -> LogicalGraph:
     rated = optimizer.scaled
     _check_in_one(config, rule, layout)
     sharding = setting.sharding(config.shard)
+    _check_shards(config, sharding)
     codec, pull_codec = config.parsed_codec, config.parsed_pull_codec
     colocated, shared, waits = config.servers == "all", config.consistency != "bsp", config.consistency != "async"
     graph = LogicalGraph(name="parameter_server").with_role("worker", "all" if colocated else "rest")
@@ -117,11 +118,11 @@ def build(config: Config) -> LogicalGraph:
     serve: Serve | ServeMean
     if config.consistency == "bsp":
         own = None if rated else schedule
-        serve = ServeMean(layout=layout, schedule=own, codec=codec, checkpoints=setting.checkpoints())
+        serve = ServeMean(sharding=sharding, schedule=own, codec=codec, checkpoints=setting.checkpoints())
     else:
         tau = config.staleness if config.consistency == "ssp" else None
         serve = Serve(
-            layout=layout,
+            sharding=sharding,
             schedule=None if rated else schedule,
             tau=tau,
             fetch_every=config.n_fetch,
@@ -195,7 +196,7 @@ def add_servers(
         epochs: after which workers need make no more, where servers tell of how many images gradients have come.
         passes: how many are an epoch; needed with `epochs`.
     """
-    layout, pulled = serve.layout, "pulled" if copy else "replica"
+    layout, pulled = serve.sharding.layout, "pulled" if copy else "replica"
     if isinstance(serve, ServeMean):
         graph = graph.with_state("barrier", Barrier(contributors="worker"), role="server")
     else:
@@ -242,6 +243,16 @@ def _check(config: Config) -> None:
             got=(config.n_push, config.n_fetch),
             fix=f"use n_fetch={config.n_push}",
         )
+
+
+def _check_shards(config: Config, sharding: Sharding) -> None:
+    """Refuse more servers than own something: of the others nothing would be heard, and no checkpoint become whole."""
+    if config.servers == "all":
+        return
+    owners = len(set(sharding.owners(config.servers)))
+    if owners < config.servers:
+        what = f"with shard={config.shard} only {owners} servers would own a part of the model"
+        raise ConfigError(what, got=config.servers, fix=f"use servers={owners}, or fewer")
 
 
 def _check_in_one(config: Config, rule: AnyRule, layout: Layout) -> None:

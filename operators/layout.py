@@ -109,6 +109,12 @@ class Sharding(BaseModel):
         owners = np.array(self.owners(len(members)))
         return {member: owners == rank for rank, member in enumerate(members)}
 
+    def pieces(self, members: Sequence[int], member: int) -> Iterator[tuple[int, int]]:
+        """Runs of the cells that a member of the role owns, each of which is pushed and answered in one frame."""
+        for start, stop, rank in runs(self.owners(len(members))):
+            if members[rank] == member:
+                yield from self.layout.frames(start, stop)
+
 
 def runs(owners: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """(start, stop, owner) of every run of cells with one owner."""

@@ -261,11 +261,11 @@ def _total(parts: Iterable[np.ndarray | None]) -> Sums | None:
 
 
 def _nothing_under_way(kept: Sequence[Kept]) -> bool:
-    """Whether the first node had applied all that every other had made, and no more, when they were kept.
+    """Whether the first node had applied all that every one had made, and no more, when they were kept.
 
-    Clocks know no more of a node that had ended.
+    Clocks know no more of a node that had ended, nor of the node itself where it applies its own as it makes it.
     """
     first, clocks = kept[0], kept[0].tensors["clocks"]
     applied = dict(zip(clocks["origins"].tolist(), clocks["applied"], strict=True))
-    others = [each for each in kept if each is not first]
-    return all(each.node in applied and bool((applied[each.node] == each.steps).all()) for each in others)
+    senders = [each for each in kept if each is not first or each.node in applied]
+    return all(each.node in applied and bool((applied[each.node] == each.steps).all()) for each in senders)

@@ -12,7 +12,7 @@ from dataflow.state import Writes
 from operators.attend import RollKeeper
 from operators.clocks import ClocksState
 from operators.course import CourseState
-from operators.layout import Sharding, runs
+from operators.layout import Sharding
 from operators.messages import Enough, Fragment, Progress
 from operators.receive import ReceiveWeights
 from operators.roll import RollState
@@ -81,11 +81,9 @@ class Pull(Operator):
             yield from self._ask(member, node)
 
     def _ask(self, server: int, node: NodeContext) -> Emissions:
-        members, layout = node.members[self.servers], self.sharding.layout
-        for first, last, rank in runs(self.sharding.owners(len(members))):
-            for start, stop in layout.frames(first, last) if members[rank] == server else ():
-                nothing = np.zeros(0, np.float32)
-                yield self.asks(Fragment(node.index, start, stop, 0, 0, 0, skips=True, values=nothing), to=server)
+        for start, stop in self.sharding.pieces(node.members[self.servers], server):
+            nothing = np.zeros(0, np.float32)
+            yield self.asks(Fragment(node.index, start, stop, 0, 0, 0, skips=True, values=nothing), to=server)
 
 
 class ReceiveAnswers(ReceiveWeights):

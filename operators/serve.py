@@ -19,7 +19,7 @@ from operators.checkpointing import Checkpoints
 from operators.compression import Codec, Residual
 from operators.fragments import decoded, subtract
 from operators.images import ImagesState
-from operators.layout import Layout
+from operators.layout import Sharding
 from operators.messages import Fragment, Vector, Weights
 from operators.quarantine import check_shard, compile_check, refused, zeros
 from operators.schedule import Schedule
@@ -183,7 +183,7 @@ class Serve(Operator):
     learning rate goes by these.
 
     Args:
-        layout: the model's cells.
+        sharding: the model's division over the servers.
         schedule: learning rate of a worker's gradients, by their number; None: what comes are updates, which have it.
         workers: role of the workers.
         tau: staleness bound; None for asynchronous.
@@ -194,7 +194,7 @@ class Serve(Operator):
     """
 
     pool = "network"
-    layout: Layout
+    sharding: Sharding
     schedule: Schedule | None
     workers: str = "worker"
     tau: int | None = None
@@ -227,7 +227,7 @@ class Serve(Operator):
         """Apply a gradient fragment; answer everybody who need not wait, and one that has come back at once."""
         cells, origin, low, high = (fragment.start, fragment.stop), fragment.origin, fragment.low, fragment.high
         joined = pulls.join(cells, origin) if low == high else None
-        weights = shard.values[self.layout.weights(*cells)]
+        weights = shard.values[self.sharding.layout.weights(*cells)]
         run = served.at(cells, weights, pulls.workers)
         if joined is not None:
             run.join(weights, origin)
@@ -265,18 +265,22 @@ class Serve(Operator):
         for cells in list(pulls.waiting):
             released = pulls.release(cells, self._bound)
             if released:
-                weights = shard.values[self.layout.weights(*cells)]
+                weights = shard.values[self.sharding.layout.weights(*cells)]
                 run = served.at(cells, weights, pulls.workers)
                 yield from self._tell(cells, released, weights, run, node, self._come(cells, pulls, images))
 
     def on_end(
         self, shard: VectorState, pulls: PullsState, served: ServedState, images: ImagesState, node: NodeContext
     ) -> Emissions:
-        """Send every worker the final weights, theta of the papers; not to a place that nobody has ever had."""
-        for cells, pushed in pulls.pushed.items():
-            there = (each for each in node.members[self.workers] if each in pushed or each not in node.vacant)
-            everybody = {worker: pushed.get(worker, 0) for worker in there}
-            weights = shard.values[self.layout.weights(*cells)]
+        """Send every worker the final weights, theta of the papers.
+
+        A server that has come back knows neither what workers hold of cells of which nothing was pushed since, nor who
+        has joined.
+        """
+        for cells in self.sharding.pieces(node.members[node.role], node.index):
+            pushed = pulls.pushed.get(cells, {})
+            everybody = {worker: pushed.get(worker, 0) for worker in node.members[self.workers]}
+            weights = shard.values[self.sharding.layout.weights(*cells)]
             final = served.at(cells, weights, pulls.workers).master(weights).copy()
             come = self._come(cells, pulls, images)
             yield from map(self.weights, answers(cells, everybody, final, node, values=final, come=come))
@@ -322,7 +326,7 @@ class ServeMean(Operator):
     A fragment that is not finite counts as zeros, and weights may become so, as in `Serve`.
 
     Args:
-        layout: the model's cells.
+        sharding: the model's division over the servers.
         schedule: learning rate of the mean gradient, by the step's number; None: what comes are updates, which have it.
         workers: role of the workers.
         codec: see `Serve`.
@@ -330,7 +334,7 @@ class ServeMean(Operator):
     """
 
     pool = "network"
-    layout: Layout
+    sharding: Sharding
     schedule: Schedule | None
     workers: str = "worker"
     codec: Codec | None = None
@@ -355,7 +359,7 @@ class ServeMean(Operator):
             barrier.since.pop(worker, None)
             yield from self._answer(cells, [worker], barrier.last.get(cells, (0, ()))[0], shard, node)
             return
-        where, before = self.layout.weights(*cells), barrier.passed()
+        where, before = self.sharding.layout.weights(*cells), barrier.passed()
         if refused(fragment):
             fragment = zeros(fragment)
             yield Sample("poisoned_fragments", 1.0)
@@ -375,15 +379,19 @@ class ServeMean(Operator):
             yield from self._apply(mean, shard, node)
 
     def on_end(self, shard: VectorState, barrier: BarrierState, node: NodeContext) -> Emissions:
-        """Send the final weights to workers that had no part in the last step: they stopped earlier than others."""
-        for cells, (number, contributors) in barrier.last.items():
+        """Send the final weights to workers that had no part in the last step: they stopped earlier than others.
+
+        Nobody had in one that a server which has come back has not seen.
+        """
+        for cells in self.sharding.pieces(node.members[node.role], node.index):
+            number, contributors = barrier.last.get(cells, (0, ()))
             late = [worker for worker in node.members[self.workers] if worker not in contributors]
             yield from self._answer(cells, late, number, shard, node)
 
     def _apply(self, mean: Mean, shard: VectorState, node: NodeContext) -> Emissions:
         cells = (mean.start, mean.stop)
         rate = self.schedule.at(mean.number, len(node.members[self.workers])) if self.schedule else 1.0
-        weights = shard.values[self.layout.weights(*cells)]
+        weights = shard.values[self.sharding.layout.weights(*cells)]
         weights -= mean.values * np.float32(rate)
         check_shard(weights, node, "step", mean.number)
         yield from self._answer(cells, mean.contributors, mean.number, shard, node, FRESH)
@@ -398,7 +406,7 @@ class ServeMean(Operator):
         stale: Staleness = UNKNOWN,
     ) -> Emissions:
         pushed = dict.fromkeys(workers, number)
-        weights = shard.values[self.layout.weights(*cells)]
+        weights = shard.values[self.sharding.layout.weights(*cells)]
         yield from map(self.weights, answers(cells, pushed, weights, node, stale=stale))
 
 

@@ -198,8 +198,7 @@ class SharedReplicaState(VectorState):
             self.rewire(number)
         else:
             self._rewiring = None
-        if self._ends:
-            self.end()
+            self._end_at_last()
 
     def rewire(self, number: int) -> None:
         """Make a change of the tree, if this node knows of it; who hears of it from a new neighbour does so, too.
@@ -220,6 +219,7 @@ class SharedReplicaState(VectorState):
         self._alone, self._touched = 0, not self.sharing.whole
         self._reports.append(Adjusted(self._epoch, "begun", touched=self._touched))
         self._settle()
+        self._end_at_last()
 
     def end(self) -> None:
         """Make no more updates; what was planned is changed before, and what may yet be is waited for."""
@@ -227,6 +227,11 @@ class SharedReplicaState(VectorState):
         if not self._ends:
             self.rewire(PLANNED)
             self.sharing.end()
+
+    def _end_at_last(self) -> None:
+        """End, if that had to wait for what becomes of a change, of which a neighbour may tell before anybody else."""
+        if self._ends:
+            self.end()
 
     def reports(self) -> Iterator[Adjusted | Sample]:
         """What there is to tell of changes of the tree.

@@ -179,10 +179,10 @@ class ChainState:
         return self.next_step if self.step is None else self.step.number
 
     def through(self) -> bool:
-        """Whether nothing will come any more and nothing is under way."""
+        """Whether nothing will come any more and nothing is under way, nor to be kept."""
         if self.ending or self.running or self.step is not None or self.rates is not None:
             return False
-        if self.inbox.size or self.news or self.adjustments:
+        if self.checkpoint is not None or self.inbox.size or self.news or self.adjustments:
             return False
         if self.source:
             return self.exhausted or (self.stopping and not self.next_shard)

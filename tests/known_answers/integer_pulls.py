@@ -105,10 +105,10 @@ def pulls_job(
     sharding = Sharding(layout=layout, by=by, layers=LAYERS)
     serve: Serve | ServeMean
     if consistency == "bsp":
-        serve = ServeMean(layout=layout, schedule=schedule, codec=push_codec)
+        serve = ServeMean(sharding=sharding, schedule=schedule, codec=push_codec)
     else:
         tau = 1 if consistency == "ssp" else None
-        serve = Serve(layout=layout, schedule=schedule, tau=tau, fetch_every=fetch, codec=push_codec)
+        serve = Serve(sharding=sharding, schedule=schedule, tau=tau, fetch_every=fetch, codec=push_codec)
     kept: Window | CodedWindow = Window(layout=layout, receivers="server", sharding=sharding)
     if push_codec:
         kept = CodedWindow(layout=layout, codec=push_codec, layers=LAYERS, receivers="server", sharding=sharding)

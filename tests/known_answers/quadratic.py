@@ -142,7 +142,7 @@ def turns_job(rule: AnyRule, updates: int, *, servers: int = 1, slim: bool = Fal
     )
     graph = add_servers(
         graph,
-        Serve(layout=layout, schedule=None if slim else schedule),
+        Serve(sharding=sharding, schedule=None if slim else schedule),
         Window(layout=layout, receivers="server", sharding=sharding),
         PartitionByOwner(sharding=sharding),
         schedule,

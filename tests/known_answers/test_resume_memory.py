@@ -215,6 +215,28 @@ def test_resume_on_other_nodes_has_the_model_and_goes_through_the_rest_of_the_da
             assert made == want or remade
 
 
+@pytest.mark.parametrize(
+    ("topology", "settings"),
+    [
+        ("ako", {"p": 3, "tau": 0, "every": 2}),
+        ("all_to_all", {"consistency": "bsp"}),
+        ("all_to_all", {"consistency": "ssp", "tau": 0}),
+        ("parameter_server", {"consistency": "bsp", "servers": "all"}),
+        ("sparse", {"consistency": "ssp", "tau": 0}),
+        ("tree", {"consistency": "bsp"}),
+        ("tree", {"consistency": "ssp"}),
+    ],
+)
+def test_checkpoint_that_falls_on_the_last_gradient_is_whole(topology: str, settings: dict[str, Any]) -> None:
+    """Nodes that wait for others' gradients as it falls due have none of their own to make."""
+    steps = MemoryDriver(plan(topology, 4, **settings)).execute().nodes[0].states["clocks"].made
+    every = {"checkpoint_every": 4 * BASE["batch"] * steps}
+    of = compile_graph(job(topology, **every, **settings), 4, seed=BASE["seed"])
+    for seed in range(4):
+        kept = by_number(MemoryDriver(of, order=np.random.default_rng(seed)).execute())
+        assert {number: len(snapshots) for number, snapshots in kept.items()} == {steps: 4}
+
+
 @pytest.mark.parametrize(("before", "after"), [(9, 3), (3, 9), (5, 5)])
 def test_servers_on_other_nodes_count_on_the_images_that_are_in_their_weights(before: int, after: int) -> None:
     """Of 8 workers each has 162 images, and makes gradients of 150 and 12 in an epoch; of 2 five, of 150 and of 49."""

@@ -79,6 +79,15 @@ def test_change_that_is_asked_for_while_all_run_is_settled_and_touches_the_regio
     assert set(driver.told[-1].touched) == region(before, after.of(6)) == {3, 4}
 
 
+@pytest.mark.parametrize("seed", [18, 24])
+def test_node_that_has_made_all_and_hears_of_a_change_from_a_neighbour_first_ends(seed: int) -> None:
+    after = Topology(kind="edges", edges=((0, 3), (3, 1), (1, 2)))
+    plan = compile_graph(tree_job("chain", rounds=3, every=3), 4)
+    driver = ChangingDriver(plan, [(40, after)], order=np.random.default_rng(seed))
+    assert_shared(driver.execute().nodes, 3, WEIGHTS)
+    assert [each.stage for each in driver.told] == ["asked", "begun", "settled"]
+
+
 @pytest.mark.parametrize("at", [10_000, 0])
 def test_change_that_a_node_is_too_late_for_is_dropped_or_never_asked_for(at: int) -> None:
     driver = ChangingDriver(compile_graph(tree_job("chain"), 4), [(at, Topology(kind="star"))])

@@ -435,6 +435,11 @@ def test_setting_optimizer_is_in_workers_and_warm_start():
             {"pull_codec": "topk", "phantom": True},
             r"^a phantom has no weights to code; leave out pull",
         ),
+        (
+            parameter_server,
+            {"servers": 3, "shard": "layer", "model": "mlp"},
+            r"^with shard=layer only 2 servers would own a part of the model \(got 3\); use servers=2, or fewer$",
+        ),
         (parameter_server, {"n_push": 2, "n_fetch": 3}, r"n_fetch must be a multiple of n_push.*use n_fetch=2"),
         (parameter_server, {"n_fetch": 2, "consistency": "bsp"}, "consistency=bsp needs a push and a pull"),
         (parameter_server, {"n_fetch": 2, "consistency": "ssp"}, "consistency=ssp needs a push and a pull"),

@@ -28,6 +28,7 @@ from operators.vector_state import VectorState
 from operators.window import Window
 
 LAYOUT = Layout(bounds=(0, 2))
+SHARDING = Sharding(layout=LAYOUT)
 NODE = NodeContext(index=0, members={"worker": (0, 1)})
 BAD = [np.nan, np.inf, -np.inf]
 COUNTED = Sample("poisoned_fragments", 1.0)
@@ -97,9 +98,9 @@ def test_serve_push_that_is_not_finite_is_answered_with_the_weights_as_they_were
         "shard": replica(5, 6),
         "pulls": Pulls(workers="worker"),
         "served": ServedCells(rule=Asgd()),
-        "images": Images(sharding=Sharding(layout=LAYOUT)),
+        "images": Images(sharding=SHARDING),
     }
-    serve = Harness(Serve(layout=LAYOUT, schedule=Schedule(lr=1.0)), node=NODE, states=states)
+    serve = Harness(Serve(sharding=SHARDING, schedule=Schedule(lr=1.0)), node=NODE, states=states)
     assert COUNTED in serve.send(fragment(1, 1, np.nan, 1))
     (answer,) = serve.emitted("weights")
     assert (answer.to, answer.clock, answer.values.tolist()) == (1, 1, [5, 6])
@@ -107,7 +108,7 @@ def test_serve_push_that_is_not_finite_is_answered_with_the_weights_as_they_were
 
 def test_serve_mean_contribution_that_is_not_finite_counts_as_zeros_in_the_mean():
     states = {"shard": replica(5, 6), "barrier": Barrier(contributors="worker")}
-    serve = Harness(ServeMean(layout=LAYOUT, schedule=Schedule(lr=1.0)), node=NODE, states=states)
+    serve = Harness(ServeMean(sharding=SHARDING, schedule=Schedule(lr=1.0)), node=NODE, states=states)
     assert serve.send(fragment(0, 1, np.nan, 1)) == [COUNTED]
     serve.send(fragment(1, 1, 2, 4))
     assert [answer.values.tolist() for answer in serve.emitted("weights")] == [[4, 4], [4, 4]]

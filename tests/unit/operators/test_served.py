@@ -26,6 +26,7 @@ from operators.update_rules import (
 from operators.vector_state import VectorState
 
 LAYOUT = Layout(bounds=(0, 1, 2))
+SHARDING = Sharding(layout=LAYOUT)
 SERVER = NodeContext(index=5, role="server", members={"worker": (0, 1), "server": (5,)})
 
 
@@ -38,9 +39,9 @@ def server(rule, *, schedule=Schedule(lr=0.5), node=SERVER):  # noqa: B008
         "shard": VectorState(np.array([10, 20], np.float32)),
         "pulls": Pulls(workers="worker"),
         "served": ServedCells(rule=rule),
-        "images": Images(sharding=Sharding(layout=LAYOUT)),
+        "images": Images(sharding=SHARDING),
     }
-    return Harness(Serve(layout=LAYOUT, schedule=schedule), node=node, states=states)
+    return Harness(Serve(sharding=SHARDING, schedule=schedule), node=node, states=states)
 
 
 def answer(harness, *pushed):
@@ -71,9 +72,9 @@ def fetching(every):
         "shard": VectorState(np.array([10, 20], np.float32)),
         "pulls": Pulls(workers="worker"),
         "served": ServedCells(rule=Asgd()),
-        "images": Images(sharding=Sharding(layout=LAYOUT)),
+        "images": Images(sharding=SHARDING),
     }
-    return Harness(Serve(layout=LAYOUT, schedule=Schedule(lr=0.5), fetch_every=every), node=SERVER, states=states)
+    return Harness(Serve(sharding=SHARDING, schedule=Schedule(lr=0.5), fetch_every=every), node=SERVER, states=states)
 
 
 def staleness_of(harness, worker, high, value=2.0):
@@ -349,7 +350,7 @@ def test_serve_gradient_that_is_finite_and_leaves_weights_that_are_not_ends_the_
 
 def test_serve_mean_that_leaves_weights_that_are_not_finite_ends_the_job():
     states = {"shard": VectorState(np.array([10, 20], np.float32)), "barrier": Barrier(contributors="worker")}
-    harness = Harness(ServeMean(layout=LAYOUT, schedule=Schedule(lr=3)), node=SERVER, states=states)
+    harness = Harness(ServeMean(sharding=SHARDING, schedule=Schedule(lr=3)), node=SERVER, states=states)
     harness.send(push(0, 1, 1e19))
     with pytest.raises(OperatorError, match=r"too large for any sum, after step 1 "):
         harness.send(push(1, 1, 1e19))
