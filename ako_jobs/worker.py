@@ -20,7 +20,7 @@ from operators.course import Course
 from operators.data import DataRef, open_data
 from operators.divergence import SAMPLED_WEIGHTS, Divergence, SampleReplica, Samples
 from operators.dnn import Network, NetworkSpec, PhantomSpec, WeightRange, build_network
-from operators.due import Due, Newest
+from operators.due import Due, DueInSuccession, Newest
 from operators.examine import Examine
 from operators.follow import Follow
 from operators.joining import Listen, Talk
@@ -247,7 +247,7 @@ def add_worker(
         .with_operator("divergence", Divergence(), role="worker")
         .with_operator("keep_model", KeepModel(model=setting.model), role="worker")
         .connect("source", "compute")
-        .connect("compute.progress", "due")
+        .connect("compute.progress", "due.progress")
         .connect("due.in_turn", "keep_model")
         .connect("due.due", "sample")
         .connect("sample", "divergence", route=Route.ALL_TO_ONE, loopback=True)
@@ -273,18 +273,20 @@ def _add_validations(graph: LogicalGraph, setting: Setting, passes: Passes | Non
         model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise, passes=passes
     )
     return (
-        graph.with_state("examinations", Examinations(), role="worker")
+        graph.replace("due", DueInSuccession(every=config.validate_every or "epoch"))
+        .with_state("examinations", Examinations(), role="worker")
         .with_operator("examine", examine, role="worker")
         .with_operator("validate", Validate(data=data, holdout=config.holdout), role="worker")
         .connect("due.shared", "examine")
         .connect("examine.examined", "validate.examined", route=Route.ALL_TO_ONE, loopback=True)
         .connect("examine.whole", "validate.whole")
+        .connect("examine.over", "due.over", route=Route.FIRST_TO_ALL)
     )
 
 
 def finish_after(graph: LogicalGraph, operator: str) -> LogicalGraph:
     """`graph` whose last validation and final model come after `operator` has ended."""
-    return graph.connect(f"{operator}.finished", "due")
+    return graph.connect(f"{operator}.finished", "due.progress")
 
 
 def add_joining(graph: LogicalGraph) -> LogicalGraph:

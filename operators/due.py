@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -18,9 +18,10 @@ from operators.roll import Present
 
 @dataclass
 class NewestState(State):
-    """The newest progress message."""
+    """The newest progress message, and which nodes have died, be it that others have come in their places."""
 
     progress: Progress
+    dead: set[int] = field(default_factory=set)
 
     def snapshot(self) -> Progress:
         """The message."""
@@ -85,11 +86,20 @@ class Due(Operator):
             if node.index in sharing:
                 yield self.shared(_share(turn, sharing, progress))
 
+    def on_left(self, member: int, newest: NewestState, *, ended: bool) -> Emissions:
+        """Note that a node has died: the roll may say so later, or not, once nobody keeps it any more."""
+        if not ended:
+            newest.dead.add(member)
+        yield from ()
+
     def on_end(self, newest: NewestState, roll: Present, node: NodeContext) -> Emissions:
         """The final message."""
         final = replace(newest.progress, final=True)
         yield self.due(final)
-        if roll.first(node.members[node.role]) == node.index:
+        members = node.members[node.role]
+        never_died = tuple(member for member in members if member not in newest.dead)
+        first = roll.first(never_died)
+        if (roll.first(members) if first is None else first) == node.index:
             yield self.in_turn(final)
             yield self.shared(_share(self._turn(final), (node.index,), final))
 
@@ -97,6 +107,16 @@ class Due(Operator):
         if self.every == "end":
             return 0
         return int(progress.epoch) if self.every == "epoch" else progress.images // self.every
+
+
+class DueInSuccession(Due):
+    """As `Due`; and once the role's first member has died, also in its last work, the next one does that.
+
+    So the others wait for the end of that work before they say that all is final.
+    """
+
+    receives = True
+    over = In(Progress)
 
 
 def _share(turn: int, nodes: Sequence[int], progress: Progress) -> Share:

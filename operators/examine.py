@@ -18,7 +18,7 @@ from dataflow.state import Reads
 from operators.clocks import ClocksState
 from operators.data import DataRef, open_data, pixels
 from operators.dnn import Network, NetworkSpec, build_network
-from operators.messages import Examined, Share, Vector
+from operators.messages import Examined, Progress, Share, Vector
 from operators.passes import Passes
 from operators.preprocess import Normalise
 from operators.sampling import split_validation
@@ -44,7 +44,7 @@ class Examine(Operator):
     grow old meanwhile. What only one node looks at stays there, as `whole`. Where weights are averaged, it is their
     average that is looked at, with the statistics as they are. A result is labelled with the gradients that are in the
     weights, which may be more than there were when it fell due: snapshots are taken between two steps, and the next may
-    have been made by then.
+    have been made by then. Nothing is ever said on `over`: whoever it leads to hears when the last has been looked at.
 
     Args:
         model: the network.
@@ -66,6 +66,7 @@ class Examine(Operator):
     shares = In(Share, capacity=64)
     examined = Out(Examined)
     whole = Out(Examined)
+    over = Out(Progress)
     replica = Reads()
     average = Reads()
     statistics = Reads()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataflow.engine.flow import as_set
 from dataflow.engine.loading import Members
 from dataflow.graph.logical import LogicalGraph, OperatorSpec
-from dataflow.graph.routes import reached
+from dataflow.graph.routes import ends
 from dataflow.state import PARTS_OF_A_WHOLE
 
 Source = tuple[int, int | None]
@@ -50,8 +50,8 @@ class Inputs:
             if edge.target == operator.id and edge.route is None:
                 senders[number] = (None,)
             elif edge.target == operator.id:
-                is_reached = node in as_set(reached(edge.route, members[operator.role]))
-                senders[number] = as_set(members[graph.operator(edge.source).role]) if is_reached else ()
+                sources, targets = ends(graph, edge, members)
+                senders[number] = as_set(sources) if node in as_set(targets) else ()
                 if not edge.loopback:
                     alone.add(number)
         parts = [each for each in graph.elements if each.kind in PARTS_OF_A_WHOLE and not each.rebuilt]

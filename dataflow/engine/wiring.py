@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataflow.engine.chain import Chain
 from dataflow.engine.chain_state import ChainState
-from dataflow.engine.flow import Crossing
+from dataflow.engine.flow import Crossing, as_set
 from dataflow.engine.inputs import Inputs
 from dataflow.engine.loading import LoadedNode
 from dataflow.graph.logical import LogicalGraph
-from dataflow.graph.routes import reached
+from dataflow.graph.routes import ends
 from dataflow.plan.physical import PhysicalPlan
 
 
@@ -48,18 +48,12 @@ class Wiring:
             if edge.target in self.chains
         }
         sending = {chain.last.id for chain in chains}
-        self.crossings = {
-            number: Crossing(
-                number,
-                edge,
-                node,
-                reached(edge.route, members[graph.operator(edge.target).role]),
-                plan.window_nbytes,
-                graph.tensor_scale,
-            )
-            for number, edge in plan.stream_edges().items()
-            if edge.source in sending
-        }
+        self.crossings: dict[int, Crossing] = {}
+        for number, edge in plan.stream_edges().items():
+            if edge.source in sending:
+                sources, targets = ends(graph, edge, members)
+                receivers = targets if node in as_set(sources) else ()
+                self.crossings[number] = Crossing(number, edge, node, receivers, plan.window_nbytes, graph.tensor_scale)
         self._leaving: dict[tuple[str, str], list[int]] = {}
         for state in self.chains.values():
             self._connect(graph, state)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from dataflow.errors import OperatorError
 
+if TYPE_CHECKING:
+    from dataflow.graph.logical import Edge, LogicalGraph
+
 
 class Route(StrEnum):
-    """The five ways to pick receivers among the members of the target role."""
+    """The six ways to pick receivers among the members of the target role."""
 
     ONE_TO_ANY = "one-to-any"
     """One member: the one with the most credit, the lowest node number among equals."""
@@ -19,13 +23,27 @@ class Route(StrEnum):
     """Every member."""
     ALL_TO_ONE = "all-to-one"
     """The member of rank 0."""
+    FIRST_TO_ALL = "first-to-all"
+    """Every member, of what the sending role's member of rank 0 emits; nobody of what others do."""
     BY_DESTINATION = "by-destination"
     """The node that the emission names: ``self.port(message, to=node)``."""
 
 
-def reached(route: Route | None, members: tuple[int, ...]) -> tuple[int, ...]:
-    """Those members of the target role, in rank order, that messages on an edge can be for."""
-    return members[:1] if route is Route.ALL_TO_ONE else members
+def ends(
+    graph: LogicalGraph, edge: Edge, members: Mapping[str, tuple[int, ...]]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The nodes that messages on an edge can come from, and those that they can be for, in rank order.
+
+    Args:
+        graph: the edge's.
+        edge: the edge.
+        members: nodes by role, in rank order.
+    """
+    sources, targets = members[graph.operator(edge.source).role], members[graph.operator(edge.target).role]
+    return (
+        sources[:1] if edge.route is Route.FIRST_TO_ALL else sources,
+        targets[:1] if edge.route is Route.ALL_TO_ONE else targets,
+    )
 
 
 def receivers(
@@ -43,7 +61,7 @@ def receivers(
     Raises:
         OperatorError: the emission lacks what the route needs, or names a node that is not a member.
     """
-    if route is Route.ONE_TO_ALL:
+    if route in (Route.ONE_TO_ALL, Route.FIRST_TO_ALL):
         return tuple(members)
     if not members:
         return ()

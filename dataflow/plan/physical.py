@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from dataflow.errors import PlanError
 from dataflow.graph.logical import Edge, LogicalGraph, canonical_json
-from dataflow.graph.routes import reached
+from dataflow.graph.routes import ends
 from dataflow.operators_api import Pool
 
 MAX_NODES = 100_000
@@ -116,21 +116,20 @@ class PhysicalPlan(_Data):
         """Every stream between two different nodes."""
         members = self.members()
         for number, edge in self.stream_edges().items():
-            for source in members[self.graph.operator(edge.source).role]:
-                for target in reached(edge.route, members[self.graph.operator(edge.target).role]):
+            sources, targets = ends(self.graph, edge, members)
+            for source in sources:
+                for target in targets:
                     if source != target:
                         yield StreamId(number, source, target)
 
     def links_from(self, node: int) -> tuple[int, ...]:
         """Nodes that `node` sends to."""
-        members, roles = self.members(), self.nodes[node].roles
-        targets = {
-            target
-            for edge in self.stream_edges().values()
-            if self.graph.operator(edge.source).role in roles
-            for target in reached(edge.route, members[self.graph.operator(edge.target).role])
-        }
-        return tuple(sorted(targets - {node}))
+        members, reached = self.members(), set[int]()
+        for edge in self.stream_edges().values():
+            sources, targets = ends(self.graph, edge, members)
+            if node in sources:
+                reached.update(targets)
+        return tuple(sorted(reached - {node}))
 
     def digest(self) -> str:
         """SHA-256 of the plan, in hex: two nodes with the same digest run the same job.

@@ -44,7 +44,7 @@ from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import PLAN_FILE, Kind, Noted, checksum
 from dataflow.errors import AkoError, DataError
 from dataflow.graph.logical import canonical_json
-from dataflow.graph.routes import reached
+from dataflow.graph.routes import ends
 from dataflow.operators_api import Artifact
 from dataflow.plain import plain
 from dataflow.plan.physical import PhysicalPlan, StreamId
@@ -209,9 +209,9 @@ class _Replay:
         self._granted: Counter[_Stream] = Counter()
         self._reports: list[tuple[_Life, OperatorReport]] = []
         self._artifacts: list[tuple[_Life, Artifact]] = []
-        members, role = plan.members(), {operator.id: operator.role for operator in plan.graph.operators}
+        members = plan.members()
         self._ends = {
-            number: (frozenset(members[role[edge.source]]), frozenset(reached(edge.route, members[role[edge.target]])))
+            number: tuple(map(frozenset, ends(plan.graph, edge, members)))
             for number, edge in plan.stream_edges().items()
         }
         self._ready = dict.fromkeys(range(len(self._lives)))

@@ -3,7 +3,28 @@ from __future__ import annotations
 import pytest
 
 from dataflow.errors import OperatorError
-from dataflow.graph.routes import Route, receivers
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.routes import Route, ends, receivers
+from dataflow.message import Message
+from dataflow.operators_api import Emissions, Operator
+from dataflow.ports import In, Out
+
+
+class Send(Operator):
+    sends = True
+    inp = In(Message)
+    out = Out(Message)
+
+    def process(self, message: Message) -> Emissions:
+        yield self.out(message)
+
+
+class Receive(Operator):
+    receives = True
+    inp = In(Message)
+
+    def process(self, _message: Message) -> Emissions:
+        yield from ()
 
 
 def test_one_to_all_is_every_member() -> None:
@@ -12,6 +33,20 @@ def test_one_to_all_is_every_member() -> None:
 
 def test_all_to_one_is_the_member_of_rank_0() -> None:
     assert receivers(Route.ALL_TO_ONE, [4, 2, 7], to=None, key=None, credit={2: 9}) == (4,)
+
+
+def test_first_to_all_is_every_member_and_only_the_first_sends() -> None:
+    assert receivers(Route.FIRST_TO_ALL, [4, 2, 7], to=None, key=None, credit={}) == (4, 2, 7)
+    members = {"worker": (4, 2, 7), "server": (1, 3)}
+    graph = LogicalGraph(name="first").with_role("worker").with_role("server", 2)
+    graph = graph.with_operator("send", Send(), role="worker").with_operator("receive", Receive(), role="server")
+    for route, expected in (
+        (Route.FIRST_TO_ALL, ((4,), (1, 3))),
+        (Route.ALL_TO_ONE, ((4, 2, 7), (1,))),
+        (Route.ONE_TO_ALL, ((4, 2, 7), (1, 3))),
+    ):
+        (edge,) = graph.connect("send", "receive", route=route).edges
+        assert ends(graph, edge, members) == expected
 
 
 def test_one_to_any_is_the_member_with_the_most_credit() -> None:

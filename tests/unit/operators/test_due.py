@@ -8,7 +8,7 @@ from dataflow.message import Tick
 from dataflow.node_context import NodeContext
 from dataflow.testing.operator_harness import Harness
 from operators.course import Course
-from operators.due import Due, Newest, NewestState
+from operators.due import Due, DueInSuccession, Newest, NewestState
 from operators.messages import Progress
 from operators.roll import Roll, RollState
 from operators.source import Source
@@ -207,3 +207,43 @@ def test_due_shared_is_not_for_one_that_has_no_images_in_a_warm_up():
     assert shares(harness) == []
     harness.send(Progress(2, 2, 0.0, 0.0))
     assert shares(harness) == [(2, [0, 1], False)]
+
+
+def finals_in_succession(*left, rank=1):
+    """The final messages that a node of three does more with than others, after others have ended or died."""
+    node = NodeContext(index=rank, members={"worker": (0, 1, 2)})
+    harness = Harness(DueInSuccession(), node=node, states={"newest": Newest(), "roll": Roll()})
+    for member, ended in left:
+        harness.left(member, ended=ended)
+    harness.end()
+    return [message.final for message in harness.emitted("in_turn")]
+
+
+def test_due_final_is_let_through_by_the_next_node_if_the_first_has_died_and_not_if_it_has_ended():
+    assert finals_in_succession() == []
+    assert finals_in_succession((0, True)) == []
+    assert finals_in_succession((0, False)) == [True]
+    assert finals_in_succession((0, False), rank=2) == []
+    assert finals_in_succession((1, False), (0, False), rank=2) == [True]
+
+
+def test_due_final_is_not_left_to_a_node_that_has_come_in_the_place_of_one_that_died():
+    node = NodeContext(index=1, members={"worker": (0, 1, 2)})
+    harness = Harness(DueInSuccession(), node=node, states={"newest": Newest(), "roll": Roll()})
+    harness.left(0)
+    harness.states["roll"].leave(0)
+    harness.states["roll"].join(0)
+    harness.states["roll"].late.discard(0)
+    harness.end()
+    assert [message.final for message in harness.emitted("in_turn")] == [True]
+
+
+def test_due_final_is_let_through_by_whoever_is_there_if_all_have_died_once():
+    node = NodeContext(index=2, members={"worker": (0, 2)}, incarnation=1)
+    roll = RollState(2, (0, 2), 1)
+    roll.settle()
+    harness = Harness(DueInSuccession(), node=node, states={"newest": Newest(), "roll": roll})
+    harness.left(0)
+    roll.leave(0)
+    harness.end()
+    assert [message.final for message in harness.emitted("in_turn")] == [True]

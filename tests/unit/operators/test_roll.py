@@ -47,7 +47,7 @@ def test_roll_of_a_joiner_goes_from_welcomes_to_settling_in_order():
     roll.begins(Word("begun", 1, 3, 12, 9))
     assert roll.due() == "settle"
     assert roll.settle().number == 9
-    assert roll.snapshot() == Present(settled=True, gone=frozenset({2}))
+    assert roll.snapshot() == Present(settled=True, gone=frozenset({2}), later=frozenset({3}))
 
 
 def test_roll_of_a_joiner_whose_lender_dies_borrows_of_the_next_with_another_number():

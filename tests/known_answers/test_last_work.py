@@ -1,0 +1,62 @@
+"""Jobs whose first node dies in its last work, when others are through: the next one does it, and keeps the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ako_jobs import ako, all_to_all, parameter_server, sparse, tree
+from dataflow.engine.events import Task
+from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.plan.compile import compile_graph
+from dataflow.plan.physical import PhysicalPlan
+from tests.known_answers.coded import SETTINGS
+
+JOBS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "ako": (ako, {"tau": 0, "p": 2}),
+    "all_to_all": (all_to_all, {"consistency": "bsp"}),
+    "sparse": (sparse, {}),
+    "servers": (parameter_server, {"consistency": "ssp", "servers": 1, "lr": 0.01}),
+    "all are servers": (parameter_server, {"consistency": "async", "servers": "all", "lr": 0.01}),
+    "tree": (tree, {}),
+}
+
+
+class DyingAtLast(MemoryDriver):
+    """Buries node 0 when it is about to examine its model for the `last` time, and has it come back when asked to."""
+
+    def __init__(self, plan: PhysicalPlan, seed: int, last: int = 0, *, comes_back: bool = False) -> None:
+        super().__init__(plan, order=np.random.default_rng(seed))
+        self.examined, self._last, self._comes_back = 0, last, comes_back
+
+    def _run_task(self, node: int, task: Task) -> None:
+        if (node, task.chain, task.role) == (0, "examine", "message") and not self.incarnations[0]:
+            self.examined += 1
+            if self.examined == self._last:
+                self.bury(0)
+                if self._comes_back:
+                    self.join(0)
+                return
+        super()._run_task(node, task)
+
+
+# A job all of whose nodes are servers cannot do without one that has died.
+@pytest.mark.parametrize(
+    ("job", "comes_back"),
+    [(job, comes_back) for job in JOBS for comes_back in (False, True) if comes_back or job != "all are servers"],
+)
+def test_job_whose_first_node_dies_in_its_last_work_keeps_a_model_and_tells_how_good_it_is(
+    job: str, comes_back: bool
+) -> None:
+    module, settings = JOBS[job]
+    plan = compile_graph(module.build(module.Config.parse({**SETTINGS, "batch": 200, **settings})), 4)
+    for seed in range(4):
+        whole = DyingAtLast(plan, seed)
+        whole.execute()
+        run = DyingAtLast(plan, seed, whole.examined, comes_back=comes_back).execute()
+        assert (0 in run.buried) != comes_back
+        assert "model.safetensors" in run.artifacts, seed
+        (final,) = [node for node, report in run.reports if report.fields.get("final")]
+        assert final != 0
