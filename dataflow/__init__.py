@@ -10,9 +10,9 @@ from dataflow import compiled
 
 if TYPE_CHECKING:
     from dataflow.clock import Clock, SystemClock
-    from dataflow.engine.checkpoints import tensor_types_of
     from dataflow.engine.job_life import JobState
     from dataflow.engine.memory_driver import MemoryDriver
+    from dataflow.engine.resumption import tensor_types_of
     from dataflow.errors import (
         AkoError,
         AuthError,
@@ -138,9 +138,9 @@ compiled.use()
 
 _HOMES = {
     "clock": "Clock SystemClock",
-    "engine.checkpoints": "tensor_types_of",
     "engine.job_life": "JobState",
     "engine.memory_driver": "MemoryDriver",
+    "engine.resumption": "tensor_types_of",
     "reports": "NodeStatistics OperatorReport",
     "errors": "AkoError AuthError BundleError CheckpointError ConfigError DataError GraphError JobFailedError "
     "MasterError OperatorError PlanError WireError",
