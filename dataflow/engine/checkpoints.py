@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dataflow.engine.events import Snapshot
 from dataflow.errors import CheckpointError, UnreadableCheckpointError, in_words
-from dataflow.graph.logical import ElementSpec
+from dataflow.graph.specs import ElementSpec
 from dataflow.plan.job import TensorType
 
 SCHEMA_VERSION = 1

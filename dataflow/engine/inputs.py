@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 
 from dataflow.engine.flow import as_set
 from dataflow.engine.loading import Members
-from dataflow.graph.logical import LogicalGraph, OperatorSpec
+from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import reached
+from dataflow.graph.specs import OperatorSpec
 from dataflow.state import PARTS_OF_A_WHOLE
 
 Source = tuple[int, int | None]

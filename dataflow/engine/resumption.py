@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 from dataflow.engine.checkpoints import KeptFile, Manifest, by_element, tensor_types
 from dataflow.engine.loading import LoadedNode, load_node, resolve
 from dataflow.errors import CheckpointError
-from dataflow.graph.logical import ElementSpec, LogicalGraph
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.specs import ElementSpec
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import TensorType
 from dataflow.plan.physical import NodePlan, PhysicalPlan

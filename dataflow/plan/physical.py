@@ -9,8 +9,9 @@ from typing import NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from dataflow.errors import PlanError
-from dataflow.graph.logical import Edge, LogicalGraph, canonical_json
+from dataflow.graph.logical import LogicalGraph, canonical_json
 from dataflow.graph.routes import reached
+from dataflow.graph.specs import Edge
 from dataflow.operators_api import Pool
 
 MAX_NODES = 100_000
