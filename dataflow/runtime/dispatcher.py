@@ -94,7 +94,7 @@ class Dispatcher:
                 run = self._runs[job.job] = self._make(job, JobSpec.model_validate_json(job.spec_json))
                 run.recover()
                 if run.away():
-                    run.was_away(absence)
+                    run.news.was_away(absence)
             else:
                 self._store.set_over(status.job)  # unless that is known: the earlier master may have ended just before
         self._over = self._store.over()
@@ -209,7 +209,7 @@ class Dispatcher:
     def measured(self) -> list[MeasuredJob]:
         """What the nodes of every job that runs, or was over less than `PAST_S` seconds ago, have told lately."""
         self._forget_past()
-        return [*(job for _, job in self._past), *(run.measured() for run in self._runs.values() if run.told)]
+        return [*(job for _, job in self._past), *(run.measured() for run in self._runs.values() if run.news.told)]
 
     def nodes(self) -> list[pb.NodeStatus]:
         """Every attached node."""
@@ -329,7 +329,7 @@ class Dispatcher:
                 del self._runs[job]
                 self._over.append(job)
                 self._writing[job] = run
-                run.bell.ring()
+                run.news.bell.ring()
         self._remove_oldest()
         if not self._store.on_disk():
             return  # nodes would not be told of it
@@ -401,7 +401,7 @@ class Dispatcher:
             case "report" if not run.ended:
                 report = report_from_wire(message.report)
                 if not tells_of_change(report):
-                    run.report(node, message.report)
+                    run.news.report(node, message.report)
                 run.feed(co.NodeReport(node, report))
             case "checkpoint" if not run.ended:
                 run.checkpoint(node, message.checkpoint)
@@ -409,14 +409,14 @@ class Dispatcher:
                 try:
                     self._store.write_artifact(run.id, node, message.artifact)
                 except MasterError as error:
-                    run.lose(node, message.artifact.name, str(error))
+                    run.news.lose(node, message.artifact.name, str(error))
             case "statistics" if not run.ended:
                 message.statistics.node = node
                 self._see(run, message.statistics)
-                run.statistics(message.statistics, final=False)
+                run.news.statistics(message.statistics, final=False)
             case "ended" if not run.ended:
                 message.ended.statistics.node = node
-                run.statistics(message.ended.statistics, final=True)
+                run.news.statistics(message.ended.statistics, final=True)
                 ended = message.ended
                 run.feed(co.NodeEnded(node, statistics_from_wire(ended.statistics), ended.epoch))
             case "link_broken":
@@ -430,9 +430,9 @@ class Dispatcher:
 
     def _see(self, run: JobRun, statistics: pb.NodeStatistics) -> None:
         """Nodes that another one has received something of since it told the last time were alive then."""
-        told = run.told.newest(statistics.node)
+        told = run.news.told.newest(statistics.node)
         before = told.received_nbytes if told else {}
-        then_s = run.told.told_s.get(statistics.node, self._clock.now())
+        then_s = run.news.told.told_s.get(statistics.node, self._clock.now())
         for peer, nbytes in statistics.received_nbytes.items():
             if nbytes > before.get(peer, 0) and peer in run.sessions:
                 run.sessions[peer].seen_s = max(run.sessions[peer].seen_s, then_s)
@@ -449,10 +449,7 @@ class Dispatcher:
     def _log_lines(self, session: AgentSession, message: pb.LogLines) -> None:
         run, node = self._part(session, message.job)
         if run is not None and node is not None:
-            for line in message.lines:
-                line.node = node
-            self._store.add_log_lines(run.id, message.lines)
-            run.bell.ring()
+            run.news.log(node, message.lines)
 
     def _exited(self, session: AgentSession, message: pb.ProcessExited) -> None:
         run, node = self._part(session, message.job)
