@@ -15,8 +15,8 @@ from dataflow.engine.events import Snapshot
 from dataflow.errors import ConfigError, MasterError
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.checkpoint_store import newest_whole
-from dataflow.runtime.dispatcher import PAST_S
 from dataflow.runtime.folders import LocalFolder
+from dataflow.runtime.over_jobs import PAST_S
 from dataflow.transport.generated import control_pb2 as pb
 from tests.unit.runtime.dispatching import EMPTY, World, heard, held, play, start
 
