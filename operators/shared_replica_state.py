@@ -22,33 +22,16 @@ from operators.layout import Layout
 from operators.messages import Vector
 from operators.newcomers import WORDS as OF_NEWCOMERS
 from operators.newcomers import Arrival, Newcomers
-from operators.reconfigure import rewire
 from operators.schedule import Schedule
 from operators.share import Sharing
 from operators.share_clocks import Consistency, ShareClocksState
 from operators.sum_messages import SumMessages
 from operators.survivors import CLAIM, NOBODY, OVER, THROUGH, Claim, LostUpdatesError, Survivors
 from operators.topology import Edges, behind
+from operators.tree_changes import PLANNED, TreeChanges
 from operators.vector_state import VectorState
 
 Flow = Literal["newest", "period"]
-
-PLANNED: Final = 1
-"""Number of a change of the tree that the job has planned; those that are asked for have higher ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rewiring:
-    """A change of the tree that this node is to make.
-
-    Args:
-        number: of the change, and of the edges that it makes. `PLANNED`: it is made in any case; if not, somebody else
-            says whether, once all nodes are ready.
-        edges: the tree as it is to be.
-    """
-
-    number: int
-    edges: Edges
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +103,7 @@ class SharedReplicaState(VectorState):
         self._queued: dict[int, deque[Told]] = {}
         self._rounds: dict[int, int] = {}
         self._round = 0
-        self._edges, self._epoch = edges, 0
-        self._rewiring = None if then is None else Rewiring(PLANNED, then)
-        self._reports: list[Adjusted] = []
-        self._changed_at: int | None = None
-        self._alone, self._touched = 0, False
+        self.changes = TreeChanges(sharing, edges, then)
         self._ends = False
         self._survivors, self._newcomers = survivors, newcomers
         self._reached, self._entered = (0, 0), not sharing.quiet
@@ -177,27 +156,17 @@ class SharedReplicaState(VectorState):
             number: of the change; one that has been made, or that is known, changes nothing.
             edges: the tree as it is to be.
         """
-        if number <= self._epoch or (self._rewiring is not None and self._rewiring.number == number):
-            return
-        why = self._why_not()
-        if why:
-            self.refuse(number, why)
-            return
-        self._rewiring = Rewiring(number, edges)
-        self._reports.append(Adjusted(number, "ready"))
-
-    def refuse(self, number: int, why: str) -> None:
-        """Say that a change that somebody asks for cannot be made, and why."""
-        self._reports.append(Adjusted(number, "refused", why=why))
+        if not self.changes.is_known(number):
+            self.changes.prepare(number, edges, self._why_not())
 
     def decide(self, number: int, *, make: bool) -> None:
         """Be told that all are ready for a change, and make it; or that it is not made."""
-        if self._rewiring is None or self._rewiring.number != number:
+        if not self.changes.awaits(number):
             return
         if make:
             self.rewire(number)
         else:
-            self._rewiring = None
+            self.changes.drop()
             self._end_at_last()
 
     def rewire(self, number: int) -> None:
@@ -206,24 +175,18 @@ class SharedReplicaState(VectorState):
         Until all new neighbours have spoken the replica goes on with own updates, and is not pulled; workers with a
         bound (ssp, assp) may stop at it, as no counts of others come.
         """
-        if self._rewiring is None or self._rewiring.number != number:
+        changed = self.changes.make(number, self._made)
+        if changed is None:
             return
-        rewiring, self._rewiring = self._rewiring, None
-        before, known = self._edges, {neighbour: side.epoch for neighbour, side in self.sharing.sides.items()}
-        self._edges, self._epoch, self._changed_at = rewiring.edges, rewiring.number, self._made
         if self._survivors is not None:
-            self._survivors.edges = self._edges
-        rewire(self.sharing, before, self._edges, epoch=self._epoch)
-        changed = [each for each, side in self.sharing.sides.items() if known.get(each) != side.epoch]
+            self._survivors.edges = self.changes.edges
         self._meet(changed)
-        self._alone, self._touched = 0, not self.sharing.whole
-        self._reports.append(Adjusted(self._epoch, "begun", touched=self._touched))
-        self._settle()
+        self.changes.settle(self._made)
         self._end_at_last()
 
     def end(self) -> None:
         """Make no more updates; what was planned is changed before, and what may yet be is waited for."""
-        self._ends = self._rewiring is not None and self._rewiring.number != PLANNED
+        self._ends = self.changes.asked
         if not self._ends:
             self.rewire(PLANNED)
             self.sharing.end()
@@ -234,17 +197,8 @@ class SharedReplicaState(VectorState):
             self.end()
 
     def reports(self) -> Iterator[Adjusted | Sample]:
-        """What there is to tell of changes of the tree.
-
-        The sample `rewired` are the updates that this node has made by itself, from a change until its replica had all
-        again.
-        """
-        self._settle()
-        reports, self._reports = self._reports, []
-        for report in reports:
-            if report.stage == "settled":
-                yield Sample("rewired", float(self._alone))
-            yield report
+        """What there is to tell of changes of the tree; see `TreeChanges.reports`."""
+        return self.changes.reports(self._made)
 
     def react(self, clocks: ShareClocksState) -> Iterator[Notice]:
         """Bring clocks up to date after a change, and in bulk-synchronous rounds the replica; who is to be told.
@@ -299,11 +253,6 @@ class SharedReplicaState(VectorState):
             yield from self.messages.cut(neighbour, told, made, workers)
 
     @property
-    def plans_change(self) -> bool:
-        """Whether the change that the job has planned is still to be made."""
-        return self._rewiring is not None and self._rewiring.number == PLANNED
-
-    @property
     def over(self) -> bool:
         """Whether nobody has anything to tell this node, nor needs anything of it."""
         if self._newcomers is not None and self._newcomers.late:
@@ -332,7 +281,7 @@ class SharedReplicaState(VectorState):
         if place == NOBODY or not survivors.joined:
             survivors.lose(node, None)
             return
-        if self._rewiring is not None or self._changed_at is not None or (side is not None and not side.heard):
+        if self.changes.under_way or (side is not None and not side.heard):
             what = f"node {node} of the tree has died before it had told a new neighbour all that it has"
             raise LostUpdatesError(what)
         mine = None if side is None else Claim(side.stamp, side.basis)
@@ -366,7 +315,7 @@ class SharedReplicaState(VectorState):
         survivors, newcomers = self._survivors, self._newcomers
         if survivors is not None and newcomers is not None:
             if said.word in OF_NEWCOMERS:
-                is_open, busy = self._is_open, self._is_changing
+                is_open, busy = self._is_open, self.changes.under_way
                 self._meet(newcomers.hear(said, is_open=is_open, busy=busy, reached=self._reached))
                 self._take_over(survivors)
                 return True
@@ -383,7 +332,7 @@ class SharedReplicaState(VectorState):
             if newcomers is not None:
                 newcomers.settle()
             return news
-        strange = said.origin not in self.sharing.sides and said.epoch == self._epoch
+        strange = said.origin not in self.sharing.sides and said.epoch == self.changes.epoch
         if survivors is not None and survivors.joined and strange and survivors.place_of(said.origin) != NOBODY:
             self._ahead.append(said)  # it has come to be a neighbour, and this node will hear of it
         return False
@@ -406,17 +355,8 @@ class SharedReplicaState(VectorState):
         held = frozenset(said.held.tolist())
         return Told(said.number, said.epoch, said.heard, said.final, said.known, total, said.stamp, basis, held)
 
-    def _settle(self) -> None:
-        """Note that all new neighbours have spoken, if they have; one may have the mirror of another until then."""
-        if self._changed_at is None:
-            return
-        if self.sharing.whole and self._touched:
-            self._alone, self._touched = self._made - self._changed_at, False
-        if self.sharing.settled:
-            self._changed_at = None
-            self._reports.append(Adjusted(self._epoch, "settled"))
-
     def _why_not(self) -> str:
+        """Why nobody may ask this node for a change; empty if somebody may."""
         if self._consistency == "bsp" or self.sharing.waves == "root":
             return "its tree cannot be changed with bsp or waves=root"
         if self._ends or self.sharing.ended:
@@ -424,8 +364,6 @@ class SharedReplicaState(VectorState):
         left = self._survivors
         if left is not None and (left.dead or left.leaves or not left.joined):
             return "nodes of the tree have died, or come"
-        if self._rewiring is not None or not self.sharing.settled:
-            return "it has not made another change of the tree yet"
         return ""
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -451,7 +389,9 @@ class SharedReplicaState(VectorState):
         sharing.own.values[:], sharing.own.counts[:] = tensors["x"], tensors["counts"]
         self._unpushed[:] = tensors["unpushed"]
         self._pushed = self._round = int(sharing.own.counts[sharing.node])
-        sharing.begin_again({neighbour: side.behind for neighbour, side in sharing.sides.items()}, epoch=self._epoch)
+        sharing.begin_again(
+            {neighbour: side.behind for neighbour, side in sharing.sides.items()}, epoch=self.changes.epoch
+        )
         self._meet(sharing.sides)
         self.messages.go_on(tensors)
 
@@ -474,11 +414,6 @@ class SharedReplicaState(VectorState):
         final = self._said[THROUGH] or self.over or self.sharing.through
         return not final and not any(side.closed for side in self.sharing.sides.values())
 
-    @property
-    def _is_changing(self) -> bool:
-        """Whether the tree is being changed, or may be in a moment."""
-        return self._rewiring is not None or self._changed_at is not None
-
     def _pass_on(self) -> None:
         """Have newcomers that wait be noted, if they may be, and told what there is to tell them."""
         survivors, newcomers = self._survivors, self._newcomers
@@ -486,16 +421,16 @@ class SharedReplicaState(VectorState):
             return
         if survivors.over:
             newcomers.be_late()
-        self._meet(newcomers.release(is_open=self._is_open, busy=self._is_changing, reached=self._reached))
+        self._meet(newcomers.release(is_open=self._is_open, busy=self.changes.under_way, reached=self._reached))
         if survivors.joined and not self._entered:
-            self._entered, self._epoch = True, newcomers.epoch
+            self._entered, self.changes.epoch = True, newcomers.epoch
             self._queued.update((host, deque()) for host in self.sharing.sides)
             self.pull()  # or the first gradients would be of the model at the start
         sayings, newcomers.sayings = newcomers.sayings, []
         for each in sayings:
             said = self._word(each.word, each.about, Claim(each.turn, {}))
             said = dataclasses.replace(
-                said, basis=each.leaves, held=each.dead, known=each.edges, counts=each.counts, epoch=self._epoch
+                said, basis=each.leaves, held=each.dead, known=each.edges, counts=each.counts, epoch=self.changes.epoch
             )
             self._words.setdefault(each.to, []).append(said)
 
@@ -520,7 +455,7 @@ class SharedReplicaState(VectorState):
 
     def _word(self, word: str, about: int, claim: Claim) -> Contribution:
         stamp, basis = claim
-        said = Told(0, self._epoch, 0, final=False, known=_NO_COUNTS, total=None, stamp=stamp, basis=basis)
+        said = Told(0, self.changes.epoch, 0, final=False, known=_NO_COUNTS, total=None, stamp=stamp, basis=basis)
         return self.messages.word(said, word, about)
 
     def _take_over(self, survivors: Survivors) -> None:
@@ -529,7 +464,7 @@ class SharedReplicaState(VectorState):
             now = behind(survivors.tree, self.sharing.node)
             self.sharing.bereave(share.dead, first=share.first, number=share.number)
             for node in share.neighbours:
-                self.sharing.meet(node, now[node], epoch=self._epoch)
+                self.sharing.meet(node, now[node], epoch=self.changes.epoch)
             self._meet(share.neighbours)
             ahead, self._ahead = self._ahead, []
             for said in ahead:
