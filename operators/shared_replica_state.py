@@ -7,7 +7,6 @@ that it has not pushed are in no sum yet.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -17,7 +16,7 @@ import numpy as np
 from dataflow.message import Message
 from dataflow.operators_api import Adjusted, Sample
 from operators.compression import Codec
-from operators.contribution import FAR, Contribution, Told
+from operators.contribution import Contribution, Told
 from operators.layout import Layout
 from operators.messages import Vector
 from operators.newcomers import WORDS as OF_NEWCOMERS
@@ -26,6 +25,7 @@ from operators.schedule import Schedule
 from operators.share import Sharing
 from operators.share_clocks import Consistency, ShareClocksState
 from operators.sum_messages import SumMessages
+from operators.sum_turns import SumTurns
 from operators.survivors import CLAIM, NOBODY, OVER, THROUGH, Claim, LostUpdatesError, Survivors
 from operators.topology import Edges, behind
 from operators.tree_changes import PLANNED, TreeChanges
@@ -95,13 +95,11 @@ class SharedReplicaState(VectorState):
         self.sharing = sharing
         self.pulled = sharing.counts
         """(nodes,) updates by the node that made them, in what was pulled last."""
-        self._initial, self._consistency, self._flow, self._every = initial, consistency, flow, every
+        self._initial, self._consistency, self._every = initial, consistency, every
         self.messages = SumMessages(sharing.node, layout, codec=codec, layers=layers, rate=rate)
         self._unpushed = np.zeros_like(initial) if every > 1 else _NO_VALUES
         self._made = self._pushed = 0
-        self._early = consistency == "bsp" or flow == "period"
-        self._queued: dict[int, deque[Told]] = {}
-        self._rounds: dict[int, int] = {}
+        self.turns = SumTurns(sharing, rounds=consistency == "bsp", periods=flow == "period")
         self._round = 0
         self.changes = TreeChanges(sharing, edges, then)
         self._ends = False
@@ -201,11 +199,7 @@ class SharedReplicaState(VectorState):
         return self.changes.reports(self._made)
 
     def react(self, clocks: ShareClocksState) -> Iterator[Notice]:
-        """Bring clocks up to date after a change, and in bulk-synchronous rounds the replica; who is to be told.
-
-        With rounds and with a period a sum is made now and waits as it is for its turn, or it would hold what comes
-        later; otherwise it is made when it can be sent.
-        """
+        """Bring clocks up to date after a change, and in bulk-synchronous rounds the replica; who is to be told."""
         sharing, rounds = self.sharing, self._consistency == "bsp"
         self._reached = (clocks.made, clocks.images)
         if rounds and sharing.rounds() > self._round:
@@ -217,20 +211,11 @@ class SharedReplicaState(VectorState):
             yield from (Notice(node, WORDS) for node in self._words)
         if sharing.whole:
             clocks.follow(sharing, self._consistency, self._round)
-        for neighbour, side in sharing.sides.items():
-            if self._early:
-                final = sharing.is_final_for(neighbour) and not side.closed
-                if final or (rounds and self._rounds[neighbour] < sharing.rounds(neighbour) < FAR):
-                    self._rounds[neighbour] = sharing.rounds(neighbour)
-                    yield self._queue(neighbour)
-            elif sharing.may_tell(neighbour):
-                yield Notice(neighbour, 0)
-            if side.noted:
-                yield Notice(neighbour, 0)
+        yield from (Notice(*each) for each in self.turns.due())
 
     def tick(self) -> Iterator[Notice]:
         """With a period: make the sums of all neighbours who have not been told what has changed; who is to be told."""
-        yield from self._queue_owed()
+        yield from (Notice(*each) for each in self.turns.owed())
 
     def take(self, notice: Notice, workers: int) -> Iterator[Contribution]:
         """The messages that a neighbour is to be sent now; they count as sent.
@@ -239,18 +224,13 @@ class SharedReplicaState(VectorState):
             notice: who is to be told, as `react` or `tick` gave it.
             workers: how many nodes the learning rate is for.
         """
-        neighbour, told = notice.to, None
         if notice.turn == WORDS:
-            yield from self._words.pop(neighbour, ())
+            yield from self._words.pop(notice.to, ())
             return
-        if notice.turn:
-            queued = self._queued.get(neighbour)
-            told = queued.popleft() if queued else None
-        else:
-            told = self.sharing.note_for(neighbour) if self._early else self.sharing.tell(neighbour)
+        told = self.turns.take(notice.to, notice.turn)
         if told is not None:
             made = self._made if self._consistency != "bsp" else int(self.sharing.own.counts[self.sharing.node])
-            yield from self.messages.cut(neighbour, told, made, workers)
+            yield from self.messages.cut(notice.to, told, made, workers)
 
     @property
     def over(self) -> bool:
@@ -308,7 +288,7 @@ class SharedReplicaState(VectorState):
         """
         if self._survivors is None or self._survivors.over or self.sharing.quiet:
             return
-        yield from self._queue_owed()
+        yield from (Notice(*each) for each in self.turns.owed())
 
     def hear(self, said: Contribution) -> bool:
         """Take in what a node says; whether anything has come of it."""
@@ -405,7 +385,7 @@ class SharedReplicaState(VectorState):
     def _meet(self, neighbours: Iterable[int]) -> None:
         """Begin with neighbours that have been told nothing yet."""
         for neighbour in neighbours:
-            self._queued[neighbour], self._rounds[neighbour] = deque(), 0
+            self.turns.meet(neighbour)
             self.messages.meet(neighbour)
 
     @property
@@ -424,7 +404,8 @@ class SharedReplicaState(VectorState):
         self._meet(newcomers.release(is_open=self._is_open, busy=self.changes.under_way, reached=self._reached))
         if survivors.joined and not self._entered:
             self._entered, self.changes.epoch = True, newcomers.epoch
-            self._queued.update((host, deque()) for host in self.sharing.sides)
+            for host in self.sharing.sides:
+                self.turns.meet(host)
             self.pull()  # or the first gradients would be of the model at the start
         sayings, newcomers.sayings = newcomers.sayings, []
         for each in sayings:
@@ -469,15 +450,3 @@ class SharedReplicaState(VectorState):
             ahead, self._ahead = self._ahead, []
             for said in ahead:
                 self.hear(said)
-
-    def _queue_owed(self) -> Iterator[Notice]:
-        """Make the sums of all who are owed one, unless it would lack what lies behind a new neighbour."""
-        sides = self.sharing.sides
-        for neighbour, side in sides.items():
-            if side.owed and not side.closed and all(each.heard for each in sides.values() if each is not side):
-                yield self._queue(neighbour)
-
-    def _queue(self, neighbour: int) -> Notice:
-        told = self.sharing.sum_for(neighbour)
-        self._queued[neighbour].append(told)
-        return Notice(neighbour, told.number)
