@@ -10,9 +10,9 @@ from dataflow import compiled
 
 if TYPE_CHECKING:
     from dataflow.clock import Clock, SystemClock
-    from dataflow.engine.checkpoints import tensor_types_of
     from dataflow.engine.job_life import JobState
     from dataflow.engine.memory_driver import MemoryDriver
+    from dataflow.engine.resumption import tensor_types_of
     from dataflow.errors import (
         AkoError,
         AuthError,
@@ -46,9 +46,10 @@ if TYPE_CHECKING:
     from dataflow.reports import NodeStatistics, OperatorReport
     from dataflow.runtime.auth import find_authority, find_credentials, find_token
     from dataflow.runtime.bundle import Bundle, make_bundle
-    from dataflow.runtime.client import Client, JobStatus
+    from dataflow.runtime.client import Client
     from dataflow.runtime.connection_costs import measure_connection
     from dataflow.runtime.local_cluster import LocalCluster
+    from dataflow.runtime.replies import JobStatus
     from dataflow.runtime.state_dir import default_state_dir
     from dataflow.sim.costs import TaskKind
     from dataflow.sim.faults import parse_fault
@@ -138,9 +139,9 @@ compiled.use()
 
 _HOMES = {
     "clock": "Clock SystemClock",
-    "engine.checkpoints": "tensor_types_of",
     "engine.job_life": "JobState",
     "engine.memory_driver": "MemoryDriver",
+    "engine.resumption": "tensor_types_of",
     "reports": "NodeStatistics OperatorReport",
     "errors": "AkoError AuthError BundleError CheckpointError ConfigError DataError GraphError JobFailedError "
     "MasterError OperatorError PlanError WireError",
@@ -162,9 +163,10 @@ _HOMES = {
     "ports": "In Out",
     "runtime.auth": "find_authority find_credentials find_token",
     "runtime.bundle": "Bundle make_bundle",
-    "runtime.client": "Client JobStatus",
+    "runtime.client": "Client",
     "runtime.connection_costs": "measure_connection",
     "runtime.local_cluster": "LocalCluster",
+    "runtime.replies": "JobStatus",
     "runtime.state_dir": "default_state_dir",
     "sim.costs": "TaskKind",
     "sim.faults": "parse_fault",

@@ -16,8 +16,9 @@ from operators.messages import Gradient, Progress
 from operators.schedule import Schedule
 from operators.share_clocks import ShareClocksState
 from operators.shared_replica import edges_among, members_at_start
-from operators.shared_replica_state import PLANNED, Notice, SharedReplicaState
+from operators.shared_replica_state import Notice, SharedReplicaState
 from operators.topology import Topology
+from operators.tree_changes import PLANNED
 
 
 class Push(Operator):
@@ -44,7 +45,7 @@ class Push(Operator):
     def process(self, gradient: Gradient, replica: SharedReplicaState, clocks: ShareClocksState) -> Emissions:
         """Push and pull, if it is time, and say who is to be told."""
         due = self.change_after is not None and gradient.number >= self.change_after
-        changes, pushes = due and replica.plans_change, gradient.number % self.every == 0
+        changes, pushes = due and replica.changes.planned, gradient.number % self.every == 0
         if changes:
             replica.rewire(PLANNED)
             yield from _tell(self.adjusted, replica)
@@ -163,7 +164,7 @@ class Absorb(Operator):
             try:
                 edges = edges_among(Topology.model_validate_json(adjustment.text), members_at_start(node, self.role))
             except (ConfigError, ValidationError) as error:
-                replica.refuse(adjustment.number, " ".join(str(error).split()))
+                replica.changes.refuse(adjustment.number, " ".join(str(error).split()))
             else:
                 replica.prepare(adjustment.number, edges)
         else:

@@ -7,7 +7,6 @@ that it has not pushed are in no sum yet.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -17,38 +16,22 @@ import numpy as np
 from dataflow.message import Message
 from dataflow.operators_api import Adjusted, Sample
 from operators.compression import Codec
-from operators.contribution import FAR, Contribution, Told
+from operators.contribution import Contribution, Told
 from operators.layout import Layout
 from operators.messages import Vector
 from operators.newcomers import WORDS as OF_NEWCOMERS
 from operators.newcomers import Arrival, Newcomers
-from operators.reconfigure import rewire
 from operators.schedule import Schedule
 from operators.share import Sharing
 from operators.share_clocks import Consistency, ShareClocksState
 from operators.sum_messages import SumMessages
+from operators.sum_turns import SumTurns
 from operators.survivors import CLAIM, NOBODY, OVER, THROUGH, Claim, LostUpdatesError, Survivors
 from operators.topology import Edges, behind
+from operators.tree_changes import PLANNED, TreeChanges
 from operators.vector_state import VectorState
 
 Flow = Literal["newest", "period"]
-
-PLANNED: Final = 1
-"""Number of a change of the tree that the job has planned; those that are asked for have higher ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rewiring:
-    """A change of the tree that this node is to make.
-
-    Args:
-        number: of the change, and of the edges that it makes. `PLANNED`: it is made in any case; if not, somebody else
-            says whether, once all nodes are ready.
-        edges: the tree as it is to be.
-    """
-
-    number: int
-    edges: Edges
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +95,13 @@ class SharedReplicaState(VectorState):
         self.sharing = sharing
         self.pulled = sharing.counts
         """(nodes,) updates by the node that made them, in what was pulled last."""
-        self._initial, self._consistency, self._flow, self._every = initial, consistency, flow, every
+        self._initial, self._consistency, self._every = initial, consistency, every
         self.messages = SumMessages(sharing.node, layout, codec=codec, layers=layers, rate=rate)
         self._unpushed = np.zeros_like(initial) if every > 1 else _NO_VALUES
         self._made = self._pushed = 0
-        self._early = consistency == "bsp" or flow == "period"
-        self._queued: dict[int, deque[Told]] = {}
-        self._rounds: dict[int, int] = {}
+        self.turns = SumTurns(sharing, rounds=consistency == "bsp", periods=flow == "period")
         self._round = 0
-        self._edges, self._epoch = edges, 0
-        self._rewiring = None if then is None else Rewiring(PLANNED, then)
-        self._reports: list[Adjusted] = []
-        self._changed_at: int | None = None
-        self._alone, self._touched = 0, False
+        self.changes = TreeChanges(sharing, edges, then)
         self._ends = False
         self._survivors, self._newcomers = survivors, newcomers
         self._reached, self._entered = (0, 0), not sharing.quiet
@@ -177,27 +154,17 @@ class SharedReplicaState(VectorState):
             number: of the change; one that has been made, or that is known, changes nothing.
             edges: the tree as it is to be.
         """
-        if number <= self._epoch or (self._rewiring is not None and self._rewiring.number == number):
-            return
-        why = self._why_not()
-        if why:
-            self.refuse(number, why)
-            return
-        self._rewiring = Rewiring(number, edges)
-        self._reports.append(Adjusted(number, "ready"))
-
-    def refuse(self, number: int, why: str) -> None:
-        """Say that a change that somebody asks for cannot be made, and why."""
-        self._reports.append(Adjusted(number, "refused", why=why))
+        if not self.changes.is_known(number):
+            self.changes.prepare(number, edges, self._why_not())
 
     def decide(self, number: int, *, make: bool) -> None:
         """Be told that all are ready for a change, and make it; or that it is not made."""
-        if self._rewiring is None or self._rewiring.number != number:
+        if not self.changes.awaits(number):
             return
         if make:
             self.rewire(number)
         else:
-            self._rewiring = None
+            self.changes.drop()
             self._end_at_last()
 
     def rewire(self, number: int) -> None:
@@ -206,24 +173,18 @@ class SharedReplicaState(VectorState):
         Until all new neighbours have spoken the replica goes on with own updates, and is not pulled; workers with a
         bound (ssp, assp) may stop at it, as no counts of others come.
         """
-        if self._rewiring is None or self._rewiring.number != number:
+        changed = self.changes.make(number, self._made)
+        if changed is None:
             return
-        rewiring, self._rewiring = self._rewiring, None
-        before, known = self._edges, {neighbour: side.epoch for neighbour, side in self.sharing.sides.items()}
-        self._edges, self._epoch, self._changed_at = rewiring.edges, rewiring.number, self._made
         if self._survivors is not None:
-            self._survivors.edges = self._edges
-        rewire(self.sharing, before, self._edges, epoch=self._epoch)
-        changed = [each for each, side in self.sharing.sides.items() if known.get(each) != side.epoch]
+            self._survivors.edges = self.changes.edges
         self._meet(changed)
-        self._alone, self._touched = 0, not self.sharing.whole
-        self._reports.append(Adjusted(self._epoch, "begun", touched=self._touched))
-        self._settle()
+        self.changes.settle(self._made)
         self._end_at_last()
 
     def end(self) -> None:
         """Make no more updates; what was planned is changed before, and what may yet be is waited for."""
-        self._ends = self._rewiring is not None and self._rewiring.number != PLANNED
+        self._ends = self.changes.asked
         if not self._ends:
             self.rewire(PLANNED)
             self.sharing.end()
@@ -234,24 +195,11 @@ class SharedReplicaState(VectorState):
             self.end()
 
     def reports(self) -> Iterator[Adjusted | Sample]:
-        """What there is to tell of changes of the tree.
-
-        The sample `rewired` are the updates that this node has made by itself, from a change until its replica had all
-        again.
-        """
-        self._settle()
-        reports, self._reports = self._reports, []
-        for report in reports:
-            if report.stage == "settled":
-                yield Sample("rewired", float(self._alone))
-            yield report
+        """What there is to tell of changes of the tree; see `TreeChanges.reports`."""
+        return self.changes.reports(self._made)
 
     def react(self, clocks: ShareClocksState) -> Iterator[Notice]:
-        """Bring clocks up to date after a change, and in bulk-synchronous rounds the replica; who is to be told.
-
-        With rounds and with a period a sum is made now and waits as it is for its turn, or it would hold what comes
-        later; otherwise it is made when it can be sent.
-        """
+        """Bring clocks up to date after a change, and in bulk-synchronous rounds the replica; who is to be told."""
         sharing, rounds = self.sharing, self._consistency == "bsp"
         self._reached = (clocks.made, clocks.images)
         if rounds and sharing.rounds() > self._round:
@@ -263,20 +211,11 @@ class SharedReplicaState(VectorState):
             yield from (Notice(node, WORDS) for node in self._words)
         if sharing.whole:
             clocks.follow(sharing, self._consistency, self._round)
-        for neighbour, side in sharing.sides.items():
-            if self._early:
-                final = sharing.is_final_for(neighbour) and not side.closed
-                if final or (rounds and self._rounds[neighbour] < sharing.rounds(neighbour) < FAR):
-                    self._rounds[neighbour] = sharing.rounds(neighbour)
-                    yield self._queue(neighbour)
-            elif sharing.may_tell(neighbour):
-                yield Notice(neighbour, 0)
-            if side.noted:
-                yield Notice(neighbour, 0)
+        yield from (Notice(*each) for each in self.turns.due())
 
     def tick(self) -> Iterator[Notice]:
         """With a period: make the sums of all neighbours who have not been told what has changed; who is to be told."""
-        yield from self._queue_owed()
+        yield from (Notice(*each) for each in self.turns.owed())
 
     def take(self, notice: Notice, workers: int) -> Iterator[Contribution]:
         """The messages that a neighbour is to be sent now; they count as sent.
@@ -285,23 +224,13 @@ class SharedReplicaState(VectorState):
             notice: who is to be told, as `react` or `tick` gave it.
             workers: how many nodes the learning rate is for.
         """
-        neighbour, told = notice.to, None
         if notice.turn == WORDS:
-            yield from self._words.pop(neighbour, ())
+            yield from self._words.pop(notice.to, ())
             return
-        if notice.turn:
-            queued = self._queued.get(neighbour)
-            told = queued.popleft() if queued else None
-        else:
-            told = self.sharing.note_for(neighbour) if self._early else self.sharing.tell(neighbour)
+        told = self.turns.take(notice.to, notice.turn)
         if told is not None:
             made = self._made if self._consistency != "bsp" else int(self.sharing.own.counts[self.sharing.node])
-            yield from self.messages.cut(neighbour, told, made, workers)
-
-    @property
-    def plans_change(self) -> bool:
-        """Whether the change that the job has planned is still to be made."""
-        return self._rewiring is not None and self._rewiring.number == PLANNED
+            yield from self.messages.cut(notice.to, told, made, workers)
 
     @property
     def over(self) -> bool:
@@ -332,7 +261,7 @@ class SharedReplicaState(VectorState):
         if place == NOBODY or not survivors.joined:
             survivors.lose(node, None)
             return
-        if self._rewiring is not None or self._changed_at is not None or (side is not None and not side.heard):
+        if self.changes.under_way or (side is not None and not side.heard):
             what = f"node {node} of the tree has died before it had told a new neighbour all that it has"
             raise LostUpdatesError(what)
         mine = None if side is None else Claim(side.stamp, side.basis)
@@ -359,14 +288,14 @@ class SharedReplicaState(VectorState):
         """
         if self._survivors is None or self._survivors.over or self.sharing.quiet:
             return
-        yield from self._queue_owed()
+        yield from (Notice(*each) for each in self.turns.owed())
 
     def hear(self, said: Contribution) -> bool:
         """Take in what a node says; whether anything has come of it."""
         survivors, newcomers = self._survivors, self._newcomers
         if survivors is not None and newcomers is not None:
             if said.word in OF_NEWCOMERS:
-                is_open, busy = self._is_open, self._is_changing
+                is_open, busy = self._is_open, self.changes.under_way
                 self._meet(newcomers.hear(said, is_open=is_open, busy=busy, reached=self._reached))
                 self._take_over(survivors)
                 return True
@@ -383,7 +312,7 @@ class SharedReplicaState(VectorState):
             if newcomers is not None:
                 newcomers.settle()
             return news
-        strange = said.origin not in self.sharing.sides and said.epoch == self._epoch
+        strange = said.origin not in self.sharing.sides and said.epoch == self.changes.epoch
         if survivors is not None and survivors.joined and strange and survivors.place_of(said.origin) != NOBODY:
             self._ahead.append(said)  # it has come to be a neighbour, and this node will hear of it
         return False
@@ -406,17 +335,8 @@ class SharedReplicaState(VectorState):
         held = frozenset(said.held.tolist())
         return Told(said.number, said.epoch, said.heard, said.final, said.known, total, said.stamp, basis, held)
 
-    def _settle(self) -> None:
-        """Note that all new neighbours have spoken, if they have; one may have the mirror of another until then."""
-        if self._changed_at is None:
-            return
-        if self.sharing.whole and self._touched:
-            self._alone, self._touched = self._made - self._changed_at, False
-        if self.sharing.settled:
-            self._changed_at = None
-            self._reports.append(Adjusted(self._epoch, "settled"))
-
     def _why_not(self) -> str:
+        """Why nobody may ask this node for a change; empty if somebody may."""
         if self._consistency == "bsp" or self.sharing.waves == "root":
             return "its tree cannot be changed with bsp or waves=root"
         if self._ends or self.sharing.ended:
@@ -424,8 +344,6 @@ class SharedReplicaState(VectorState):
         left = self._survivors
         if left is not None and (left.dead or left.leaves or not left.joined):
             return "nodes of the tree have died, or come"
-        if self._rewiring is not None or not self.sharing.settled:
-            return "it has not made another change of the tree yet"
         return ""
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -451,7 +369,9 @@ class SharedReplicaState(VectorState):
         sharing.own.values[:], sharing.own.counts[:] = tensors["x"], tensors["counts"]
         self._unpushed[:] = tensors["unpushed"]
         self._pushed = self._round = int(sharing.own.counts[sharing.node])
-        sharing.begin_again({neighbour: side.behind for neighbour, side in sharing.sides.items()}, epoch=self._epoch)
+        sharing.begin_again(
+            {neighbour: side.behind for neighbour, side in sharing.sides.items()}, epoch=self.changes.epoch
+        )
         self._meet(sharing.sides)
         self.messages.go_on(tensors)
 
@@ -465,7 +385,7 @@ class SharedReplicaState(VectorState):
     def _meet(self, neighbours: Iterable[int]) -> None:
         """Begin with neighbours that have been told nothing yet."""
         for neighbour in neighbours:
-            self._queued[neighbour], self._rounds[neighbour] = deque(), 0
+            self.turns.meet(neighbour)
             self.messages.meet(neighbour)
 
     @property
@@ -474,11 +394,6 @@ class SharedReplicaState(VectorState):
         final = self._said[THROUGH] or self.over or self.sharing.through
         return not final and not any(side.closed for side in self.sharing.sides.values())
 
-    @property
-    def _is_changing(self) -> bool:
-        """Whether the tree is being changed, or may be in a moment."""
-        return self._rewiring is not None or self._changed_at is not None
-
     def _pass_on(self) -> None:
         """Have newcomers that wait be noted, if they may be, and told what there is to tell them."""
         survivors, newcomers = self._survivors, self._newcomers
@@ -486,16 +401,17 @@ class SharedReplicaState(VectorState):
             return
         if survivors.over:
             newcomers.be_late()
-        self._meet(newcomers.release(is_open=self._is_open, busy=self._is_changing, reached=self._reached))
+        self._meet(newcomers.release(is_open=self._is_open, busy=self.changes.under_way, reached=self._reached))
         if survivors.joined and not self._entered:
-            self._entered, self._epoch = True, newcomers.epoch
-            self._queued.update((host, deque()) for host in self.sharing.sides)
+            self._entered, self.changes.epoch = True, newcomers.epoch
+            for host in self.sharing.sides:
+                self.turns.meet(host)
             self.pull()  # or the first gradients would be of the model at the start
         sayings, newcomers.sayings = newcomers.sayings, []
         for each in sayings:
             said = self._word(each.word, each.about, Claim(each.turn, {}))
             said = dataclasses.replace(
-                said, basis=each.leaves, held=each.dead, known=each.edges, counts=each.counts, epoch=self._epoch
+                said, basis=each.leaves, held=each.dead, known=each.edges, counts=each.counts, epoch=self.changes.epoch
             )
             self._words.setdefault(each.to, []).append(said)
 
@@ -520,7 +436,7 @@ class SharedReplicaState(VectorState):
 
     def _word(self, word: str, about: int, claim: Claim) -> Contribution:
         stamp, basis = claim
-        said = Told(0, self._epoch, 0, final=False, known=_NO_COUNTS, total=None, stamp=stamp, basis=basis)
+        said = Told(0, self.changes.epoch, 0, final=False, known=_NO_COUNTS, total=None, stamp=stamp, basis=basis)
         return self.messages.word(said, word, about)
 
     def _take_over(self, survivors: Survivors) -> None:
@@ -529,20 +445,8 @@ class SharedReplicaState(VectorState):
             now = behind(survivors.tree, self.sharing.node)
             self.sharing.bereave(share.dead, first=share.first, number=share.number)
             for node in share.neighbours:
-                self.sharing.meet(node, now[node], epoch=self._epoch)
+                self.sharing.meet(node, now[node], epoch=self.changes.epoch)
             self._meet(share.neighbours)
             ahead, self._ahead = self._ahead, []
             for said in ahead:
                 self.hear(said)
-
-    def _queue_owed(self) -> Iterator[Notice]:
-        """Make the sums of all who are owed one, unless it would lack what lies behind a new neighbour."""
-        sides = self.sharing.sides
-        for neighbour, side in sides.items():
-            if side.owed and not side.closed and all(each.heard for each in sides.values() if each is not side):
-                yield self._queue(neighbour)
-
-    def _queue(self, neighbour: int) -> Notice:
-        told = self.sharing.sum_for(neighbour)
-        self._queued[neighbour].append(told)
-        return Notice(neighbour, told.number)

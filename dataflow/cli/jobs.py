@@ -24,7 +24,7 @@ from dataflow.errors import one_line
 from dataflow.observe.condition import Condition, MeasuredJob, conditions, group
 from dataflow.observe.slow import what_is_slow
 from dataflow.plain import plain
-from dataflow.runtime.client import JobStatus, NodeStatus
+from dataflow.runtime.replies import JobStatus, NodeStatus
 
 app = verbs()
 

@@ -17,7 +17,7 @@ from dataflow.lab import lab, processes
 from dataflow.lab.cluster import running_jobs
 from dataflow.lab.plan import CORES, MOST_HOSTS, RATES, LabPlan, Station, lab_name
 from dataflow.quantities import bandwidth_text, bytes_per_second, duration
-from dataflow.runtime.client import JobStatus
+from dataflow.runtime.replies import JobStatus
 from dataflow.runtime.state_dir import default_state_dir
 
 app = verbs()

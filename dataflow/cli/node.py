@@ -31,8 +31,9 @@ from dataflow.engine.membership import Life
 from dataflow.errors import ConfigError, DrainError
 from dataflow.observe.events import NodeChange
 from dataflow.runtime.agent import AgentConfig, attach
-from dataflow.runtime.client import Client, JobStatus
+from dataflow.runtime.client import Client
 from dataflow.runtime.foreground import serve_until_signal
+from dataflow.runtime.replies import JobStatus
 from dataflow.runtime.state_dir import default_state_dir
 
 app = verbs()

@@ -18,8 +18,9 @@ from dataflow.engine.events import Outcome
 from dataflow.engine.flow import as_set
 from dataflow.engine.needs import asked_by, needs_of
 from dataflow.errors import OperatorError
-from dataflow.graph.logical import SHARDED, Edge, LogicalGraph, OperatorSpec
+from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
+from dataflow.graph.specs import SHARDED, Edge, OperatorSpec
 from dataflow.message import Message, Sharded, field_names
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import (

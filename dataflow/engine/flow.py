@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from dataflow.engine.events import SendEnd, SendMessage
-from dataflow.graph.logical import Edge
 from dataflow.graph.routes import Route, receivers
+from dataflow.graph.specs import Edge
 from dataflow.message import Message, nbytes
 from dataflow.plan.physical import StreamId
 from dataflow.ports import Emission

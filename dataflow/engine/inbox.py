@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataflow.errors import OperatorError
-from dataflow.graph.logical import InputSpec
+from dataflow.graph.specs import InputSpec
 from dataflow.message import Message
 from dataflow.plan.physical import StreamId
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 from dataflow.engine.flow import as_set
 from dataflow.engine.loading import Members
-from dataflow.graph.logical import LogicalGraph, OperatorSpec
-from dataflow.graph.routes import ends
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.specs import OperatorSpec
 from dataflow.state import PARTS_OF_A_WHOLE
 
 Source = tuple[int, int | None]
@@ -50,7 +50,7 @@ class Inputs:
             if edge.target == operator.id and edge.route is None:
                 senders[number] = (None,)
             elif edge.target == operator.id:
-                sources, targets = ends(graph, edge, members)
+                sources, targets = graph.ends(edge, members)
                 senders[number] = as_set(sources) if node in as_set(targets) else ()
                 if not edge.loopback:
                     alone.add(number)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from dataflow.engine.blame import reraise
 from dataflow.errors import OperatorError, PlanError, in_words
-from dataflow.graph.logical import ElementSpec, OperatorSpec
+from dataflow.graph.specs import ElementSpec, OperatorSpec
 from dataflow.message import Message
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Operator

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from dataflow.graph.logical import UseSpec
+from dataflow.graph.specs import UseSpec
 from dataflow.operators_api import HOOKS, needs
 
 

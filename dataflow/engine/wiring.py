@@ -8,7 +8,6 @@ from dataflow.engine.flow import Crossing, as_set
 from dataflow.engine.inputs import Inputs
 from dataflow.engine.loading import LoadedNode
 from dataflow.graph.logical import LogicalGraph
-from dataflow.graph.routes import ends
 from dataflow.plan.physical import PhysicalPlan
 
 
@@ -51,7 +50,7 @@ class Wiring:
         self.crossings: dict[int, Crossing] = {}
         for number, edge in plan.stream_edges().items():
             if edge.source in sending:
-                sources, targets = ends(graph, edge, members)
+                sources, targets = graph.ends(edge, members)
                 receivers = targets if node in as_set(sources) else ()
                 self.crossings[number] = Crossing(number, edge, node, receivers, plan.window_nbytes, graph.tensor_scale)
         self._leaving: dict[tuple[str, str], list[int]] = {}

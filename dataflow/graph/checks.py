@@ -14,8 +14,9 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import chain, islice
 
 from dataflow.errors import GraphError, suggest
-from dataflow.graph.logical import NAME, NAME_RULE, SHARDED, Edge, InputSpec, LogicalGraph, OperatorSpec, OutputSpec
+from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
+from dataflow.graph.specs import NAME, NAME_RULE, SHARDED, Edge, InputSpec, OperatorSpec, OutputSpec
 
 MAX_PROBLEMS = 100
 """Problems listed at most, so that a large broken graph costs a bounded time and text."""

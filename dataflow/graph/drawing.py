@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from dataflow.graph.logical import Edge, ElementSpec, LogicalGraph
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.specs import Edge, ElementSpec
 
 
 @dataclass(frozen=True, slots=True)

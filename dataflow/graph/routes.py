@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from dataflow.errors import OperatorError
-
-if TYPE_CHECKING:
-    from dataflow.graph.logical import Edge, LogicalGraph
 
 
 class Route(StrEnum):
@@ -27,23 +23,6 @@ class Route(StrEnum):
     """Every member, of what the sending role's member of rank 0 emits; nobody of what others do."""
     BY_DESTINATION = "by-destination"
     """The node that the emission names: ``self.port(message, to=node)``."""
-
-
-def ends(
-    graph: LogicalGraph, edge: Edge, members: Mapping[str, tuple[int, ...]]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The nodes that messages on an edge can come from, and those that they can be for, in rank order.
-
-    Args:
-        graph: the edge's.
-        edge: the edge.
-        members: nodes by role, in rank order.
-    """
-    sources, targets = members[graph.operator(edge.source).role], members[graph.operator(edge.target).role]
-    return (
-        sources[:1] if edge.route is Route.FIRST_TO_ALL else sources,
-        targets[:1] if edge.route is Route.ALL_TO_ONE else targets,
-    )
 
 
 def receivers(

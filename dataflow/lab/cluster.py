@@ -18,9 +18,10 @@ from dataflow.lab.plan import LabPlan, Station
 from dataflow.lab.processes import processes, words_of
 from dataflow.lab.state import in_use
 from dataflow.runtime.auth import read_authority, read_token
-from dataflow.runtime.client import Client, JobStatus
+from dataflow.runtime.client import Client
 from dataflow.runtime.control_groups import usable_cores
 from dataflow.runtime.local_cluster import MASTER, STATE_DIR, LocalCluster, Place
+from dataflow.runtime.replies import JobStatus
 from dataflow.runtime.state_dir import read_endpoint
 
 _NAMESPACES: Final = Path("/var/run/netns")

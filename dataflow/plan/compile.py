@@ -7,7 +7,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 from dataflow.errors import PlanError
-from dataflow.graph.logical import Edge, LogicalGraph, OperatorSpec, UseSpec
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.specs import Edge, OperatorSpec, UseSpec
 from dataflow.plan.physical import ChainPlan, NodePlan, PhysicalPlan, check_size
 from dataflow.plan.placement import place
 

@@ -8,7 +8,8 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from dataflow.errors import ConfigError
-from dataflow.graph.logical import ElementSpec, LogicalGraph
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.specs import ElementSpec
 from dataflow.operators_api import WATCHDOG_S
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan

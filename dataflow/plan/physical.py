@@ -9,8 +9,8 @@ from typing import NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from dataflow.errors import PlanError
-from dataflow.graph.logical import Edge, LogicalGraph, canonical_json
-from dataflow.graph.routes import ends
+from dataflow.graph.logical import LogicalGraph, canonical_json
+from dataflow.graph.specs import Edge
 from dataflow.operators_api import Pool
 
 MAX_NODES = 100_000
@@ -116,7 +116,7 @@ class PhysicalPlan(_Data):
         """Every stream between two different nodes."""
         members = self.members()
         for number, edge in self.stream_edges().items():
-            sources, targets = ends(self.graph, edge, members)
+            sources, targets = self.graph.ends(edge, members)
             for source in sources:
                 for target in targets:
                     if source != target:
@@ -126,7 +126,7 @@ class PhysicalPlan(_Data):
         """Nodes that `node` sends to."""
         members, reached = self.members(), set[int]()
         for edge in self.stream_edges().values():
-            sources, targets = ends(self.graph, edge, members)
+            sources, targets = self.graph.ends(edge, members)
             if node in sources:
                 reached.update(targets)
         return tuple(sorted(reached - {node}))

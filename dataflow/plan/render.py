@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from dataflow.graph.drawing import Box, Drawing, Group, counted, dot, flow_order, mermaid, text
-from dataflow.graph.routes import ends
 from dataflow.plan.physical import NodePlan, PhysicalPlan
 
 
@@ -65,7 +64,7 @@ def _drawing(plan: PhysicalPlan) -> Drawing:
         title=f"{plan.graph.name} on {counted(len(plan.nodes), 'node')}",
         graph=plan.graph,
         groups=tuple(groups),
-        streams={number: _pairs(*ends(plan.graph, edge, members)) for number, edge in plan.stream_edges().items()},
+        streams={number: _pairs(*plan.graph.ends(edge, members)) for number, edge in plan.stream_edges().items()},
     )
 
 

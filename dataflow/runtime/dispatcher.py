@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import ValidationError
 
 from dataflow.clock import Clock
 from dataflow.engine import coordination as co
-from dataflow.engine.adjusting import tells_of_change
 from dataflow.engine.deadlines import Deadlines
 from dataflow.engine.job_life import ENDED, JobState
 from dataflow.engine.scheduling import Waiting, place_jobs
@@ -25,15 +23,13 @@ from dataflow.runtime import descriptors
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.job_run import JobRun
+from dataflow.runtime.over_jobs import OverJobs
 from dataflow.runtime.process import CANNOT_START, how_it_ended
+from dataflow.runtime.process_messages import passes, relay
 from dataflow.runtime.resuming import checkpoints_of, choose
 from dataflow.runtime.store import Store, StoredJob
-from dataflow.runtime.wire import may_tell_of_change, report_from_wire, statistics_from_wire
 from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
-
-PAST_S = 60.0
-"""Seconds for which what the nodes of a job measured is kept once it is over."""
 
 STALLED_S = 1.9
 """A job process whose progress counter stands still for so long, while heartbeats come, does nothing any more."""
@@ -43,7 +39,6 @@ GRACE_S = 10.0
 
 _SWEEP_S = 0.1
 _ALIVE_S = 0.5
-_PASSING = frozenset({"statistics", "report", "artifact", "checkpoint"})
 
 
 Encrypt = Callable[[Sequence[str]], KeyPair | None]
@@ -75,29 +70,27 @@ class Dispatcher:
         encrypt: Encrypt = _plain,
         keep_jobs: int | None = None,
     ) -> None:
-        self._encrypt, self._keep_jobs = encrypt, keep_jobs
         self._store, self._clock, self._deadlines, self._lost_after_s = store, clock, deadlines, lost_after_s
+        self._encrypt, self._over = encrypt, OverJobs(store, clock, keep_jobs)
         self._runs: dict[str, JobRun] = {}
         self._sessions: dict[str, AgentSession] = {}
-        self._past: deque[tuple[float, MeasuredJob]] = deque()
-        self._over: list[str] = []
-        self._writing: dict[str, JobRun] = {}
         self._leaving = False
 
     def recover(self) -> None:
         """Take over the jobs of an earlier master, which go on; nodes have `GRACE_S` to attach again."""
         now_s, alive_s = self._clock.wall(), self._store.alive_s()
         absence = pb.Absence(from_s=now_s if alive_s is None else alive_s, to_s=now_s)
+        over = list[str]()
         for status in sorted(self._store.statuses(), key=lambda status: status.ended_s):
             if JobState(status.state) not in ENDED:
                 job = self._store.job(status.job)
                 run = self._runs[job.job] = self._make(job, JobSpec.model_validate_json(job.spec_json))
                 run.recover()
                 if run.away():
-                    run.was_away(absence)
+                    run.news.was_away(absence)
             else:
-                self._store.set_over(status.job)  # unless that is known: the earlier master may have ended just before
-        self._over = self._store.over()
+                over.append(status.job)
+        self._over.recover(over)
         self._store.set_alive_s(now_s)
         if self._runs:
             asyncio.get_running_loop().call_later(GRACE_S, self._grace_over)
@@ -207,9 +200,8 @@ class Dispatcher:
         return self._runs.get(job)
 
     def measured(self) -> list[MeasuredJob]:
-        """What the nodes of every job that runs, or was over less than `PAST_S` seconds ago, have told lately."""
-        self._forget_past()
-        return [*(job for _, job in self._past), *(run.measured() for run in self._runs.values() if run.told)]
+        """What the nodes of every job that runs, or was over lately, told last; see `OverJobs`."""
+        return [*self._over.measured(), *(run.measured() for run in self._runs.values() if run.news.told)]
 
     def nodes(self) -> list[pb.NodeStatus]:
         """Every attached node."""
@@ -274,7 +266,7 @@ class Dispatcher:
         elif not message.number:
             self._take(session, message)
         elif message.number > session.kept:
-            with self._store.transaction(durable=not _passes(message)):
+            with self._store.transaction(durable=not passes(message)):
                 self._take(session, message)
                 self._store.set_kept(session.name, session.life, message.number)
             session.kept = message.number
@@ -319,18 +311,11 @@ class Dispatcher:
 
     def _settle(self) -> None:
         """Forget jobs that are over, and place those that wait."""
-        self._forget_past()
         for job, run in list(self._runs.items()):
             if run.over:
-                self._store.drop_partial_artifacts(job)
-                run.close()
-                self._store.set_over(job)
-                self._past.append((self._clock.now(), run.measured()))
+                self._over.add(run)
                 del self._runs[job]
-                self._over.append(job)
-                self._writing[job] = run
-                run.bell.ring()
-        self._remove_oldest()
+        self._over.tidy(self._runs.values())
         if not self._store.on_disk():
             return  # nodes would not be told of it
         waiting = [Waiting(run.id, run.spec.nodes) for run in self._runs.values() if run.placeable]
@@ -350,18 +335,6 @@ class Dispatcher:
             for name in free:
                 self._let_join(self._sessions[name])
 
-    def _remove_oldest(self) -> None:
-        """Remove the jobs that ended first, if more are kept than are to be."""
-        if self._store.on_disk():  # else the next master would have some of them go on
-            self._writing = {job: run for job, run in self._writing.items() if not run.written}
-        beyond = 0 if self._keep_jobs is None else len(self._over) - self._keep_jobs
-        if beyond > 0:
-            runs = (*self._runs.values(), *self._writing.values())
-            stay = {run.spec.resume.job for run in runs if run.spec.resume is not None} | self._writing.keys()
-            for job in [job for job in self._over[:beyond] if job not in stay]:
-                self._store.remove(job)
-                self._over.remove(job)
-
     def _let_join(self, session: AgentSession) -> None:
         """Let a free node join the first job that has a place for it."""
         for run in self._runs.values():
@@ -370,10 +343,6 @@ class Dispatcher:
             hosts = [session.host, *(each.host for each in run.sessions.values())]
             if run.encrypts or self._encrypt(hosts) is None:  # what is said in the clear now stays on this machine
                 run.welcome(node, session)
-
-    def _forget_past(self) -> None:
-        while self._past and self._clock.now() - self._past[0][0] >= PAST_S:
-            self._past.popleft()
 
     def _part(self, session: AgentSession, job: str) -> tuple[JobRun | None, int | None]:
         """A job, and the number of the node in it that an agent runs; None if another agent has its place by now."""
@@ -387,55 +356,10 @@ class Dispatcher:
         if not (run.ended or run.hears(node) or message.message.HasField("paused")):
             return
         try:
-            self._relay(run, node, message.message)
+            relay(message.message, run, node, self._store, self._clock.now())
         except WireError as error:
             run.feed(co.NodeFailed(node, str(error)))
         self._settle()
-
-    def _relay(self, run: JobRun, node: int, message: pb.ProcessMessage) -> None:
-        match message.WhichOneof("body"):
-            case "prepared":
-                run.feed(co.NodePrepared(node, message.prepared.address))
-            case "ready":
-                run.feed(co.NodeReady(node))
-            case "report" if not run.ended:
-                report = report_from_wire(message.report)
-                if not tells_of_change(report):
-                    run.report(node, message.report)
-                run.feed(co.NodeReport(node, report))
-            case "checkpoint" if not run.ended:
-                run.checkpoint(node, message.checkpoint)
-            case "artifact" if not run.ended:  # the rest of one that could not be kept would look whole
-                try:
-                    self._store.write_artifact(run.id, node, message.artifact)
-                except MasterError as error:
-                    run.lose(node, message.artifact.name, str(error))
-            case "statistics" if not run.ended:
-                message.statistics.node = node
-                self._see(run, message.statistics)
-                run.statistics(message.statistics, final=False)
-            case "ended" if not run.ended:
-                message.ended.statistics.node = node
-                run.statistics(message.ended.statistics, final=True)
-                ended = message.ended
-                run.feed(co.NodeEnded(node, statistics_from_wire(ended.statistics), ended.epoch))
-            case "link_broken":
-                broken = message.link_broken
-                run.feed(co.LinkBroken(node, broken.peer, broken.reason, broken.incarnation))
-            case "paused":
-                run.feed(co.NodePaused(node, message.paused.number))
-            case "failed":
-                failed = message.failed
-                run.feed(co.NodeFailed(node, failed.text, failed.where, failed.anew, failed.checkpoint))
-
-    def _see(self, run: JobRun, statistics: pb.NodeStatistics) -> None:
-        """Nodes that another one has received something of since it told the last time were alive then."""
-        told = run.told.newest(statistics.node)
-        before = told.received_nbytes if told else {}
-        then_s = run.told.told_s.get(statistics.node, self._clock.now())
-        for peer, nbytes in statistics.received_nbytes.items():
-            if nbytes > before.get(peer, 0) and peer in run.sessions:
-                run.sessions[peer].seen_s = max(run.sessions[peer].seen_s, then_s)
 
     def _heard_progress(self, session: AgentSession, progress: Mapping[str, int]) -> None:
         """Bury nodes whose job process has come to a stop under an agent that is well."""
@@ -449,10 +373,7 @@ class Dispatcher:
     def _log_lines(self, session: AgentSession, message: pb.LogLines) -> None:
         run, node = self._part(session, message.job)
         if run is not None and node is not None:
-            for line in message.lines:
-                line.node = node
-            self._store.add_log_lines(run.id, message.lines)
-            run.bell.ring()
+            run.news.log(node, message.lines)
 
     def _exited(self, session: AgentSession, message: pb.ProcessExited) -> None:
         run, node = self._part(session, message.job)
@@ -463,14 +384,6 @@ class Dispatcher:
             reason = message.reason or f"its job process ended {how_it_ended(message.status)}"
             run.feed(co.NodeExited(node, reason, refused=message.status == CANNOT_START))
         self._settle()
-
-
-def _passes(message: pb.AgentMessage) -> bool:
-    """Whether the job comes to the same without a message, should the machine lose what was not synchronised."""
-    said = message.from_process.message
-    if said.HasField("report") and may_tell_of_change(said.report):
-        return False
-    return message.WhichOneof("body") == "log_lines" or said.WhichOneof("body") in _PASSING
 
 
 def _parsed(spec_json: bytes) -> JobSpec:

@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 
 from dataflow.clock import SystemClock
-from dataflow.engine.checkpoints import Resumption
+from dataflow.engine.resumption import Resumption
 from dataflow.errors import AkoError, in_words
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.runtime import descriptors, threads

@@ -13,9 +13,10 @@ from typing import Protocol
 
 from dataflow.artifact_names import RECORD_FOLDER
 from dataflow.engine.adjusting import tells_of_change
-from dataflow.engine.checkpoints import Resumption, encode
+from dataflow.engine.checkpoints import encode
 from dataflow.engine.events import Snapshot
 from dataflow.engine.membership import Members
+from dataflow.engine.resumption import Resumption
 from dataflow.errors import BeginAnewError, CheckpointError
 from dataflow.operators_api import Adjustment, Artifact
 from dataflow.reports import NodeStatistics, OperatorReport

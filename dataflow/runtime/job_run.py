@@ -1,4 +1,4 @@
-"""A job that has not ended, in the master: its coordinator's commands carried out, its events kept.
+"""A job that has not ended, in the master: its coordinator's events kept, its commands carried out.
 
 Invariant: what the coordinator is given is kept before anything that it commands is sent, and every command may be sent
 again: a master that takes the job over decides the same again, and tells every node all that it should have been told.
@@ -22,23 +22,19 @@ from dataflow.errors import MasterError
 from dataflow.observe.condition import MeasuredJob
 from dataflow.plan.job import JobSpec, Resume, adjusted_nodes, irreplaceable_nodes, needed_nodes, vacant_nodes
 from dataflow.runtime.agent_session import AgentSession
-from dataflow.runtime.bell import Bell
 from dataflow.runtime.bundle import Bundle
 from dataflow.runtime.checkpoint_keeper import CheckpointKeeper
 from dataflow.runtime.history import event_from_text, event_to_text, on_this_clock, this_boot
+from dataflow.runtime.job_news import JobNews
 from dataflow.runtime.job_nodes import JobNodes, new_placement, placement_from_text
 from dataflow.runtime.resuming import checkpoints_of, keeping, look_again
 from dataflow.runtime.store import Store
-from dataflow.runtime.told_statistics import ToldStatistics
 from dataflow.runtime.wire import members_to_wire, statistics_from_wire
 from dataflow.transport.encryption import KeyPair
 from dataflow.transport.generated import control_pb2 as pb
 
 _CLOSE_S = 5.0
 """Seconds a job process that has ended is given to leave on its own."""
-
-_WARNINGS = 20
-"""The newest warnings, which a job's status has; its events have all."""
 
 _TOLD = co.SetTimer | co.FindCheckpoint | co.ChangeState | co.ChangeNode | co.TellAdjustment | co.Finish
 
@@ -56,8 +52,7 @@ class JobRun:
         settle: called when time alone may have ended it.
 
     Attributes:
-        bell: rings when there is news for those who watch or read logs.
-        told: what its nodes have told of themselves lately.
+        news: what there is to tell of it.
     """
 
     def __init__(
@@ -70,9 +65,7 @@ class JobRun:
         deadlines: Deadlines,
         settle: Callable[[], None],
     ) -> None:
-        self.status, self.spec, self.bell = status, spec, Bell()
-        self.told = ToldStatistics()
-        self.next_event = store.event_count(status.job)
+        self.status, self.spec = status, spec
         self._store, self._clock, self._settle = store, clock, settle
         self._nodes = JobNodes(status.job, spec, bundle, store)
         self._coordinator = JobCoordinator(
@@ -87,6 +80,7 @@ class JobRun:
             goes_on=not spec.record,  # a record is of one life
             rng=random.Random(status.job),
         )
+        self.news = JobNews(status, store, clock, lambda: self._coordinator.started_s)
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: CheckpointKeeper | None = None
         self._keepers: list[CheckpointKeeper] = []
@@ -227,12 +221,6 @@ class JobRun:
         """Whether this is a node of the job as it is now."""
         return not self.ended and held.operation_id == self._nodes.operation(held.node) and self.hears(held.node)
 
-    def was_away(self, absence: pb.Absence) -> None:
-        """Note that the job had no master for a while."""
-        self.status.master_away.append(absence)
-        self._store.set_status(self.status)
-        self._keep(pb.JobEvent(master_away=absence))
-
     def node_of(self, session: AgentSession) -> int | None:
         """Number of the node that an agent is or was; None if it is none of the job's."""
         return next((node for node, each in self.sessions.items() if each is session), None)
@@ -290,7 +278,7 @@ class JobRun:
             self._store.add_decision(self.id, time, event_to_text(event))
             for command in self._decide(event, time[0]):
                 self._do(command)
-        self.bell.ring()
+        self.news.bell.ring()
 
     def adjust(self, operation_id: str, text: str) -> int:
         """Have the running job changed; the number of the change.
@@ -309,35 +297,12 @@ class JobRun:
             self.feed(co.AdjustAsked(operation_id, text))
         return adjusting.newest
 
-    def report(self, node: int, report: pb.OperatorReport) -> None:
-        """Keep a report."""
-        self.status.last_report.CopyFrom(report)
-        self._store.set_status(self.status)
-        self._keep(pb.JobEvent(report=pb.NodeReport(node=node, report=report)))
-
-    def statistics(self, statistics: pb.NodeStatistics, *, final: bool) -> None:
-        """Show a node's statistics to those who watch; keep the newest, and the final ones as an event.
-
-        The newest of an incarnation that has died are its final ones, once the next one tells some.
-        """
-        newest = self.told.newest(statistics.node)
-        if newest is None or newest.incarnation != statistics.incarnation:
-            for before in self._store.statistics(self.id):
-                if before.node == statistics.node and before.incarnation != statistics.incarnation:
-                    self._keep(pb.JobEvent(statistics=before))
-        self._store.set_statistics(self.id, statistics)
-        self.told.take(statistics, self._clock.now(), final=final)
-        if final:
-            self._keep(pb.JobEvent(statistics=statistics))
-        else:
-            self.bell.ring()
-
     def checkpoint(self, node: int, chunk: pb.CheckpointChunk) -> None:
         """Keep a part of what a node has kept of itself."""
         if self._keeper is None:
             folder = checkpoints_of(self._store, self.id, self.spec)
             make = keeping(folder, self.id, self.spec, self._nodes.plan, self._clock)
-            self._keeper = CheckpointKeeper(make, self.warn)
+            self._keeper = CheckpointKeeper(make, self.news.warn)
             self._keepers = [*(each for each in self._keepers if not each.is_done), self._keeper]
             for each in range(self.spec.places):
                 if not self.hears(each) or self._coordinator.nodes[each].incarnation:
@@ -345,14 +310,6 @@ class JobRun:
                 if self.hears(each):
                     self._keeper.join(each)  # changes nothing for one that has been there from the first on
         self._keeper.take(node, chunk)
-
-    def warn(self, text: str) -> None:
-        """Tell everybody of something wrong that the job goes on without."""
-        warning = pb.JobWarning(text=text, wall_s=self._clock.wall())
-        self.status.warnings.append(warning)
-        del self.status.warnings[:-_WARNINGS]
-        self._store.set_status(self.status)
-        self._keep(pb.JobEvent(warning=warning))
 
     def close(self) -> None:
         """Let go of what only a job that runs needs."""
@@ -362,30 +319,14 @@ class JobRun:
             self._looking.cancel()
         self._nodes.close()
 
-    def lose(self, node: int, name: str, why: str) -> None:
-        """Say that an artifact of a node could not be kept; the job goes on."""
-        if name not in self.status.lost_artifacts:
-            self.status.lost_artifacts.append(name)
-            self._store.set_status(self.status)
-        line = pb.LogLine(node=node, wall_s=self._clock.wall(), text=f"warning: {why}; the job goes on without it")
-        self._store.add_log_lines(self.id, [line])
-        self.bell.ring()
-
     def measured(self) -> MeasuredJob:
         """What its nodes have told of themselves lately, but for those that have died or left."""
         told, nodes = {}, self._coordinator.nodes
-        for node, recent in sorted(self.told):
+        for node, recent in sorted(self.news.told):
             # What one that is started again told before it died is of the past until it tells something anew.
             if self.hears(node) and recent[-1].incarnation == nodes[node].incarnation:
                 told[node] = tuple(map(statistics_from_wire, recent))
         return MeasuredJob(self.id, self.spec.name, tuple(self.status.node_names), told)
-
-    def news(self, seen: dict[int, int]) -> list[pb.JobEvent]:
-        """What nodes have told, as events that are not kept; see `ToldStatistics.news`."""
-        events = [pb.JobEvent(statistics=statistics) for statistics in self.told.news(seen)]
-        for event in events:
-            self._stamp(event)
-        return events
 
     def _time(self) -> tuple[float, float, str]:
         """What both hands of the clock show, and since which start of the machine; see `on_this_clock`."""
@@ -435,7 +376,7 @@ class JobRun:
             case co.Finish(state, reason, stopped_by, node):
                 self._change_state(state, reason, stopped_by, node)
             case co.TellAdjustment():
-                self._tell_adjustment(command)
+                self.news.tell_adjustment(command)
             case co.FindCheckpoint():
                 self._look_for_checkpoint()
 
@@ -444,7 +385,7 @@ class JobRun:
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.close()
-        self.told.forget()
+        self.news.told.forget()
         self._nodes.close()
         self._looking = asyncio.get_running_loop().create_task(self._find_checkpoint(keeper))
 
@@ -455,29 +396,12 @@ class JobRun:
         if self.ended:
             return
         for each in broken:
-            self.warn(each)
+            self.news.warn(each)
         with self._store.transaction(durable=True):
             self.feed(found)
             if not self.ended:
-                self._end_life()
+                self.news.end_life()
         self._settle()
-
-    def _end_life(self) -> None:
-        """Keep what the nodes that have died told last as events: those that come count from 0."""
-        for statistics in self._store.statistics(self.id):
-            self._keep(pb.JobEvent(statistics=statistics))
-        self._store.drop_statistics(self.id)
-
-    def _tell_adjustment(self, command: co.TellAdjustment) -> None:
-        step = pb.AdjustmentStep(
-            number=command.number,
-            stage=command.stage,
-            reason=command.reason,
-            touched=command.touched,
-            inside_s=command.inside_s,
-            outside_s=command.outside_s,
-        )
-        self._keep(pb.JobEvent(adjustment=step))
 
     @property
     def _starts(self) -> bool:
@@ -498,18 +422,7 @@ class JobRun:
             self._keeper.leave(command.node)
         elif self._keeper is not None and command.life is Life.ALIVE:
             self._keeper.join(command.node)
-        change = pb.NodeChange(
-            node=command.node,
-            life=command.life,
-            incarnation=command.incarnation,
-            epoch=command.epoch,
-            reason=command.reason,
-            wall_s=self._clock.wall(),
-            name=self.status.node_names[command.node],
-        )
-        self.status.changes[command.node].CopyFrom(change)
-        self._store.set_status(self.status)
-        self._keep(pb.JobEvent(change=change))
+        self.news.change_node(command)
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:
@@ -522,32 +435,6 @@ class JobRun:
         self._settle()
 
     def _change_state(self, state: JobState, reason: str, stopped_by: str = "", node: int | None = None) -> None:
-        status = self.status
-        if state is JobState.FINISHED and status.lost_artifacts:
-            lost = f"artifacts that could not be kept: {', '.join(status.lost_artifacts)}"
-            reason = "; ".join([*filter(None, [reason]), lost])
-        status.state, status.reason, status.stopped_by = state, reason, stopped_by
-        if state is JobState.FAILED and node is not None:
-            status.failed_node = node
-        if state is JobState.RUNNING and not status.started_s:
-            status.started_s = self._clock.wall()
-        if state in ENDED:
-            status.ended_s, status.ran_s = self._clock.wall(), self._elapsed_s()
-            if self._timer is not None:
-                self._timer.cancel()
-        self._store.set_status(status)
-        self._keep(pb.JobEvent(state=pb.StateChange(state=state, reason=reason, stopped_by=stopped_by)))
-
-    def _keep(self, event: pb.JobEvent) -> None:
-        self._stamp(event)
-        self._store.add_event(self.id, event)
-        self.next_event += 1
-        self.bell.ring()
-
-    def _stamp(self, event: pb.JobEvent) -> None:
-        event.index, event.wall_s, event.elapsed_s = self.next_event, self._clock.wall(), self._elapsed_s()
-
-    def _elapsed_s(self) -> float:
-        """Seconds since it began to run; 0 before."""
-        started_s = self._coordinator.started_s
-        return 0.0 if started_s is None else self._clock.now() - started_s
+        if state in ENDED and self._timer is not None:
+            self._timer.cancel()
+        self.news.change_state(state, reason, stopped_by, node)

@@ -64,7 +64,7 @@ class MasterService(MasterServicer):
         job = self._store.job(await self._find(request.job, context))
         statistics = self._store.statistics(job.job)
         run = self._dispatcher.run(job.job)
-        told = run.told if run is not None and not run.ended else ()
+        told = run.news.told if run is not None and not run.ended else ()
         earlier = [each for _, recent in told for each in recent[:-1]]
         reply = pb.GetJobReply(status=job.status, statistics=statistics, spec_json=job.spec_json, earlier=earlier)
         if job.status.HasField("failed_node"):
@@ -96,7 +96,7 @@ class MasterService(MasterServicer):
         seen: dict[int, int] = {}
         while True:
             run = self._dispatcher.run(job)
-            ticket = run.bell.ticket() if run else None
+            ticket = run.news.bell.ticket() if run else None
             events = self._store.events(job, index)
             for event in events:
                 index = event.index + 1
@@ -104,7 +104,7 @@ class MasterService(MasterServicer):
                 if event.WhichOneof("body") == "state" and JobState(event.state.state) in ENDED:
                     return
             if run is not None and ticket is not None and not events:
-                for event in run.news(seen):
+                for event in run.news.passing(seen):
                     yield event
                 await ticket.wait()
             elif not events:
@@ -117,7 +117,7 @@ class MasterService(MasterServicer):
         since = min(request.since, _LAST)
         while True:
             run = self._dispatcher.run(job)
-            ticket = run.bell.ticket() if run else None
+            ticket = run.news.bell.ticket() if run else None
             if lines := self._store.log_lines(job, since):
                 since = lines[-1][0] + 1
                 yield pb.LogsReply(lines=[line for _, line in lines], next=since)

@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 
 from dataflow.clock import Clock
-from dataflow.engine.checkpoints import Resumption, resume
 from dataflow.engine.events import (
     Adjust,
     Command,
@@ -39,6 +38,7 @@ from dataflow.engine.loading import LoadedNode, load_node, message_types
 from dataflow.engine.membership import Members, changes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import RecordedEngine
+from dataflow.engine.resumption import Resumption, resume
 from dataflow.errors import AkoError, WireError
 from dataflow.operators_api import Adjustment, Artifact
 from dataflow.plan.physical import PhysicalPlan, StreamId

@@ -7,9 +7,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from dataflow.clock import Clock
-from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Manifest, check_fits, resumption
+from dataflow.engine.checkpoints import KeptFile, Manifest
 from dataflow.engine.coordination import CheckpointFound
 from dataflow.engine.job_life import ENDED, JobState
+from dataflow.engine.resumption import EVERY_KIND, check_fits, resumption
 from dataflow.errors import AkoError, CheckpointError, ConfigError
 from dataflow.plan.job import JobSpec, Resume, needed_nodes, nodes_with_parts, summed_nodes, vacant_nodes
 from dataflow.plan.physical import PhysicalPlan

@@ -1,4 +1,4 @@
-"""What the nodes of a job have told of themselves lately, in the master. What of it is kept: see `JobRun`."""
+"""What the nodes of a job have told of themselves lately, in the master. What of it is kept: see `JobNews`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from dataflow.graph.routes import ends
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.reports import NodeStatistics, ProcessorTimes, Rates, rates_between
 from dataflow.runtime.engine_runner import EngineRunner
@@ -102,7 +101,7 @@ def chain_kinds(plan: PhysicalPlan, node: int) -> dict[str, Kind]:
     """What every chain of a node is for, by the chain's id."""
     members, exchanging = plan.members(), set[str]()
     for edge in plan.stream_edges().values():
-        sources, targets = ends(plan.graph, edge, members)
+        sources, targets = plan.graph.ends(edge, members)
         if node in sources and any(target != node for target in targets):
             exchanging.add(edge.source)
         if node in targets and any(source != node for source in sources):

@@ -44,7 +44,6 @@ from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import PLAN_FILE, Kind, Noted, checksum
 from dataflow.errors import AkoError, DataError
 from dataflow.graph.logical import canonical_json
-from dataflow.graph.routes import ends
 from dataflow.operators_api import Artifact
 from dataflow.plain import plain
 from dataflow.plan.physical import PhysicalPlan, StreamId
@@ -211,7 +210,7 @@ class _Replay:
         self._artifacts: list[tuple[_Life, Artifact]] = []
         members = plan.members()
         self._ends = {
-            number: tuple(map(frozenset, ends(plan.graph, edge, members)))
+            number: tuple(map(frozenset, plan.graph.ends(edge, members)))
             for number, edge in plan.stream_edges().items()
         }
         self._ready = dict.fromkeys(range(len(self._lives)))

@@ -15,7 +15,7 @@ import numpy as np
 
 from dataflow.engine.chain import Given, Member
 from dataflow.errors import OperatorError, suggest
-from dataflow.graph.logical import describe
+from dataflow.graph.specs import describe
 from dataflow.message import Message, Sharded, Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Adjustment, Effect, Gather, Operator, random_generator

@@ -15,7 +15,7 @@ from dataflow.clock import SystemClock
 from dataflow.errors import AuthError, WireError
 from dataflow.runtime.certificates import JOB_DAYS, job_pair
 from dataflow.runtime.wire import CHANNEL_OPTIONS
-from dataflow.testing.conformance import Node, Subject, closed, run_check
+from dataflow.testing.linked_nodes import Node, Subject, closed, run_check
 from dataflow.transport.base import Connection, ConnectionLostError
 from dataflow.transport.encryption import KeyPair
 from dataflow.transport.grpc_connection import GrpcNetwork

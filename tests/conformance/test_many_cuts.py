@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dataflow.testing.conformance import (
+from dataflow.testing.linked_nodes import (
     OPTIONS,
     Node,
     Subject,

@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from ako_jobs import ako, all_to_all, parameter_server, sparse
 from dataflow.engine.loading import LoadedNode
-from dataflow.graph.logical import ElementSpec, LogicalGraph
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.specs import ElementSpec
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import qualified_name
 from dataflow.state import StateElement

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dataflow.engine.checkpoints import Manifest, check_fits, describe, encode, resume, resumption, tensor_types_of
+from dataflow.engine.checkpoints import Manifest, describe, encode
 from dataflow.engine.events import Snapshot
 from dataflow.engine.loading import LoadedNode, load_nodes
 from dataflow.engine.memory_driver import MemoryDriver, MemoryRun
+from dataflow.engine.resumption import check_fits, resume, resumption, tensor_types_of
 from dataflow.errors import CheckpointError
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec

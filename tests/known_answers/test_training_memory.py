@@ -21,7 +21,8 @@ from operators.data import open_data, pixels
 from operators.dnn import Model
 from operators.images import ImagesState
 from operators.messages import Fragment
-from operators.serve import PullsState, Serve, ServeMean
+from operators.pulls_state import PullsState
+from operators.serve import Serve, ServeMean
 from operators.served import ServedState
 from operators.vector_state import VectorState
 from tests.known_answers.training import (

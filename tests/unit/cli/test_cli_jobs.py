@@ -11,7 +11,7 @@ from dataflow.cli.jobs import list_jobs, measured_job, show_job
 from dataflow.engine.job_life import JobState
 from dataflow.observe.events import NodeChange
 from dataflow.reports import NodeStatistics
-from dataflow.runtime.client import JobStatus, JobWarning
+from dataflow.runtime.replies import JobStatus, JobWarning
 
 FAILED = JobStatus(
     id="3f2a",

@@ -14,7 +14,7 @@ from dataflow.cli.main import main
 from dataflow.engine.draining import DRAINED
 from dataflow.engine.job_life import JobState
 from dataflow.observe.events import JobEvent, NodeChange
-from dataflow.runtime.client import JobStatus, NodeStatus
+from dataflow.runtime.replies import JobStatus, NodeStatus
 
 JOB = JobStatus("3f2a", "ako", JobState.RUNNING, "", "", 2, 0.0, node_names=("stays", "leaves"))
 

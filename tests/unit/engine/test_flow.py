@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dataflow.engine.events import SendEnd, SendMessage
 from dataflow.engine.flow import LEAST_UNDER_WAY_NBYTES, Crossing, Sending, UnderWay
-from dataflow.graph.logical import Edge
 from dataflow.graph.routes import Route
+from dataflow.graph.specs import Edge
 from dataflow.message import HEADER_NBYTES as SIZE
 from dataflow.plan.physical import StreamId
 from dataflow.ports import Emission

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dataflow.engine.inbox import Delivery, Inbox
 from dataflow.errors import OperatorError
-from dataflow.graph.logical import InputSpec
+from dataflow.graph.specs import InputSpec
 from dataflow.plan.physical import StreamId
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataflow.engine.needs import Asked, asked_by
-from dataflow.graph.logical import UseSpec
+from dataflow.graph.specs import UseSpec
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In
 from dataflow.state import Writes

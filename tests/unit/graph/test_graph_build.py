@@ -7,8 +7,9 @@ import pytest
 from graph_samples import Batch, Blur, Compute, Gradient, Model, Source, Split, exchange, pipeline
 
 from dataflow.errors import GraphError
-from dataflow.graph.logical import InputSpec, LogicalGraph, OutputSpec, UseSpec, canonical_json, describe
+from dataflow.graph.logical import LogicalGraph, canonical_json
 from dataflow.graph.routes import Route
+from dataflow.graph.specs import InputSpec, OutputSpec, UseSpec, describe
 from dataflow.message import Message
 from dataflow.operators_api import Emissions, Gather, Operator
 from dataflow.ports import In, Out

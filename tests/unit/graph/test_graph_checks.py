@@ -10,8 +10,9 @@ from graph_samples import Apply, Blur, Compute, Gradient, Join, Model, Receive, 
 
 from dataflow.errors import GraphError
 from dataflow.graph.checks import Problem, check, problems
-from dataflow.graph.logical import Edge, LogicalGraph, Role
+from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
+from dataflow.graph.specs import Edge, Role
 from dataflow.ports import In, Out
 
 

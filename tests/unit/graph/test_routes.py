@@ -4,7 +4,7 @@ import pytest
 
 from dataflow.errors import OperatorError
 from dataflow.graph.logical import LogicalGraph
-from dataflow.graph.routes import Route, ends, receivers
+from dataflow.graph.routes import Route, receivers
 from dataflow.message import Message
 from dataflow.operators_api import Emissions, Operator
 from dataflow.ports import In, Out
@@ -46,7 +46,7 @@ def test_first_to_all_is_every_member_and_only_the_first_sends() -> None:
         (Route.ONE_TO_ALL, ((4, 2, 7), (1, 3))),
     ):
         (edge,) = graph.connect("send", "receive", route=route).edges
-        assert ends(graph, edge, members) == expected
+        assert graph.ends(edge, members) == expected
 
 
 def test_one_to_any_is_the_member_with_the_most_credit() -> None:

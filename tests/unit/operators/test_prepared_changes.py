@@ -13,8 +13,9 @@ from dataflow.testing.operator_harness import Harness
 from operators.messages import Gradient
 from operators.neighbours import Push
 from operators.share_clocks import ShareClocks
-from operators.shared_replica_state import PLANNED, SharedReplicaState
+from operators.shared_replica_state import SharedReplicaState
 from operators.topology import Topology
+from operators.tree_changes import PLANNED
 from tests.unit.operators.test_shared_replica import messages, states, update
 
 TURNED = ((0, 2), (1, 2))

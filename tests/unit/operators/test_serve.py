@@ -1,7 +1,5 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Checkpoint
@@ -14,7 +12,7 @@ from operators.layout import Layout, Sharding
 from operators.messages import Fragment
 from operators.passes import Passes
 from operators.schedule import Schedule
-from operators.serve import Pulls, PullsState, Serve, ServeMean
+from operators.serve import Pulls, Serve, ServeMean
 from operators.served import ServedCells
 from operators.vector_state import VectorState
 
@@ -130,21 +128,6 @@ def test_images_that_servers_keep_are_those_of_their_cells_however_many_servers_
         alone.restore({"images": np.zeros(3, np.int64)})
 
 
-def test_pulls_count_what_workers_made_before_a_server_was_started_again_but_not_what_one_that_came_back_never_made():
-    pulls = PullsState({0, 1})
-    pulls.push((0, 2), 0, 7)
-    pulls.push((0, 2), 0, 8)
-    assert pulls.made == {(0, 2): 8}
-    assert pulls.join((0, 2), 1) == 8
-    pulls.push((0, 2), 1, 10)
-    assert pulls.made == {(0, 2): 10}
-    other = PullsState(set())
-    other.restore(pulls.snapshot())
-    assert other.made == {(0, 2): 10}
-    other.push((0, 2), 1, 9)  # made again, behind the checkpoint
-    assert other.made == {(0, 2): 9}
-
-
 def test_serve_ssp_answers_when_the_slowest_catches_up():
     server = serve(tau=1)
     assert brief(server.send(push(0, 1))) == [(0, 1, 0, [9, 19])]
@@ -196,23 +179,6 @@ def test_serve_end_sends_every_worker_the_final_weights():
     assert brief(server.end()) == [(0, 0, 0, [10, 20]), (1, 0, 0, [10, 20])]
     server.send(push(0, 3))
     assert brief(server.end()) == [(0, 3, 0, [9, 19]), (1, 0, 0, [9, 19])]
-
-
-def test_pulls_restore_gives_the_same_numbers():
-    pulls = PullsState({0, 1})
-    pulls.push((0, 2), 0, 7)
-    pulls.push((2, 5), 1, 4)
-    other = PullsState({9})
-    other.restore(pulls.snapshot())
-    assert other.workers == {0, 1}
-    assert other.pushed == {(0, 2): {0: 7}, (2, 5): {1: 4}}
-    assert [other.slowest((0, 2)), other.slowest((7, 8))] == [0, 0]
-
-
-def test_pulls_restore_of_nothing_is_empty():
-    pulls = PullsState({0})
-    pulls.restore(PullsState(set()).tensors())
-    assert (pulls.workers, pulls.pushed) == (set(), {})
 
 
 def test_serve_mean_applies_the_mean_once_and_answers_all():
@@ -268,20 +234,6 @@ def test_serve_compiles_the_codec_before_fragments_come(kind, monkeypatch):
 def test_serve_impossible_parameters_are_refused(fields):
     with pytest.raises(ValueError, match="validation error"):
         Serve(sharding=SHARDING, schedule=HALF, **fields)
-
-
-@given(st.lists(st.tuples(st.sampled_from(["push", "push", "push", "leave", "join"]), st.integers(0, 3)), max_size=60))
-def test_slowest_is_the_least_number_of_the_workers_that_are_there(moves: list[tuple[str, int]]) -> None:
-    cells, pulls = (0, 2), PullsState({0, 1, 2})
-    for move, worker in moves:
-        if move == "push":
-            pulls.push(cells, worker, pulls.pushed.get(cells, {}).get(worker, 0) + 1)
-        elif move == "leave":
-            pulls.leave(worker)
-        else:
-            pulls.join(cells, worker)
-        numbers = [pulls.pushed.get(cells, {}).get(worker, 0) for worker in pulls.workers]
-        assert pulls.slowest(cells) == min(numbers, default=np.iinfo(np.int64).max)
 
 
 def test_serve_checkpoints_are_due_by_the_slowest_worker_or_where_nobody_waits_by_all_on_average():

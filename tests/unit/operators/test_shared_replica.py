@@ -189,7 +189,7 @@ def test_rounds_are_told_once_complete_and_pulled_once_all_is_there() -> None:
     assert harness.emitted("notices") == []  # neither neighbour has been heard
     for node in (0, 2):
         ends[node].sharing.add(np.full(512, -1.0, np.float32))
-        told = ends[node]._queue(1)
+        told = Notice(*ends[node].turns.queue(1))
         for message in ends[node].take(told, 3):
             absorb.send(message)
     assert absorb.emitted("notices") == [Notice(2, 1), Notice(0, 1)]
@@ -210,7 +210,7 @@ def test_absorb_keeps_a_node_that_makes_no_more_gradients_as_it_hears_of_others(
     for number in range(1, 7):
         clocks.over = number > 3
         one.sharing.add(np.full(512, -1.0, np.float32))
-        for message in one.take(one._queue(1), 3):
+        for message in one.take(Notice(*one.turns.queue(1)), 3):
             kept += [each for each in absorb.send(message) if isinstance(each, Checkpoint)]
     assert kept == [Checkpoint(1, steps=0), Checkpoint(2, steps=0)]  # of 4 and 6 gradients, all of one node
 

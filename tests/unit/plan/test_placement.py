@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dataflow.errors import PlanError
-from dataflow.graph.logical import LogicalGraph, Role, RoleSize
+from dataflow.graph.logical import LogicalGraph
+from dataflow.graph.specs import Role, RoleSize
 from dataflow.plan.placement import place
 
 

@@ -10,8 +10,9 @@ from plan_samples import ako, all_to_all, parameter_server
 from pydantic import ValidationError
 
 from dataflow.errors import PlanError
-from dataflow.graph.logical import Edge, ElementSpec, InputSpec, LogicalGraph, OperatorSpec, OutputSpec, Role, UseSpec
+from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
+from dataflow.graph.specs import Edge, ElementSpec, InputSpec, OperatorSpec, OutputSpec, Role, UseSpec
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import ChainPlan, NodePlan, PhysicalPlan
 from dataflow.state import StateKind

@@ -15,8 +15,8 @@ from dataflow.engine.events import Snapshot
 from dataflow.errors import ConfigError, MasterError
 from dataflow.runtime.agent_session import AgentSession
 from dataflow.runtime.checkpoint_store import newest_whole
-from dataflow.runtime.dispatcher import PAST_S
 from dataflow.runtime.folders import LocalFolder
+from dataflow.runtime.over_jobs import PAST_S
 from dataflow.transport.generated import control_pb2 as pb
 from tests.unit.runtime.dispatching import EMPTY, World, heard, held, play, start
 
@@ -157,7 +157,7 @@ def test_status_of_a_job_has_its_newest_warnings_and_its_events_all(tmp_path: Pa
         assert run is not None
         for number in range(25):
             world.clock.now_s = float(number)
-            run.warn(f"checkpoint {number} is left out")
+            run.news.warn(f"checkpoint {number} is left out")
         world.restart()
         kept = [(each.wall_s, each.text) for each in world.store.job(job).status.warnings]
         assert kept == [(1000.0 + number, f"checkpoint {number} is left out") for number in range(5, 25)]
@@ -309,7 +309,7 @@ def test_last_statistics_of_an_incarnation_that_died_become_an_event_once_the_ne
             assert run is not None
             incarnation = 2 * again
             for node, of, steps in ((1, 0, 9), (0, incarnation, 4), (0, incarnation, 5), (0, incarnation + 1, 3)):
-                run.statistics(pb.NodeStatistics(node=node, incarnation=of, steps=steps), final=False)
+                run.news.statistics(pb.NodeStatistics(node=node, incarnation=of, steps=steps), final=False)
         assert told(world, job) == [(0, 0, 5), (0, 1, 3), (0, 2, 5)]
 
     play(tmp_path, scene)

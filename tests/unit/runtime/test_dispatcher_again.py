@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dataflow.engine.checkpoints import Resumption, encode
+from dataflow.engine.checkpoints import encode
 from dataflow.engine.events import Snapshot
+from dataflow.engine.resumption import Resumption
 from dataflow.errors import CheckpointError
 from dataflow.plan.job import JobSpec, Resume
 from dataflow.runtime import resuming

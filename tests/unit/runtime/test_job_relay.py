@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataflow.engine.checkpoints import EVERY_KIND, KeptFile, Member, Resumption, describe
+from dataflow.engine.checkpoints import KeptFile, Member, describe
 from dataflow.engine.events import Snapshot
 from dataflow.engine.membership import Members
+from dataflow.engine.resumption import EVERY_KIND, Resumption
 from dataflow.errors import AuthError, BeginAnewError, OperatorError
 from dataflow.operators_api import Artifact
 from dataflow.reports import NodeStatistics, OperatorReport

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from dataflow.clock import SystemClock
-from dataflow.engine.checkpoints import EVERY_KIND, encode
+from dataflow.engine.checkpoints import encode
 from dataflow.engine.events import Snapshot
+from dataflow.engine.resumption import EVERY_KIND
 from dataflow.graph.logical import LogicalGraph
 from dataflow.plan.job import JobSpec, Resume
 from dataflow.runtime.folders import LocalFolder, Pieces

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow.testing.conformance import Node, Subject, closed, run_check
+from dataflow.testing.linked_nodes import Node, Subject, closed, run_check
 from dataflow.transport.addresses import endpoint, stays_here
 from dataflow.transport.memory import MemoryNetwork
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow.reports import LinkStatistics
-from dataflow.testing.conformance import Node, Numbered, Subject, closed, connected, run_check
+from dataflow.testing.linked_nodes import Node, Numbered, Subject, closed, connected, run_check
 from dataflow.transport.busy_links import BusyLinks
 from dataflow.transport.memory import MemoryNetwork
 from tests.unit.transport.test_link_meter import ManualClock

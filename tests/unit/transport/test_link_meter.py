@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dataflow.reports import LinkStatistics
-from dataflow.testing.conformance import Node, Numbered, Subject, closed, connected, run_check
+from dataflow.testing.linked_nodes import Node, Numbered, Subject, closed, connected, run_check
 from dataflow.transport.faulty import CutAfter, FaultyNetwork
 from dataflow.transport.link_meter import LinkMeters
 from dataflow.transport.link_options import LinkOptions

@@ -12,7 +12,7 @@ import pytest
 
 from dataflow.errors import WireError
 from dataflow.message import HEADER_NBYTES, Message
-from dataflow.testing.conformance import OPTIONS, Node, Numbered, Subject, closed, connected, run_check
+from dataflow.testing.linked_nodes import OPTIONS, Node, Numbered, Subject, closed, connected, run_check
 from dataflow.transport.base import Connection
 from dataflow.transport.codec import encode
 from dataflow.transport.faulty import CutAfter, FaultyNetwork
