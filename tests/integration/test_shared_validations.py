@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from test_runtime_cluster import job_processes
@@ -45,6 +46,20 @@ def test_others_validate_and_do_the_final_when_the_first_worker_is_gone_for_good
         ]
     assert status.state is JobState.CANCELLED, status.reason
     assert [node for node, fields in found if fields["final"]] == [1]
+
+
+def test_next_worker_does_the_last_work_and_keeps_the_model_when_the_first_is_killed_in_it() -> None:
+    with shared_cluster(3) as cluster:
+        client = cluster.client
+        prepared = prepare(load_job(f"{Path(__file__).parent / 'dying_job.py'}:build"), SETTINGS | {"epochs": "2"}, 3)
+        name = client.submit(prepared.spec, prepared.bundle)
+        status = client.wait(name)
+        finals = [(event.node, event.report.fields) for event in client.watch(name) if event.report]
+        artifacts = dict(client.artifacts(name))
+    assert (status.state, status.stopped_by) == (JobState.FINISHED, "epochs"), status.reason
+    assert any("SIGKILL" in change.reason for change in status.changes if change.node == 0)
+    assert [(node, fields["tested"]) for node, fields in finals if fields.get("final")] == [(1, 355)]
+    assert "model.safetensors" in artifacts
 
 
 def test_job_processes_are_told_how_many_cores_their_node_has() -> None:
