@@ -206,8 +206,8 @@ class Operator(BaseModel):
         source: it has no inputs; it is asked with `Tick`s and yields `EndOfData` when through.
         sends: its emissions cross to other nodes; it is not started for a receiver without credit.
         receives: its input comes from other nodes.
-        ends_itself: a source that is not stopped when its node leaves a job that goes on: it sees for itself that it is
-            needed no more.
+        ends_itself: a source that is not stopped when its job is, or when its node leaves one that goes on: it sees for
+            itself that it is needed no more.
         drained: a checkpoint waits until it has handled what the operator that asks for it has sent it on their node:
             what it makes of messages belongs to what is kept.
         catches_up: it brings a node of its role that has come back, or joined, to where the others are. Nodes that have

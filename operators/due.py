@@ -89,7 +89,7 @@ class Due(Operator):
         """The final message."""
         final = replace(newest.progress, final=True)
         yield self.due(final)
-        if is_first(roll, node):
+        if roll.first(node.members[node.role]) == node.index:
             yield self.in_turn(final)
             yield self.shared(_share(self._turn(final), (node.index,), final))
 
@@ -101,8 +101,3 @@ class Due(Operator):
 
 def _share(turn: int, nodes: Sequence[int], progress: Progress) -> Share:
     return Share(turn, np.array(nodes, np.int64), progress.step, progress.epoch, progress.loss, progress.final)
-
-
-def is_first(roll: Present, node: NodeContext) -> bool:
-    """Whether a node is the first of its role that is there and has caught up: its model is the one that is kept."""
-    return roll.of(node.members[node.role])[:1] == (node.index,)

@@ -45,12 +45,17 @@ class Talk(Operator):
     def ready(self, roll: RollState, course: CourseState, clocks: ClocksState) -> bool:
         """Whether anything is due, or the end."""
         closed = _makes_no_more(course, clocks)
-        return bool(roll.due() or roll.unaware(closed=closed)) or roll.is_over(closed=closed)
+        in_vain = closed and not (roll.settled or roll.idle)
+        return bool(in_vain or roll.due() or roll.unaware(closed=closed)) or roll.is_over(closed=closed)
 
     def process(
         self, tick: Tick, roll: RollState, course: CourseState, window: Outgoing, clocks: ClocksState, node: NodeContext
     ) -> Emissions:
-        """Say what is due; how many gradients there were, once there are no more."""
+        """Say what is due; how many gradients there were, once there are no more.
+
+        A node that has not caught up when it is asked to make no more need not.
+        """
+        roll.idle = roll.idle or (not roll.settled and _makes_no_more(course, clocks))
         while due := roll.due():
             match due:
                 case "answer":

@@ -37,18 +37,28 @@ class Present:
         idle: it need make no gradients any more, as all others are through, or all are made.
         gone: members that have left.
         late: members that have joined and not caught up.
+        later: members that have joined since the node began, and the node itself if it has.
     """
 
     settled: bool
     idle: bool = False
     gone: frozenset[int] = frozenset()
     late: frozenset[int] = frozenset()
+    later: frozenset[int] = frozenset()
 
     def of(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """The members that are there and have caught up, in order."""
         if not self.gone and not self.late:
             return members
         return tuple(member for member in members if member not in self.gone and member not in self.late)
+
+    def first(self, members: tuple[int, ...]) -> int | None:
+        """The member that acts for all: the first that has been there all the time, or else the first; None if nobody.
+
+        One that has joined may turn out to be too late, and not all others need hear of that.
+        """
+        present = self.of(members)
+        return next((member for member in present if member not in self.later), present[0] if present else None)
 
 
 class RollState(State):
@@ -70,6 +80,7 @@ class RollState(State):
         self.node, self.members = node, tuple(members)
         self.gone: set[int] = set()
         self.late: set[int] = set()
+        self.later: set[int] = {node} if incarnation else set()
         self.inbox: list[Word] = []
         self.asked: dict[int, Word] = {}
         self.settled = not incarnation
@@ -129,6 +140,7 @@ class RollState(State):
         self.gone.discard(member)
         self._aware.discard(member)
         self.late.add(member)
+        self.later.add(member)
         self._waiting.append(member)
         self._joined[member] += 1
 
@@ -253,7 +265,7 @@ class RollState(State):
 
     def snapshot(self) -> Present:
         """Who is there."""
-        return Present(self.settled, self.idle, frozenset(self.gone), frozenset(self.late))
+        return Present(self.settled, self.idle, *map(frozenset, (self.gone, self.late, self.later)))
 
     def tensors(self) -> dict[str, np.ndarray]:
         """None: who is there is known to those that begin."""

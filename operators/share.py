@@ -196,12 +196,14 @@ class Sharing:
     def rounds(self, neighbour: int | None = None) -> int:
         """Updates of each node that are in the belief, or in what `neighbour` would be told, at least; `FAR` for none.
 
-        Nodes that make no more, and all that is final, do not count.
+        Nodes that make no more, and all that is final, do not count: in rounds the sum that says so of a node has all
+        of it.
         """
         least = FAR if self.ended else int(self._own.counts[self.node])
         for other, side in self.sides.items():
             if other != neighbour and not side.final:
-                least = min(least, int(side.total.counts[list(side.behind)].min()))
+                going_on = [node for node in side.behind if self.known[0, node] < FAR]
+                least = min(least, int(side.total.counts[going_on].min(initial=FAR)))
         return least
 
     def missing(self) -> int:

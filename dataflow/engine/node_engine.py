@@ -132,7 +132,7 @@ class NodeEngine:
 
     def _stop(self, _: StopAsked) -> None:
         for state in self._turns.chains:
-            state.stopping = True
+            state.stopping = state.stopping or not state.chain.ends_itself
             self._turns.wake(state)
 
     def _leave(self, _: LeaveAsked) -> None:

@@ -1,6 +1,8 @@
 """What nodes note of each other's words while some die and come back, as each operator hears in its own time."""
 
+from dataflow.message import Tick
 from dataflow.node_context import NodeContext
+from dataflow.operators_api import EndOfData
 from dataflow.testing.operator_harness import Harness
 from operators.clocks import Clocks
 from operators.course import Course
@@ -67,3 +69,23 @@ def test_talk_welcomes_a_node_once_it_is_followed_in_the_place_of_the_one_that_d
     assert not talk.ready()
     talk.states["roll"].follow(1)
     assert talk.ready()
+
+
+def test_talk_of_a_node_that_is_stopped_before_it_has_caught_up_says_that_it_makes_none_and_ends():
+    node = NodeContext(index=0, members={"worker": (0, 1, 2)}, incarnation=1)
+    states = {
+        "roll": Roll(),
+        "course": Course(),
+        "window": Kept(receivers="worker"),
+        "clocks": Clocks(cells=2, origins="worker"),
+    }
+    talk = Harness(Talk(), node=node, states=states)
+    assert not talk.ready()
+    talk.states["course"].stop()
+    assert talk.ready()
+    *said, end = talk.send(Tick(0, 0, 1))
+    assert ([(each.to, each.message.kind) for each in said], end) == (
+        [(1, "through"), (2, "through"), (0, "through")],
+        EndOfData(),
+    )
+    assert talk.states["roll"].idle
