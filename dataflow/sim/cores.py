@@ -73,8 +73,10 @@ class Cores:
     def done_s(self, now: float, work_s: float) -> float:
         """When something else that comes up now is done, where that is sure: on cores that are `even`."""
         if not work_s and self._asked_s == self._beside_s:
-            return now
-        return now + (self.beside(now, work_s) - self._beside_s)
+            return max(now, self._done_s)
+        # Rounded sums may be less than one that was told before, and all is done in order.
+        self._done_s = max(self._done_s, now + (self.beside(now, work_s) - self._beside_s))
+        return self._done_s
 
     def beside_s(self, now: float, mark: float) -> float:
         """When something besides computing is done, at the earliest; `now` if it is."""

@@ -29,12 +29,14 @@ class Endings:
         self._clock, self._latency_s, self._tell = clock, latency_s, tell
         self.ended: set[int] = set()
         self._under_way: defaultdict[int, set[StreamId]] = defaultdict(set)
+        self._there: dict[int, Collection[int]] = {}
         self._waiting: dict[int, float] = {}
         """By node that has ended, and whose streams have not, when the coordinator can hear of it."""
 
     def sent(self, stream: StreamId) -> None:
-        """Note that the end of a stream is under way."""
-        self._under_way[stream.source].add(stream)
+        """Note that the end of a stream is under way, unless it is for one that is not there."""
+        if stream.target in self._there.get(stream.source, (stream.target,)):
+            self._under_way[stream.source].add(stream)
 
     def arrived(self, stream: StreamId) -> None:
         """Note that it has arrived."""
@@ -49,6 +51,7 @@ class Endings:
 
     def meet(self, node: int, there: Collection[int]) -> None:
         """Have a node wait for the ends of streams only to those that are there."""
+        self._there[node] = there
         self._under_way[node] = {stream for stream in self._under_way[node] if stream.target in there}
         self._tell_if_through(node)
 
@@ -57,6 +60,7 @@ class Endings:
         self.ended.discard(node)
         self._waiting.pop(node, None)
         self._under_way.pop(node, None)
+        self._there.pop(node, None)
 
     def _tell_if_through(self, node: int) -> None:
         if node in self._waiting and not self._under_way[node]:

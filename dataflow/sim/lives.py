@@ -25,11 +25,13 @@ class Lives:
         nodes: how many there are.
         latency_s: seconds until a node hears what the coordinator tells it.
         feed_at: gives a node's engine an event at a certain time.
+        join_at: the same of another node's joining, with the epoch of the membership: `hear` is called just before.
         coordinate: gives the coordinator an event.
 
     Attributes:
         dead: nodes that do nothing.
         incarnations: how often each node had been started before, by number.
+        epochs: of the newest membership of which each has told all who joined with it to its engine.
     """
 
     def __init__(
@@ -39,12 +41,15 @@ class Lives:
         nodes: int,
         latency_s: float,
         feed_at: Callable[[float, int, Event], None],
+        join_at: Callable[[float, int, NodeJoined, int], None],
         coordinate: Callable[[co.Event], None],
     ) -> None:
         self._clock, self._network, self._latency_s = clock, network, latency_s
-        self._feed_at, self._coordinate = feed_at, coordinate
+        self._feed_at, self._join_at, self._coordinate = feed_at, join_at, coordinate
         self.dead: set[int] = set()
-        self.incarnations = [0] * nodes
+        self.incarnations, self.epochs = [0] * nodes, [0] * nodes
+        self._failed: set[int] = set()
+        """Nodes whose machines are away, on which nothing can be started."""
         self._members: list[Members | None] = [None] * nodes
         self._absent: list[set[int]] = [set() for _ in range(nodes)]
         self._heard: dict[tuple[int, int], int] = {}
@@ -82,9 +87,11 @@ class Lives:
             self._clock.at(self._clock.now(), self._coordinate, co.NodeExited(node, "by SIGKILL"))
 
     def revive(self, node: int, incarnation: int) -> None:
-        """Have a node be there again, which has forgotten everything."""
+        """Have a node be there again, which has forgotten everything, unless its machine is away."""
         self.incarnations[node], self._members[node] = incarnation, None
         self._heard = {pair: times for pair, times in self._heard.items() if node not in pair}
+        if node in self._failed:
+            return
         self.dead.discard(node)
         self._network.join(node)
         for link, cuts in self._cuts.items():
@@ -95,11 +102,13 @@ class Lives:
         """Have a node hear of a membership."""
         if node in self.dead:
             return
-        at_s, before = self._clock.now() + self._latency_s, self._members[node]
+        before = self._members[node]
+        at_s = self._clock.now() + (0.0 if before is None else self._latency_s)  # who begins has heard of all
         now = changes(before, members, node)
         if before is None:
             self._absent[node] = set(range(len(self.incarnations))) - {node} - members.addresses.keys()
             self._clock.at(self._clock.now(), self._coordinate, co.NodeReady(node))
+            self.epochs[node] = members.epoch
         self._members[node] = members
         for other in now.left:
             self._feed_at(at_s, node, NodeLeft(other, ended=other in members.ended))
@@ -107,11 +116,15 @@ class Lives:
             if other in self._absent[node]:  # before the start: else it would seem to have been there from the first on
                 self._absent[node].remove(other)
                 self._feed_at(at_s, node, NodeLeft(other))
-            self._clock.at(at_s, self._hear, (node, self.incarnations[node], other, incarnation))
-            self._feed_at(at_s, node, NodeJoined(other, incarnation))
+            self._join_at(at_s, node, NodeJoined(other, incarnation), members.epoch)
         for link, cuts in self._cuts.items():
             if node in link and cuts and sum(link) - node in members.addresses:
                 self._be_patient(link)
+
+    def hear(self, node: int, other: int, incarnation: int, epoch: int) -> None:
+        """Note that a node is told now that another has joined."""
+        self._heard[node, other] = incarnation
+        self.epochs[node] = max(self.epochs[node], epoch)
 
     def declare(self, faults: Sequence[Fault], detection_s: float) -> None:
         """Have faults of nodes and links happen; the coordinator hears of a node's failure `detection_s` later."""
@@ -119,11 +132,11 @@ class Lives:
         for fault in faults:
             match fault:
                 case NodeFails(at_s=at_s, node=node, for_s=for_s):
-                    at(at_s, self.die, node)
+                    at(at_s, self._fail, node)
                     reason, known_s = f"it failed at second {at_s:g}, as declared", at_s + detection_s
                     at(known_s, self._coordinate, co.NodeLost(node, reason))
                     if for_s is not None:
-                        at(max(known_s, at_s + for_s), self._coordinate, co.NodeBack(node))
+                        at(max(known_s, at_s + for_s), self._come_back, node)
                 case LinkFails(at_s=at_s, node=node, other=other, for_s=for_s):
                     at(at_s, self._cut, (min(node, other), max(node, other)))
                     if for_s is not None:
@@ -131,11 +144,13 @@ class Lives:
                 case LinkChanges(at_s=at_s, node=node, rate=rate):
                     at(at_s, self._change_rate, (node, rate))
 
-    def _hear(self, heard: tuple[int, int, int, int]) -> None:
-        """Note that a node, if it is this incarnation still, is told of another's now."""
-        node, its_own, other, incarnation = heard
-        if self.is_there(node, its_own):
-            self._heard[node, other] = incarnation
+    def _fail(self, node: int) -> None:
+        self._failed.add(node)
+        self.die(node)
+
+    def _come_back(self, node: int) -> None:
+        self._failed.discard(node)
+        self._coordinate(co.NodeBack(node))
 
     def _cut(self, nodes: tuple[int, int]) -> None:
         self._network.cut(*nodes)

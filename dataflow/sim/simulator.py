@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,6 +27,7 @@ from dataflow.engine.events import (
     GrantCredit,
     Measured,
     MessageArrived,
+    NodeJoined,
     Offer,
     Outcome,
     Report,
@@ -60,6 +62,10 @@ from dataflow.sim.meter import Meter
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.network import SimNetwork
 from dataflow.sim.pace import Pace
+
+_Waiting = tuple[int, Cores, bool, float, float, Action, Any]
+"""A node, its cores, whether these compute something or do something else, the mark of that, when it came up, and what
+is to be done once it is done."""
 
 COLLECTED: Final = 200_000
 """Objects made between two collections of garbage, at least; as many as nodes consist of, if these are more: what is
@@ -122,6 +128,7 @@ class Simulator:
         self._clock = VirtualClock()
         # What happens to every task: a method would be bound anew each time.
         self._at_fed: Action = self._feed
+        self._at_received: Action = self._receive
         self._at_packed: Action = self._hand_over
         self._at_done: Action = self._done
         self._coordinator = JobCoordinator(
@@ -150,11 +157,15 @@ class Simulator:
         self._phases_s = [slices.uniform(0.0, model.slice_s) for _ in range(spec.nodes)]
         self._machine = Machine(model.cores) if model.cores else None
         self._cores = [self._make_cores(node) for node in range(spec.nodes)]
+        self._besides: list[deque[_Waiting]] = [deque() for _ in self._cores]
+        """By node whose cores are not even, what it is to do besides computing, in the order in which that came up."""
         self._engines: list[NodeEngine] = []
         self._meters: list[Meter] = []
         self._statistics_at_s, self._rates_at_s = model.statistics_s, model.rates_s
         self._endings = Endings(self._clock, model.latency_s, self._tell_end)
-        self._lives = Lives(self._clock, self._network, spec.nodes, model.latency_s, self._feed_at, self._coordinate)
+        self._lives = Lives(
+            self._clock, self._network, spec.nodes, model.latency_s, self._feed_at, self._join_at, self._coordinate
+        )
         self._events = 0
         self._happened_s = 0.0
         self._timer_at_s: float | None = None
@@ -186,8 +197,8 @@ class Simulator:
             self._meters = [Meter(run.plan) for _ in self._engines]
         else:
             self._rates_at_s = math.inf
-        self._lives.declare(self._model.faults, self._model.detection_s)
         clock.at(0.0, self._coordinate, co.Placed(tuple(node.name for node in run.plan.nodes)))
+        clock.at(0.0, self._declare, priority=1)  # deploying takes no time: nothing fails before it is over
         clock.at(min(self._statistics_at_s, self._rates_at_s), self._now_and_then)
         if _collections() > before:
             self._has_frozen = True
@@ -202,6 +213,9 @@ class Simulator:
         for engine in self._engines:
             self._keep_rest(engine)
         return run
+
+    def _declare(self, _: None) -> None:
+        self._lives.declare(self._model.faults, self._model.detection_s)
 
     def cancel(self) -> None:
         """Cancel the job, at any moment, also from a signal handler; `run` returns what there is."""
@@ -241,7 +255,8 @@ class Simulator:
             case co.Deploy(node, incarnation):
                 if incarnation:
                     self._revive(node, incarnation)
-                at(now, self._coordinate, co.NodePrepared(node, run.plan.nodes[node].name))
+                if node not in self._lives.dead:
+                    at(now, self._coordinate, co.NodePrepared(node, run.plan.nodes[node].name))
             case co.Connect(node, members):
                 self._lives.meet(node, members)
                 self._endings.meet(node, members.addresses)
@@ -327,6 +342,7 @@ class Simulator:
         run.nodes[node].open()
         self._engines[node] = self._make_engine(node, run.plan.digest() if self._record else "")
         self._cores[node] = self._make_cores(node)
+        self._besides[node].clear()
         if self._meters:
             self._meters[node] = Meter(run.plan)
 
@@ -351,28 +367,54 @@ class Simulator:
             self._meters[target].exchanged(self._times.message_s(target, nbytes))
         if type(event) is StreamEnded:
             self._endings.arrived(event.stream)
-        happened = target, event, self._lives.incarnations[target]
+        incarnations = self._lives.incarnations
         if self._messages_cost and source != target:
-            self._handle(target, nbytes, self._at_fed, happened)
+            received = target, event, incarnations[target], source, incarnations[source]
+            self._handle(target, nbytes, self._at_received, received)
         else:
-            self._feed(happened)
+            self._feed((target, event, incarnations[target]))
+
+    def _receive(self, received: tuple[int, Event, int, int, int]) -> None:
+        """Give an engine what its node has dealt with, unless the sender has been started again meanwhile."""
+        target, event, incarnation, source, its_incarnation = received
+        if self._lives.incarnations[source] == its_incarnation:
+            self._feed((target, event, incarnation))
+
+    def _join_at(self, at_s: float, node: int, event: NodeJoined, epoch: int) -> None:
+        """Give an engine the news at a certain time that a node has joined, with the membership of this epoch."""
+        self._clock.at(at_s, self._join, (node, event, self._lives.incarnations[node], epoch))
+
+    def _join(self, joined: tuple[int, NodeJoined, int, int]) -> None:
+        node, event, incarnation, epoch = joined
+        if not self._lives.is_there(node, incarnation) or node in self._endings.ended:
+            return
+        if (awake_s := self._awake_s(node)) > self._clock.now():
+            self._clock.at(awake_s, self._join, joined)
+            return
+        self._lives.hear(node, event.node, event.incarnation, epoch)
+        self._feed((node, event, incarnation))
 
     def _feed_at(self, at_s: float, node: int, event: Event) -> None:
         """Give an engine an event at a certain time."""
         self._clock.at(at_s, self._at_fed, (node, event, self._lives.incarnations[node]))
 
     def _feed(self, happened: tuple[int, Event, int]) -> None:
-        """Give an engine an event, once its node is awake, and do what it says."""
+        """Give an engine that has not ended an event, once its node is awake, and do what it says."""
         node, event, incarnation = happened
-        if not self._lives.is_there(node, incarnation):
+        if not self._lives.is_there(node, incarnation) or node in self._endings.ended:
             return
-        now, cores = self._clock.now(), self._cores[node]
-        if not cores.even and (awake_s := cores.awake_s(now)) > now:
+        now = self._clock.now()
+        if (awake_s := self._awake_s(node)) > now:
             self._clock.at(awake_s, self._at_fed, happened)
             return
         self._happened_s = now
         for command in self._engines[node].handle(event, now):
             _CARRY_OUT[type(command)](self, node, command)
+
+    def _awake_s(self, node: int) -> float:
+        """The first moment from now on at which a node does not stand still, as far as it is known."""
+        cores, now = self._cores[node], self._clock.now()
+        return now if cores.even else cores.awake_s(now)
 
     def _send(self, node: int, command: SendMessage) -> None:
         stream, nbytes = command.stream, command.nbytes
@@ -420,10 +462,20 @@ class Simulator:
         if cores.even:
             self._clock.at(cores.done_s(now, work_s), action, argument)
         else:
-            mark = cores.beside(now, work_s)
-            self._clock.at(cores.beside_s(now, mark), self._at_done, (node, cores, False, mark, now, action, argument))
+            waiting = node, cores, False, cores.beside(now, work_s), now, action, argument
+            self._besides[node].append(waiting)
+            if len(self._besides[node]) == 1:
+                self._wait(waiting)
 
-    def _done(self, waiting: tuple[int, Cores, bool, float, float, Action, tuple[Any, ...]]) -> None:
+    def _wait(self, waiting: _Waiting) -> None:
+        """Look again once something besides computing that comes first may be done.
+
+        What is behind it is looked at only then: it may be done at the same moment, and never before.
+        """
+        now = self._clock.now()
+        self._clock.at(waiting[1].beside_s(now, waiting[3]), self._at_done, waiting)
+
+    def _done(self, waiting: _Waiting) -> None:
         """Do what was to be done, unless what else the node did has held up the work."""
         node, cores, computing, mark, since_s, action, argument = waiting
         if cores is not self._cores[node]:
@@ -435,6 +487,11 @@ class Simulator:
             return
         if computing:
             cores.end(now, mark)
+        else:
+            besides = self._besides[node]
+            besides.popleft()
+            if besides:
+                self._wait(besides[0])
         if not cores.even:
             took_s = now - since_s if computing else cores.turn_s(now, since_s)
             finished = argument[1]
@@ -470,7 +527,7 @@ class Simulator:
     def _tell_end(self, node: int) -> None:
         """Have the coordinator hear that a node has ended, unless it has died meanwhile."""
         if node in self._endings.ended - self._lives.dead:
-            self._coordinate(co.NodeEnded(node, self._engines[node].statistics()))
+            self._coordinate(co.NodeEnded(node, self._engines[node].statistics(), self._lives.epochs[node]))
 
     def _node_failed(self, node: int, command: Failed) -> None:
         error = command.error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dataflow.graph.logical import LogicalGraph
+from dataflow.observe.events import JobEvent
 from dataflow.plan.job import JobSpec, StopRules
 from dataflow.sim.costs import TaskKind
 from dataflow.sim.faults import parse_fault
@@ -18,7 +20,15 @@ ROLES = {"message": 0.1, "step": 1.0, "shard": 1.0, "merge": 0.1}
 
 
 def simulator(
-    graph: LogicalGraph, nodes: int, *, seed: int = 0, faults: tuple[str, ...] = (), **model: Any
+    graph: LogicalGraph,
+    nodes: int,
+    *,
+    seed: int = 0,
+    faults: tuple[str, ...] = (),
+    min_nodes: int = 1,
+    record: bool = False,
+    on_event: Callable[[JobEvent], None] = lambda event: None,
+    **model: Any,
 ) -> Simulator:
     """A simulator in which every task takes time, gamma-distributed unless `model` says otherwise."""
     means = {
@@ -28,7 +38,10 @@ def simulator(
         for first in (True, False)
     }
     cluster = ClusterModel(faults=tuple(map(parse_fault, faults)), **{"compute": "gamma", **model})
-    return Simulator(JobSpec(name="test", graph=graph, nodes=nodes, seed=seed, stop=StopRules()), cluster, means)
+    spec = JobSpec(
+        name="test", graph=graph, nodes=nodes, seed=seed, stop=StopRules(), min_nodes=min_nodes, record=record
+    )
+    return Simulator(spec, cluster, means, on_event)
 
 
 def simulate(graph: LogicalGraph, nodes: int, **how: Any) -> SimRun:

@@ -7,9 +7,21 @@ from typing import Any
 import pytest
 
 from ako_jobs import ako, all_to_all, parameter_server
+from dataflow.graph.logical import LogicalGraph
+from dataflow.observe.events import JobEvent
+from dataflow.sim.replay import replay
+from dataflow.sim.simulator import SimRun
 from operators.lending import Borrow
 from tests.known_answers.coded import SETTINGS
-from tests.known_answers.rejoining import assert_accounted_for, borrowed, clocks_of, first, rejoining_job, settled
+from tests.known_answers.rejoining import (
+    ROUNDS,
+    assert_accounted_for,
+    borrowed,
+    clocks_of,
+    first,
+    rejoining_job,
+    settled,
+)
 from tests.known_answers.simulated import simulate, simulator
 
 LONG = 90
@@ -86,3 +98,70 @@ def test_node_that_fails_as_the_job_ends_is_waited_for_or_finds_the_others_throu
         fault = f"fail:{node}@{end_s - before_s:.4f}+0.3"
         late += not settled(simulate(graph, 3, rate=1e6, latency_s=0.0005, faults=(fault,)).nodes[node])
     assert late
+
+
+def lives(graph: LogicalGraph, nodes: int, *, faults: tuple[str, ...], **model: Any) -> SimRun:
+    """A finished run, in which all that live nodes have made is in every replica, and which can be replayed."""
+    job = simulator(graph, nodes, faults=faults, record=True, **model)
+    run = job.run()
+    assert run.state == "FINISHED", run.reason
+    assert all(clocks_of(node).rejected == 0 for node in run.nodes)
+    assert replay(run.plan, run.artifacts.get).difference is None
+    return run
+
+
+@pytest.mark.parametrize(("seed", "message_s"), [(19, 0.005), (29, 0.005), (32, 0.0005), (40, 0.001)])
+def test_nodes_that_share_a_core_hear_of_messages_before_the_end_of_their_stream(seed: int, message_s: float) -> None:
+    """Dealing with the end of a stream takes no time, so it is done at the same moment as the message before it."""
+    how: dict[str, Any] = {"rate": 1e4, "latency_s": 0.001, "cores": 1, "message_s": message_s}
+    run = lives(rejoining_job(3, every=3, rounds=10), 3, faults=(), seed=seed, **how)
+    assert_accounted_for({index: (0, node) for index, node in enumerate(run.nodes)}, [])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_node_that_wakes_up_takes_nothing_in_that_an_earlier_life_of_another_had_sent(seed: int) -> None:
+    how: dict[str, Any] = {"compute": "constant", "speeds": {2: 0.3}, "cpu": 0.4, "byte_s": 1e-6, "latency_s": 0.001}
+    faults = (f"pause:2@{0.4 + 0.05 * seed}+5", "cut:3-1@0.3+4.5")
+    run = lives(rejoining_job(0, slack=5, rounds=LONG), 4, faults=faults, seed=seed, **how)
+    assert borrowed(run.nodes[3])
+
+
+@pytest.mark.parametrize("detection_s", [0.0, 0.5])
+def test_node_that_fails_at_second_0_is_missed_by_nobody(detection_s: float) -> None:
+    run = lives(rejoining_job(0, slack=2), 3, faults=("fail:2@0", "fail:0@0"), detection_s=detection_s)
+    assert clocks_of(run.nodes[1]).made == ROUNDS
+
+
+def test_node_that_has_ended_before_it_hears_of_a_newcomer_sends_that_nothing() -> None:
+    graph = rejoining_job(1, slack=2, rounds=1)
+    how: dict[str, Any] = {"latency_s": 0.5, "compute": "constant", "speeds": {1: 0.05}}
+    lives(graph, 3, faults=("fail:2@0.281+1.9153",), min_nodes=3, **how)
+
+
+def test_node_is_not_started_again_on_a_machine_that_has_failed() -> None:
+    """It is buried at second 2.3 because of its link, and would be started again before its failure is known."""
+    told: list[tuple[float, str]] = []
+
+    def hear(event: JobEvent) -> None:
+        if event.change is not None and event.node == 1:
+            told.append((event.elapsed_s, event.change.life))
+
+    job = simulator(
+        rejoining_job(0, slack=2, rounds=900),
+        3,
+        faults=("cut:0-1@0.05", "fail:1@2.4+6"),
+        detection_s=2.0,
+        compute="constant",
+        on_event=hear,
+    )
+    run = job.run()
+    assert run.state == "FINISHED", run.reason
+    assert not [at_s for at_s, life in told if life == "alive" and at_s < 8.4]
+
+
+def test_node_that_comes_back_is_heard_at_once_by_another_that_has_come_back_before() -> None:
+    """It pulls as soon as it is there."""
+    settings = {**SETTINGS, "lr": 0.01, "consistency": "async", "servers": "all"}
+    graph = parameter_server.build(parameter_server.Config.parse(settings))
+    nodes = simulate(graph, 3, faults=("fail:0@0.17+0.05", "fail:1@0.948+0.05"), rate=1e6, latency_s=0.1).nodes
+    assert all(settled(node) for node in nodes)

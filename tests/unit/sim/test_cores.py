@@ -1,5 +1,7 @@
 """The cores of a node of its own machine, shared by its compute tasks and borrowed for what it does besides."""
 
+import random
+
 import pytest
 
 from dataflow.sim.cores import Cores
@@ -98,3 +100,12 @@ def test_turn_of_something_else_begins_when_what_was_before_it_is_done() -> None
     assert cores.turn_s(1.5, 1.0) == 0.5
     assert cores.turn_s(2.0, 1.0) == 0.5
     assert cores.turn_s(5.0, 4.0) == 1.0
+
+
+def test_what_comes_up_later_is_never_done_sooner_for_rounding() -> None:
+    rng, cores, now, before_s = random.Random(3), Cores(2), 0.0, 0.0
+    for _ in range(20_000):
+        now += rng.choice([0.0, 1e-4, 1e-3]) * rng.random()
+        done_s = cores.done_s(now, rng.choice([0.0, 5e-4]))
+        assert done_s >= before_s
+        before_s = done_s

@@ -47,3 +47,13 @@ def test_end_of_a_node_does_not_wait_for_streams_to_one_that_has_left_nor_is_tol
     again.arrived(SECOND)
     clock.run()
     assert (told, again.ended) == ([(3.0, 0)], set())
+
+
+def test_end_of_a_node_does_not_wait_for_what_it_sends_to_one_that_has_left_before() -> None:
+    clock, told = VirtualClock(), []
+    endings = Endings(clock, 0.5, lambda node: told.append((clock.now(), node)))
+    endings.meet(0, {1})
+    endings.sent(SECOND)
+    endings.end(0)
+    clock.run()
+    assert told == [(0.5, 0)]
