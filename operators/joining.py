@@ -45,7 +45,7 @@ class Talk(Operator):
     def ready(self, roll: RollState, course: CourseState, clocks: ClocksState) -> bool:
         """Whether anything is due, or the end."""
         closed = _makes_no_more(course, clocks)
-        in_vain = closed and not (roll.settled or roll.idle)
+        in_vain = closed and roll.need_not_settle
         return bool(in_vain or roll.due() or roll.unaware(closed=closed)) or roll.is_over(closed=closed)
 
     def process(
@@ -53,9 +53,9 @@ class Talk(Operator):
     ) -> Emissions:
         """Say what is due; how many gradients there were, once there are no more.
 
-        A node that has not caught up when it is asked to make no more need not.
+        A node that has not caught up when it is asked to make no more need not, if others have.
         """
-        roll.idle = roll.idle or (not roll.settled and _makes_no_more(course, clocks))
+        roll.idle = roll.idle or (roll.need_not_settle and _makes_no_more(course, clocks))
         while due := roll.due():
             match due:
                 case "answer":

@@ -181,6 +181,11 @@ class RollState(State):
             return "" if self.idle else "idle" if self.too_late or self._ended - self.gone else "alone"
         return "" if self._donor in self._welcomes else "borrow"
 
+    @property
+    def need_not_settle(self) -> bool:
+        """Whether others can do without this node, which has not caught up: one of them that has has welcomed it."""
+        return not (self.settled or self.idle) and bool(self._welcomes)
+
     def unaware(self, *, closed: bool) -> tuple[int, ...]:
         """Those that have caught up, also this node, and have not been told that it makes no more gradients.
 

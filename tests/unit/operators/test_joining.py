@@ -82,6 +82,8 @@ def test_talk_of_a_node_that_is_stopped_before_it_has_caught_up_says_that_it_mak
     talk = Harness(Talk(), node=node, states=states)
     assert not talk.ready()
     talk.states["course"].stop()
+    assert not talk.ready()  # nobody may be there who has what was learnt
+    talk.states["roll"].welcomed(Word("welcome", 1, 0, 7, 5))
     assert talk.ready()
     *said, end = talk.send(Tick(0, 0, 1))
     assert ([(each.to, each.message.kind) for each in said], end) == (
