@@ -281,6 +281,7 @@ def _add_validations(graph: LogicalGraph, setting: Setting, passes: Passes | Non
         .connect("examine.examined", "validate.examined", route=Route.ALL_TO_ONE, loopback=True)
         .connect("examine.whole", "validate.whole")
         .connect("examine.over", "due.over", route=Route.FIRST_TO_ALL)
+        .connect("keep_model.over", "due.over", route=Route.FIRST_TO_ALL)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import safetensors.numpy
 
 from dataflow.operators_api import Artifact, Emissions, Operator
-from dataflow.ports import In
+from dataflow.ports import In, Out
 from dataflow.state import Reads
 from operators.dnn import NetworkSpec, build_network
 from operators.messages import Progress, Vector
@@ -14,13 +14,17 @@ from operators.messages import Progress, Vector
 class KeepModel(Operator):
     """Keeps the node's model, or its average where there is one, at the final progress that it is told of.
 
+    Nothing is ever said on `over`: whoever it leads to hears when the model has been kept.
+
     Args:
         model: the network; its specification is part of the file.
     """
 
     pool = "network"
+    sends = True
     model: NetworkSpec
     progress = In(Progress, capacity=64)
+    over = Out(Progress)
     replica = Reads()
     average = Reads()
     statistics = Reads()

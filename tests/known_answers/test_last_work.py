@@ -43,6 +43,29 @@ class DyingAtLast(MemoryDriver):
 
 
 # A job all of whose nodes are servers cannot do without one that has died.
+class DyingAsItKeeps(MemoryDriver):
+    """Buries node 0 before it has kept its model at the `last` time, once the others do nothing more without it."""
+
+    def __init__(self, plan: PhysicalPlan, seed: int, last: int = 0) -> None:
+        super().__init__(plan, order=np.random.default_rng(seed))
+        self.kept, self._last = 0, last
+
+    def _run_task(self, node: int, task: Task) -> None:
+        if (node, task.chain, task.role) == (0, "keep_model", "message"):
+            self.kept += 1
+            if self.kept == self._last:
+                return
+        super()._run_task(node, task)
+
+    def _step(self) -> bool:
+        if super()._step():
+            return True
+        if self.kept != self._last or 0 in self.run.buried:
+            return False
+        self.bury(0)
+        return True
+
+
 @pytest.mark.parametrize(
     ("job", "comes_back"),
     [(job, comes_back) for job in JOBS for comes_back in (False, True) if comes_back or job != "all are servers"],
@@ -60,3 +83,15 @@ def test_job_whose_first_node_dies_in_its_last_work_keeps_a_model_and_tells_how_
         assert "model.safetensors" in run.artifacts, seed
         (final,) = [node for node, report in run.reports if report.fields.get("final")]
         assert final != 0
+
+
+@pytest.mark.parametrize("job", [job for job in JOBS if job != "all are servers"])
+def test_job_whose_first_node_dies_while_it_keeps_its_model_keeps_that_of_the_next(job: str) -> None:
+    module, settings = JOBS[job]
+    plan = compile_graph(module.build(module.Config.parse({**SETTINGS, "batch": 200, **settings})), 4)
+    for seed in range(4):
+        whole = DyingAsItKeeps(plan, seed)
+        whole.execute()
+        run = DyingAsItKeeps(plan, seed, whole.kept).execute()
+        assert run.buried == {0}
+        assert "model.safetensors" in run.artifacts, seed

@@ -25,6 +25,7 @@ WORKER_EDGES = {
     "due.shared -> examine.shares",
     "examine.examined -> validate.examined",
     "examine.over -> due.over",
+    "keep_model.over -> due.over",
     "examine.whole -> validate.whole",
     "due.due -> sample.progress",
     "sample.samples -> divergence.samples",
@@ -34,6 +35,7 @@ WORKER_CROSSING = {
     "sample.samples -> divergence.samples": ("all-to-one", True),
     "examine.examined -> validate.examined": ("all-to-one", True),
     "examine.over -> due.over": ("first-to-all", False),
+    "keep_model.over -> due.over": ("first-to-all", False),
 }
 WORKER_STATE = {"replica", "statistics", "velocity", "average", "clocks", "newest", "samples", "roll", "course"}
 WORKER_STATE |= {"examinations"}
