@@ -20,7 +20,7 @@ from operators.course import Course
 from operators.data import DataRef, open_data
 from operators.divergence import SAMPLED_WEIGHTS, Divergence, SampleReplica, Samples
 from operators.dnn import Network, NetworkSpec, PhantomSpec, WeightRange, build_network
-from operators.due import Due, DueInSuccession, Newest
+from operators.due import DueInSuccession, Newest
 from operators.examine import Examine
 from operators.follow import Follow
 from operators.joining import Listen, Talk
@@ -242,13 +242,14 @@ def add_worker(
             ),
             role="worker",
         )
-        .with_operator("due", Due(every=config.validate_every or "epoch"), role="worker")
+        .with_operator("due", DueInSuccession(every=config.validate_every or "epoch"), role="worker")
         .with_operator("sample", SampleReplica(weights=setting.sampled_weights), role="worker")
         .with_operator("divergence", Divergence(), role="worker")
         .with_operator("keep_model", KeepModel(model=setting.model), role="worker")
         .connect("source", "compute")
         .connect("compute.progress", "due.progress")
         .connect("due.in_turn", "keep_model")
+        .connect("keep_model.over", "due.over", route=Route.FIRST_TO_ALL)
         .connect("due.due", "sample")
         .connect("sample", "divergence", route=Route.ALL_TO_ONE, loopback=True)
     )
@@ -273,15 +274,13 @@ def _add_validations(graph: LogicalGraph, setting: Setting, passes: Passes | Non
         model=setting.model, data=data, holdout=config.holdout, normalise=setting.normalise, passes=passes
     )
     return (
-        graph.replace("due", DueInSuccession(every=config.validate_every or "epoch"))
-        .with_state("examinations", Examinations(), role="worker")
+        graph.with_state("examinations", Examinations(), role="worker")
         .with_operator("examine", examine, role="worker")
         .with_operator("validate", Validate(data=data, holdout=config.holdout), role="worker")
         .connect("due.shared", "examine")
         .connect("examine.examined", "validate.examined", route=Route.ALL_TO_ONE, loopback=True)
         .connect("examine.whole", "validate.whole")
         .connect("examine.over", "due.over", route=Route.FIRST_TO_ALL)
-        .connect("keep_model.over", "due.over", route=Route.FIRST_TO_ALL)
     )
 
 
