@@ -270,7 +270,8 @@ class RollState(State):
 
     def snapshot(self) -> Present:
         """Who is there."""
-        return Present(self.settled, self.idle, *map(frozenset, (self.gone, self.late, self.later)))
+        gone, late, later = frozenset(self.gone), frozenset(self.late), frozenset(self.later)
+        return Present(self.settled, self.idle, gone, late, later)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """None: who is there is known to those that begin."""

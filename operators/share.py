@@ -202,8 +202,9 @@ class Sharing:
         least = FAR if self.ended else int(self._own.counts[self.node])
         for other, side in self.sides.items():
             if other != neighbour and not side.final:
-                going_on = [node for node in side.behind if self.known[0, node] < FAR]
-                least = min(least, int(side.total.counts[going_on].min(initial=FAR)))
+                behind = list(side.behind)
+                counts = np.where(self.known[0, behind] < FAR, side.total.counts[behind], FAR)
+                least = min(least, int(counts.min()))
         return least
 
     def missing(self) -> int:
