@@ -227,7 +227,8 @@ def _last_change(client: Client, job: str, name: str, part: Part) -> NodeChange 
             return event.change
         if event.state is JobState.PENDING and not _has_part(now := client.job(job), name) and not now.ended:
             what = f"node {name} died before it had left job {job}, as all others of it, and the job begins again"
-            raise DrainError(what, got=now.reason or None)
+            fix = "the node gets no more jobs: its agent may be ended"
+            raise DrainError(what, got=now.reason or None, fix=fix)
     return None
 
 
