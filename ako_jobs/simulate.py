@@ -114,8 +114,8 @@ def prepare_simulation(
         AkoError: as for `prepare`, or the model is not one of so many nodes, or nothing could be measured. A job that
             fails meanwhile is returned, with its `failure`.
     """
-    model.checked(nodes)
     prepared = prepare(job, settings, nodes)
+    model.simulated(prepared.spec)
     check_takes_time(prepared, model)
     try:
         profile = profile or profile_job(prepared.spec, model, clock or SystemClock(), measure_messages)

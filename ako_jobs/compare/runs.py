@@ -115,7 +115,9 @@ def check_cases(comparison: Comparison) -> dict[str, tuple[str, ...]]:
             prepared = prepare(load_job(case.job), case.settings, case.nodes)
             spec = prepared.spec
             if case.cluster is not None:
-                check_takes_time(prepared, case.cluster.model().checked(case.nodes))
+                model = case.cluster.model()
+                model.simulated(spec)
+                check_takes_time(prepared, model)
             elif spec.graph.tensor_scale != 1:
                 what, fix = "only a simulation can count phantom tensors", "add --sim, or leave out phantom=true"
                 raise ConfigError(what, fix=fix)

@@ -23,7 +23,7 @@ from dataflow.engine.job_life import JobState
 from dataflow.errors import JobFailedError
 from dataflow.home import expanded
 from dataflow.lab.plan import LabPlan
-from dataflow.plan.job import JobSpec, Resume
+from dataflow.plan.job import JobSpec, Resume, vacant_nodes
 from dataflow.runtime.client import Client
 from dataflow.runtime.cluster_processes import Nursery
 from dataflow.runtime.state_dir import default_state_dir
@@ -70,7 +70,7 @@ def run(
         address = master_address(where.master, default_state_dir()) if where.master else ""
         go = partial(execute, prepared, master=address, cluster=cluster_maker(where.plan, where.nursery))
     kept = _keeps_nothing(prepared.spec) if where.simulated is not None else []
-    for warning in (*prepared.spec.warnings, *_nobody_joins(prepared.spec, where.master), *kept):
+    for warning in (*prepared.spec.warnings, *_nobody_joins(prepared.spec, where), *kept):
         note(warning)
     with Progress(prepared.epochs) as progress:
         go = partial(go, on_submitted=progress.name) if where.master else go
@@ -115,13 +115,16 @@ def _keeps_nothing(spec: JobSpec) -> list[str]:
     return ["a simulated job keeps no checkpoints: checkpoint_every does nothing here"]
 
 
-def _nobody_joins(spec: JobSpec, master: str) -> list[str]:
-    """What to tell of a job that nodes may join, where none can."""
-    if master or spec.places <= spec.nodes:
+def _nobody_joins(spec: JobSpec, where: Where) -> list[str]:
+    """What to tell of a job that nodes may join, where none does."""
+    if where.master or spec.places <= spec.nodes:
         return []
-    return [
-        f"max_nodes={spec.max_nodes}: nobody joins, as there are {spec.nodes} nodes; they do where --master is given"
-    ]
+    how = "they do where --master is given"
+    if where.simulated is not None:
+        if where.simulated.model().joining:
+            return []
+        how = f"--fault join:{min(vacant_nodes(spec))}@10 has one join at second 10"
+    return [f"max_nodes={spec.max_nodes}: nobody joins, as there are {spec.nodes} nodes; {how}"]
 
 
 def _summary(result: Result) -> str:

@@ -154,17 +154,18 @@ class JobSpec(_Data):
         """Nodes of its plan: as many as it may ever have."""
         return self.nodes if self.max_nodes is None else self.max_nodes
 
-    def plan(self, names: tuple[str, ...] = ()) -> PhysicalPlan:
+    def plan(self, names: tuple[str, ...] = (), compute_tasks: int = 1) -> PhysicalPlan:
         """Its plan, with a node for every place.
 
         Args:
             names: of the nodes; see `compile_graph`.
+            compute_tasks: of every node.
 
         Raises:
             PlanError: the graph does not fit so many nodes.
             ConfigError: no nodes can join it.
         """
-        plan = compile_graph(self.graph, self.places, seed=self.seed, names=names)
+        plan = compile_graph(self.graph, self.places, compute_tasks=compute_tasks, seed=self.seed, names=names)
         return plan.model_copy(update={"vacant": tuple(sorted(vacant_nodes(self)))})
 
 

@@ -1,10 +1,10 @@
-"""Faults declared before a simulation begins: what happens to which node or link, and when."""
+"""What is declared before a simulation begins: what happens to nodes and links, and when; and who comes and goes."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
@@ -82,7 +82,21 @@ class LinkChanges(_Fault):
     rate: ByteRate
 
 
-Fault = Annotated[NodeFails | NodePauses | NodeSlows | LinkFails | LinkChanges, Field(discriminator="kind")]
+class NodeLeaves(_Fault):
+    """A node is drained: it gives the others all that it has begun, and leaves the job, which goes on."""
+
+    kind: Literal["leave"] = "leave"
+
+
+class NodeJoins(_Fault):
+    """A machine that takes no part so far takes this node's place, as soon as that is free."""
+
+    kind: Literal["join"] = "join"
+
+
+Fault = Annotated[
+    NodeFails | NodePauses | NodeSlows | LinkFails | LinkChanges | NodeLeaves | NodeJoins, Field(discriminator="kind")
+]
 
 _NODE, _AT, _FOR = r"(?P<node>\d+)", r"@(?P<at_s>[\d.]+)", r"\+(?P<for_s>[\d.]+)"
 _FORMS: dict[str, tuple[type[Fault], str, str]] = {
@@ -91,6 +105,8 @@ _FORMS: dict[str, tuple[type[Fault], str, str]] = {
     "slow": (NodeSlows, rf"{_NODE}{_AT}{_FOR}x(?P<factor>[\d.]+)", "slow:2@10+5x4"),
     "cut": (LinkFails, rf"{_NODE}-(?P<other>\d+){_AT}(?:{_FOR})?", "cut:0-2@10+3"),
     "rate": (LinkChanges, rf"{_NODE}{_AT}=(?P<rate>.+)", "rate:2@10=10mbit"),
+    "leave": (NodeLeaves, f"{_NODE}{_AT}", "leave:2@10"),
+    "join": (NodeJoins, f"{_NODE}{_AT}", "join:4@10"),
 }
 
 
@@ -99,7 +115,8 @@ def parse_fault(text: str) -> Fault:
 
     That is ``fail:2@10`` (node 2, at second 10), ``fail:2@10+5`` (its agent is back 5 s later), ``pause:2@10+1.5`` (for
     1.5 s), ``slow:2@10+5x4`` (for 5 s everything takes 4 times as long), ``cut:0-2@10+3`` (between nodes 0 and 2, for
-    3 s), ``cut:0-2@10`` (for ever) or ``rate:2@10=10mbit`` (what node 2's link carries from then on).
+    3 s), ``cut:0-2@10`` (for ever), ``rate:2@10=10mbit`` (what node 2's link carries from then on), ``leave:2@10`` (it
+    is drained) or ``join:4@10`` (another machine takes the place of node 4).
 
     Raises:
         ConfigError: it is not written like one of these.
@@ -142,3 +159,17 @@ def check_faults(faults: Sequence[Fault], nodes: int, detection_s: float = 0.0) 
             what = f"node {fails.node} cannot fail at second {fails.at_s:g}: it has failed before, and is not back"
             raise ConfigError(what, fix="have it fail once, for as long as it is to be away")
         gone_until_s[fails.node] = fails.at_s + max(math.inf if fails.for_s is None else fails.for_s, detection_s)
+
+
+def check_joining(faults: Sequence[Fault], free: Collection[int]) -> None:
+    """Nothing, if every node that joins has a place: one that nobody has at the start, or that somebody may leave.
+
+    Raises:
+        ConfigError: one has none.
+    """
+    for joins in (each for each in faults if isinstance(each, NodeJoins)):
+        gone = (each for each in faults if isinstance(each, NodeFails | NodeLeaves) and each.at_s <= joins.at_s)
+        if joins.node not in free and joins.node not in (each.node for each in gone):
+            what = f"node {joins.node} cannot join at second {joins.at_s:g}: its place is never free before"
+            numbers = ", ".join(map(str, sorted(free))) or "none"
+            raise ConfigError(what, fix=f"free from the start: {numbers}; others once their nodes have left")

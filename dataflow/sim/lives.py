@@ -6,7 +6,7 @@ Invariant: nothing reaches a node that is dead, nor one that was started again w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dataflow.engine import coordination as co
 from dataflow.engine.events import Event, NodeJoined, NodeLeft, Started
@@ -27,6 +27,7 @@ class Lives:
         feed_at: gives a node's engine an event at a certain time.
         join_at: the same of another node's joining, with the epoch of the membership: `hear` is called just before.
         coordinate: gives the coordinator an event.
+        vacant: places that no machine has at the start.
 
     Attributes:
         dead: nodes that do nothing.
@@ -43,10 +44,11 @@ class Lives:
         feed_at: Callable[[float, int, Event], None],
         join_at: Callable[[float, int, NodeJoined, int], None],
         coordinate: Callable[[co.Event], None],
+        vacant: Collection[int] = (),
     ) -> None:
         self._clock, self._network, self._latency_s = clock, network, latency_s
         self._feed_at, self._join_at, self._coordinate = feed_at, join_at, coordinate
-        self.dead: set[int] = set()
+        self.dead, self._vacant = set(vacant), set(vacant)
         self.incarnations, self.epochs = [0] * nodes, [0] * nodes
         self._failed: set[int] = set()
         """Nodes whose machines are away, on which nothing can be started."""
@@ -98,6 +100,15 @@ class Lives:
             if node in link and cuts:
                 self._down_since_s[link] = self._clock.now()
 
+    def take(self, node: int) -> None:
+        """Have a machine that takes no part so far take a node's place; it does nothing yet."""
+        self._vacant.discard(node)
+        self._failed.discard(node)
+
+    def has_machine(self, node: int) -> bool:
+        """Whether any machine has, or had, a node's place."""
+        return node not in self._vacant
+
     def meet(self, node: int, members: Members) -> None:
         """Have a node hear of a membership."""
         if node in self.dead:
@@ -134,7 +145,7 @@ class Lives:
                 case NodeFails(at_s=at_s, node=node, for_s=for_s):
                     at(at_s, self._fail, node)
                     reason, known_s = f"it failed at second {at_s:g}, as declared", at_s + detection_s
-                    at(known_s, self._coordinate, co.NodeLost(node, reason))
+                    at(known_s, self._lose, co.NodeLost(node, reason))
                     if for_s is not None:
                         at(max(known_s, at_s + for_s), self._come_back, node)
                 case LinkFails(at_s=at_s, node=node, other=other, for_s=for_s):
@@ -145,12 +156,18 @@ class Lives:
                     at(at_s, self._change_rate, (node, rate))
 
     def _fail(self, node: int) -> None:
-        self._failed.add(node)
-        self.die(node)
+        if self.has_machine(node):
+            self._failed.add(node)
+            self.die(node)
+
+    def _lose(self, lost: co.NodeLost) -> None:
+        if lost.node in self._failed:
+            self._coordinate(lost)
 
     def _come_back(self, node: int) -> None:
-        self._failed.discard(node)
-        self._coordinate(co.NodeBack(node))
+        if node in self._failed:
+            self._failed.discard(node)
+            self._coordinate(co.NodeBack(node))
 
     def _cut(self, nodes: tuple[int, int]) -> None:
         self._network.cut(*nodes)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from dataflow.errors import ConfigError
-from dataflow.sim.faults import ByteRate, Duration, Factor, Fault, Moment, check_faults
+from dataflow.plan.job import JobSpec, vacant_nodes
+from dataflow.sim.faults import ByteRate, Duration, Factor, Fault, Moment, NodeJoins, check_faults, check_joining
 
 Compute = Literal["measured", "constant", "gamma", "gamma-heterogeneous"]
 
@@ -35,7 +36,7 @@ class ClusterModel(BaseModel):
             on one core more than it has tasks; None: as much as its cores have. See `dataflow.sim.machine`.
         cores: those of the one machine that all nodes share; None: each has its own.
         slice_s: seconds from the begin of one slice to that of the next; nodes begin theirs at different times.
-        faults: what happens to nodes and links.
+        faults: what happens to nodes and links, and which nodes leave and join.
         engine_s: seconds that a node's engine takes for each task, on the core that the task runs on. Measured if
             `compute` is ``measured``, else 0.
         message_s: seconds of a core that a node takes for each message to another that it sends, or that it receives:
@@ -70,8 +71,8 @@ class ClusterModel(BaseModel):
     statistics_s: Duration = 1.0
     rates_s: Duration = 0.5
 
-    def checked(self, nodes: int) -> Self:
-        """This model, if it is about that many nodes.
+    def check(self, nodes: int) -> None:
+        """Nothing, if it is about that many nodes.
 
         Raises:
             ConfigError: it names a node that does not exist, or a step's time though steps are measured.
@@ -91,7 +92,27 @@ class ClusterModel(BaseModel):
                 got=self.step_s,
                 fix="use compute=constant or gamma",
             )
-        return self
+
+    @property
+    def joining(self) -> tuple[NodeJoins, ...]:
+        """Who joins."""
+        return tuple(each for each in self.faults if isinstance(each, NodeJoins))
+
+    def simulated(self, spec: JobSpec) -> JobSpec:
+        """A job as it is simulated on this cluster: with places for others only if somebody joins.
+
+        Raises:
+            ConfigError: as for `check`; or somebody is to join who cannot.
+        """
+        if not self.joining:
+            spec = spec.model_copy(update={"max_nodes": None})
+        elif spec.max_nodes is None:
+            first = self.joining[0]
+            what = f"a node joins at second {first.at_s:g}, and nobody may join this job"
+            raise ConfigError(what, fix=f"set max_nodes={max(spec.nodes, first.node + 1)}, or have nobody join")
+        self.check(spec.places)
+        check_joining(self.faults, vacant_nodes(spec))
+        return spec
 
     def rates_of(self, nodes: int) -> list[float]:
         """Bytes per second of each node's link."""

@@ -10,7 +10,7 @@ import gc
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from dataflow.engine.events import (
     Failed,
     GoOn,
     GrantCredit,
+    LeaveAsked,
     Measured,
     MessageArrived,
     NodeJoined,
@@ -48,13 +49,13 @@ from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError, BeginAnewError
 from dataflow.observe.events import AdjustmentStep, JobEvent, NodeChange
 from dataflow.operators_api import Adjustment, Artifact
-from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec, adjusted_nodes, irreplaceable_nodes, needed_nodes
 from dataflow.plan.physical import PhysicalPlan, StreamId
 from dataflow.reports import NodeStatistics, OperatorReport
 from dataflow.sim.clock import Action, VirtualClock
 from dataflow.sim.cores import Cores
 from dataflow.sim.costs import SPREADS, Spread, TaskKind, TaskTimes
+from dataflow.sim.elasticity import Elasticity
 from dataflow.sim.endings import Endings
 from dataflow.sim.lives import Lives
 from dataflow.sim.machine import Machine, Part
@@ -120,9 +121,8 @@ class Simulator:
         on_event: Callable[[JobEvent], None] = lambda event: None,
         perform: Callable[[int, Task], Outcome] = lambda node, task: task.run(),
     ) -> None:
-        spec = spec.model_copy(update={"max_nodes": None})  # nobody comes
-        model.checked(spec.nodes)
-        plan = compile_graph(spec.graph, spec.nodes, compute_tasks=model.tasks, seed=spec.seed)
+        spec = model.simulated(spec)
+        plan = spec.plan(compute_tasks=model.tasks)
         self.run_so_far = SimRun(plan)
         self._model, self._on_event, self._perform, self._record = model, on_event, perform, spec.record
         self._clock = VirtualClock()
@@ -132,16 +132,17 @@ class Simulator:
         self._at_packed: Action = self._hand_over
         self._at_done: Action = self._done
         self._coordinator = JobCoordinator(
-            spec.nodes,
+            spec.places,
             spec.stop,
             min_nodes=spec.min_nodes,
             needed=needed_nodes(spec),
             irreplaceable=irreplaceable_nodes(spec),
             adjusted=adjusted_nodes(spec),
+            vacant=plan.vacant,
             rng=random.Random(spec.seed),
         )
         uneven = spec.seed if model.shares == "tcp" else None
-        self._network = SimNetwork(self._clock, model.rates_of(spec.nodes), model.latency_s, self._arrived, uneven)
+        self._network = SimNetwork(self._clock, model.rates_of(spec.places), model.latency_s, self._arrived, uneven)
         self._times = TaskTimes(
             means,
             plan,
@@ -154,9 +155,9 @@ class Simulator:
         )
         self._messages_cost = model.message_s > 0 or model.byte_s > 0
         slices = random.Random(f"slices {spec.seed}")
-        self._phases_s = [slices.uniform(0.0, model.slice_s) for _ in range(spec.nodes)]
+        self._phases_s = [slices.uniform(0.0, model.slice_s) for _ in range(spec.places)]
         self._machine = Machine(model.cores) if model.cores else None
-        self._cores = [self._make_cores(node) for node in range(spec.nodes)]
+        self._cores = [self._make_cores(node) for node in range(spec.places)]
         self._besides: list[deque[_Waiting]] = [deque() for _ in self._cores]
         """By node whose cores are not even, what it is to do besides computing, in the order in which that came up."""
         self._engines: list[NodeEngine] = []
@@ -164,8 +165,16 @@ class Simulator:
         self._statistics_at_s, self._rates_at_s = model.statistics_s, model.rates_s
         self._endings = Endings(self._clock, model.latency_s, self._tell_end)
         self._lives = Lives(
-            self._clock, self._network, spec.nodes, model.latency_s, self._feed_at, self._join_at, self._coordinate
+            self._clock,
+            self._network,
+            spec.places,
+            model.latency_s,
+            self._feed_at,
+            self._join_at,
+            self._coordinate,
+            plan.vacant,
         )
+        self._elasticity = Elasticity(plan, self._clock, self._coordinator, self._lives, self._coordinate, self._warn)
         self._events = 0
         self._happened_s = 0.0
         self._timer_at_s: float | None = None
@@ -209,13 +218,16 @@ class Simulator:
         while run.state not in ENDED:
             self._coordinate(self._what_stopped_it())
             clock.run()
-        run.statistics = [engine.statistics() for engine in self._engines]
+        run.statistics = [
+            engine.statistics() for node, engine in enumerate(self._engines) if self._lives.has_machine(node)
+        ]
         for engine in self._engines:
             self._keep_rest(engine)
         return run
 
     def _declare(self, _: None) -> None:
         self._lives.declare(self._model.faults, self._model.detection_s)
+        self._elasticity.declare(self._model)
 
     def cancel(self) -> None:
         """Cancel the job, at any moment, also from a signal handler; `run` returns what there is."""
@@ -248,6 +260,7 @@ class Simulator:
         now = self._clock.now()
         for command in self._coordinator.handle(event, now):
             self._obey(command, now)
+        self._elasticity.look_around()
 
     def _obey(self, command: co.Command, now: float) -> None:
         run, at = self.run_so_far, self._clock.at
@@ -263,15 +276,23 @@ class Simulator:
             case co.Start(node):
                 self._lives.start(node)
             case co.StopNodes(nodes):
+                self._ask(nodes, StopAsked())
+            case co.Leave(node):
+                self._ask((node,), LeaveAsked())
+            case co.CloseNodes(nodes) if self._coordinator.state not in ENDED:
                 for node in nodes:
-                    self._feed_at(now + self._model.latency_s, node, StopAsked())
+                    self._lives.die(node)
             case co.KillNodes(nodes):
                 self._lives.kill(nodes)
             case co.AdjustNodes(nodes, number, stage, text):
-                for node in nodes:
-                    self._feed_at(now + self._model.latency_s, node, Adjust(Adjustment(number, stage, text)))
+                self._ask(nodes, Adjust(Adjustment(number, stage, text)))
             case _:
                 self._obey_about_job(command, now)
+
+    def _ask(self, nodes: Iterable[int], event: Event) -> None:
+        """Have nodes hear what the coordinator wants of them."""
+        for node in nodes:
+            self._feed_at(self._clock.now() + self._model.latency_s, node, event)
 
     def _obey_about_job(self, command: co.Command, now: float) -> None:
         run, at = self.run_so_far, self._clock.at
@@ -300,6 +321,9 @@ class Simulator:
         if at_s == self._timer_at_s:
             self._coordinate(co.Tick())
 
+    def _warn(self, text: str) -> None:
+        self._tell(self._clock.now(), warning=text)
+
     def _tell(self, at_s: float, **what: Any) -> None:
         """Tell of an event that is kept."""
         self._on_event(JobEvent(index=self._events, wall_s=at_s, elapsed_s=at_s, **what))
@@ -322,8 +346,10 @@ class Simulator:
     def _tell_statistics(self, now: float, next_s: float) -> None:
         """Tell what every node has counted; of a lull, when it began."""
         at_s = now if next_s <= now + self._model.statistics_s else self._happened_s
-        for engine in self._engines:
-            self._on_event(JobEvent(index=self._events, wall_s=at_s, elapsed_s=at_s, statistics=engine.statistics()))
+        for node, engine in enumerate(self._engines):
+            if self._lives.has_machine(node):
+                statistics = engine.statistics()
+                self._on_event(JobEvent(index=self._events, wall_s=at_s, elapsed_s=at_s, statistics=statistics))
 
     def _measure(self, now: float) -> None:
         """Have every node hear how fast it has been."""

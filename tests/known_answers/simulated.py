@@ -26,6 +26,7 @@ def simulator(
     seed: int = 0,
     faults: tuple[str, ...] = (),
     min_nodes: int = 1,
+    max_nodes: int | None = None,
     record: bool = False,
     on_event: Callable[[JobEvent], None] = lambda event: None,
     **model: Any,
@@ -39,7 +40,14 @@ def simulator(
     }
     cluster = ClusterModel(faults=tuple(map(parse_fault, faults)), **{"compute": "gamma", **model})
     spec = JobSpec(
-        name="test", graph=graph, nodes=nodes, seed=seed, stop=StopRules(), min_nodes=min_nodes, record=record
+        name="test",
+        graph=graph,
+        nodes=nodes,
+        seed=seed,
+        stop=StopRules(),
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        record=record,
     )
     return Simulator(spec, cluster, means, on_event)
 

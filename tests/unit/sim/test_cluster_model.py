@@ -9,6 +9,8 @@ from pydantic import ValidationError
 
 from dataflow.cli.main import main
 from dataflow.errors import ConfigError
+from dataflow.graph.logical import LogicalGraph
+from dataflow.plan.job import JobSpec
 from dataflow.sim.faults import parse_fault
 from dataflow.sim.model import ClusterModel
 
@@ -18,7 +20,7 @@ def test_rates_of_gives_every_node_its_own_or_the_common_one() -> None:
 
 
 def test_model_with_every_kind_of_fault_survives_json() -> None:
-    texts = ("fail:2@10", "pause:2@10+1.5", "slow:2@10+5x4", "cut:0-2@10+3", "cut:0-2@10")
+    texts = ("fail:2@10", "pause:2@10+1.5", "slow:2@10+5x4", "cut:0-2@10+3", "cut:0-2@10", "leave:2@10", "join:4@10")
     model = ClusterModel(faults=tuple(map(parse_fault, texts)), rates={1: 5.0}, speeds={0: 0.5})
     assert ClusterModel.model_validate_json(model.model_dump_json()) == model
 
@@ -56,15 +58,46 @@ def test_model_that_no_cluster_has_is_refused(said: dict[str, Any]) -> None:
         (ClusterModel(step_s=0.1), "use compute=constant or gamma"),
     ],
 )
-def test_checked_of_a_model_that_does_not_fit_the_nodes_raises(model: ClusterModel, said: str) -> None:
+def test_check_of_a_model_that_does_not_fit_the_nodes_raises(model: ClusterModel, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        model.checked(4)
+        model.check(4)
     assert said in str(raised.value)
 
 
-def test_checked_of_a_model_that_fits_is_the_model() -> None:
-    model = ClusterModel(rates={3: 100}, speeds={0: 2}, compute="gamma", step_s=0.1)
-    assert model.checked(4) is model
+def test_check_of_a_model_that_fits_is_silent() -> None:
+    ClusterModel(rates={3: 100}, speeds={0: 2}, compute="gamma", step_s=0.1).check(4)
+
+
+def _joined(nodes: int, max_nodes: int | None, *faults: str) -> int:
+    """Places of a job of so many nodes that is simulated with these faults."""
+    graph = LogicalGraph(name="joined").with_role("worker")
+    spec = JobSpec(name="joined", graph=graph, nodes=nodes, max_nodes=max_nodes)
+    return ClusterModel(faults=tuple(map(parse_fault, faults))).simulated(spec).places
+
+
+def test_job_has_places_for_others_only_if_somebody_joins() -> None:
+    assert _joined(3, 5) == _joined(3, 5, "leave:1@1") == 3
+    assert _joined(3, 5, "join:4@0") == _joined(3, 5, "leave:1@1", "join:1@1") == 5
+    assert _joined(3, 3, "fail:2@1", "join:2@1") == 3
+
+
+@pytest.mark.parametrize(
+    ("max_nodes", "faults", "said"),
+    [
+        (None, ["join:4@1"], "a node joins at second 1, and nobody may join this job; set max_nodes=5,"),
+        (5, ["join:5@1"], "nodes: 0 to 4"),
+        (5, ["join:4@1", "leave:6@1"], "nodes: 0 to 4"),
+        (5, ["leave:3@1"], "nodes: 0 to 2"),
+        (5, ["join:2@1"], "its place is never free before; free from the start: 3, 4; others once their nodes"),
+        (3, ["join:2@1", "leave:2@2"], "its place is never free before; free from the start: none; others"),
+    ],
+)
+def test_who_cannot_join_is_refused_and_told_which_places_are_free(
+    max_nodes: int | None, faults: list[str], said: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        _joined(3, max_nodes, *faults)
+    assert said in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from dataflow.sim.faults import (
     LinkChanges,
     LinkFails,
     NodeFails,
+    NodeJoins,
+    NodeLeaves,
     NodePauses,
     NodeSlows,
     check_faults,
@@ -30,6 +32,8 @@ from dataflow.sim.faults import (
         ("cut:0-2@10", LinkFails(node=0, other=2, at_s=10)),
         ("rate:2@10=10mbit", LinkChanges(node=2, at_s=10, rate=1.25e6)),
         ("rate:0@0.5=1gbit", LinkChanges(node=0, at_s=0.5, rate=125e6)),
+        ("leave:2@10", NodeLeaves(node=2, at_s=10)),
+        ("join:4@0.5", NodeJoins(node=4, at_s=0.5)),
         ("fail:2@1000000000", NodeFails(node=2, at_s=1e9)),
     ],
 )
@@ -63,6 +67,8 @@ def test_parse_fault_reads_the_short_form(text: str, fault: Fault) -> None:
         ("slow:2@10+5x99999999", "factor: must be less than or equal to 1000000"),
         ("cut:0@10+3", "write it like cut:0-2@10+3"),
         ("cut:0-2@10+0", "for_s: must be greater than 0"),
+        ("leave:2@10+5", "write it like leave:2@10"),
+        ("join:@10", "write it like join:4@10"),
         ("rate:2@10", "the fault cannot be read (got rate:2@10); write it like rate:2@10=10mbit"),
         ("rate:2@10=", "write it like rate:2@10=10mbit"),
         ("rate:2@10+5=10mbit", "write it like rate:2@10=10mbit"),
@@ -78,7 +84,7 @@ def test_parse_fault_of_anything_else_says_how_to_write_it(text: str, said: str)
 
 
 @pytest.mark.parametrize(
-    "text", ["fail:4@1", "pause:99999999999999999999@1+1", "slow:4@1+1x2", "cut:0-4@1+1", "rate:4@1=1mbit"]
+    "text", ["fail:4@1", "pause:99999999999999999999@1+1", "slow:4@1+1x2", "cut:0-4@1+1", "rate:4@1=1mbit", "leave:4@1"]
 )
 def test_check_faults_of_a_node_that_does_not_exist_names_those_that_do(text: str) -> None:
     with pytest.raises(ConfigError, match=r"a node that does not exist.*nodes: 0 to 3"):

@@ -1,0 +1,79 @@
+"""Nodes that leave a simulated job and machines that join it, as declared, by the rules of a real cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dataflow.engine import coordination as co
+from dataflow.engine.arriving import open_places
+from dataflow.engine.coordinator import JobCoordinator
+from dataflow.engine.draining import objection
+from dataflow.engine.job_life import JobState
+from dataflow.plan.physical import PhysicalPlan
+from dataflow.sim.clock import VirtualClock
+from dataflow.sim.faults import NodeJoins, NodeLeaves
+from dataflow.sim.lives import Lives
+from dataflow.sim.model import ClusterModel
+
+
+class Elasticity:
+    """Who leaves and joins a job.
+
+    Args:
+        plan: of the job.
+        clock: the clock.
+        coordinator: the job's.
+        lives: of its nodes.
+        coordinate: gives the coordinator an event.
+        warn: tells everybody of something that the job goes on without.
+    """
+
+    def __init__(
+        self,
+        plan: PhysicalPlan,
+        clock: VirtualClock,
+        coordinator: JobCoordinator,
+        lives: Lives,
+        coordinate: Callable[[co.Event], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._clock, self._coordinator, self._lives = clock, coordinator, lives
+        self._coordinate, self._warn = coordinate, warn
+        self._names = [node.name for node in plan.nodes]
+        self._roles = plan.members()
+        self._free: list[int] = []
+        """Places for which a machine waits, in the order in which these came."""
+
+    def declare(self, model: ClusterModel) -> None:
+        """Have nodes leave and machines come when the model says so."""
+        for each in model.faults:
+            if isinstance(each, NodeLeaves):
+                self._clock.at(each.at_s, self._drain, each.node)
+            elif isinstance(each, NodeJoins):
+                self._clock.at(each.at_s, self._come, each.node)
+
+    def look_around(self) -> None:
+        """Have machines that wait take the places that are open."""
+        coordinator = self._coordinator
+        for node in tuple(self._free):
+            if coordinator.state is not JobState.RUNNING or coordinator.stopped_by or node not in self._free:
+                return
+            if node in open_places(coordinator.nodes, self._clock.now()):
+                self._free.remove(node)
+                self._lives.take(node)
+                self._coordinate(co.NodeArrived(node, self._names[node]))
+
+    def _come(self, node: int) -> None:
+        self._free.append(node)
+        self.look_around()
+
+    def _drain(self, node: int) -> None:
+        """Have a node leave, unless that is refused, as it would be to whoever asks for it."""
+        coordinator, why = self._coordinator, "it is not there"
+        if self._lives.has_machine(node):
+            why = coordinator.why_not_drained(node)
+            why = why or objection(coordinator.nodes, node, self._names, self._roles)
+        if why:
+            self._warn(f"{self._names[node]} cannot leave: {why}")
+        else:
+            self._coordinate(co.DrainAsked(node))
