@@ -302,7 +302,7 @@ class RecordedEngine(NodeEngine):
             commands[-1:-1] = [Report(notebook.chunk(last=True))]
         elif notebook.full(now):
             commands.append(Report(notebook.chunk()))
-        if isinstance(event, Started) and notebook.node == notebook.incarnation == 0:
+        if isinstance(event, Started) and notebook.node == 0:  # of any incarnation: the first may not have come so far
             commands.insert(0, Report(notebook.plan_file()))
         return commands
 

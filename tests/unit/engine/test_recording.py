@@ -286,12 +286,12 @@ def test_record_of_a_failed_engine_ends_before_its_failure() -> None:
     assert rig.engine.rest() is None
 
 
-def test_record_of_a_later_incarnation_stands_beside_that_of_the_first_and_has_no_plan() -> None:
+def test_record_of_a_later_incarnation_stands_beside_that_of_the_first_and_has_the_plan_too() -> None:
     rig = Rig(nodes_of(received(), 1))
     rig.engine = RecordedEngine(rig.plan, 0, rig.loaded, digest=rig.plan.digest(), chunk_s=0.0, incarnation=2)
     rig.start()
-    (name,) = artifacts(rig)
-    assert name == "events/node-0.2-000000.bin"
+    plan, name = sorted(artifacts(rig), reverse=True)
+    assert (plan, name) == ("events/plan.json", "events/node-0.2-000000.bin")
     assert Chunk.decode(artifacts(rig)[name]).incarnation == 2
 
 
