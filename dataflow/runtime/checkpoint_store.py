@@ -130,9 +130,14 @@ class CheckpointStore:
         """Give up the oldest of too many checkpoints that are not whole: some node does not send its part."""
         begun = sorted(self._files.keys() | {writing.number for writing in self._writing.values()} | {number})
         if len(begun) > _BEGUN:
-            missing = self.expected(begun[0]) - self._files.get(begun[0], {}).keys()
+            expected = self.expected(begun[0])
+            missing = expected - self._files.get(begun[0], {}).keys()
             lacking = ", ".join(map(str, sorted(missing)))
-            self._fail(begun[0], CheckpointError(f"nodes have sent nothing while others went on: {lacking}"))
+            error = CheckpointError(f"nodes have not sent their parts while others went on: {lacking}")
+            if missing == expected:
+                what = f"no node had sent its part of it when {_BEGUN} later ones had begun"
+                error = CheckpointError(what, fix="have them made more rarely, by a larger checkpoint_every")
+            self._fail(begun[0], error)
 
     def _is_hopeless(self, number: int) -> bool:
         """Whether a checkpoint lacks what a node held that never comes back."""

@@ -277,6 +277,16 @@ def test_store_gives_up_what_a_node_never_sends(tmp_path: Path) -> None:
     assert "others went on: 1" in warning
 
 
+def test_store_gives_up_what_all_nodes_are_too_slow_for_and_says_what_to_do(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    kept = store(LocalFolder(tmp_path / "job"), warnings)
+    kept.write(0, 10, content(0, 10)[:8], last=False)
+    for number in (20, 30, 40, 50):
+        kept.write(1, number, content(1, number), last=True)
+    (warning,) = warnings
+    assert "no node had sent its part of it when 4 later ones had begun; have them made more rarely" in warning
+
+
 def attempt(disk: Disk, path: Path) -> list[str]:
     warnings: list[str] = []
     kept = store(LocalFolder(path / "job", disk), warnings)
