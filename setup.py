@@ -18,7 +18,7 @@ from setuptools.command.build_ext import build_ext
 COMPILED = {
     ".": "ports",
     "engine": "chain chain_state elements events flow inbox inputs leaving membership moment needs news node_engine"
-    " recording starting tally traffic turns wiring",
+    " read_ahead recording starting tally traffic turns wiring",
     "sim": "clock cores costs lives machine meter network pace simulator",
 }
 """The compiled modules, by package in `dataflow`."""

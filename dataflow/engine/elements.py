@@ -76,17 +76,27 @@ class Elements:
         """The snapshots that the shards of a step were given, and what the merge writes."""
         return Given(shards.snapshots, self._live(needs.writes), needs.writes)
 
-    def kept(self) -> dict[str, Any]:
-        """What a checkpoint keeps of all of them, by name of the element and of the tensor."""
+    def kept(self, behind: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """What a checkpoint keeps of all of them, by name of the element and of the tensor.
+
+        Args:
+            behind: tensors of those that are ahead of the steps of which the checkpoint is.
+        """
         tensors: dict[str, Any] = {}
-        for name, element in self._states.items():
-            try:
-                kept = element.kept()
-                _check_types(kept)
-            except Exception as error:
-                reraise(error, f"state element {name!r}", type(element), self._node)
+        for name in self._states:
+            kept = behind[name] if name in behind else self.kept_of(name)
             tensors.update({f"{name}/{key}": tensor for key, tensor in kept.items()})
         return tensors
+
+    def kept_of(self, name: str) -> dict[str, Any]:
+        """What a checkpoint keeps of one of them, which nobody writes, by name of the tensor."""
+        element = self._states[name]
+        try:
+            kept = element.kept()
+            _check_types(kept)
+        except Exception as error:
+            reraise(error, f"state element {name!r}", type(element), self._node)
+        return kept
 
     def _live(self, names: frozenset[str]) -> dict[str, State]:
         """The live elements of these names, looked up once for all tasks that write the same."""

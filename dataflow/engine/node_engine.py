@@ -39,6 +39,7 @@ from dataflow.engine.events import (
 from dataflow.engine.leaving import Leaving
 from dataflow.engine.loading import LoadedNode
 from dataflow.engine.moment import Moment
+from dataflow.engine.read_ahead import ReadAhead
 from dataflow.engine.starting import Starter
 from dataflow.engine.tally import Tally
 from dataflow.engine.traffic import Traffic
@@ -76,7 +77,10 @@ class NodeEngine:
         self._repeating = [state for state in wiring.in_order if state.chain.repeats]
         # With its type, since mypyc comes to the table of events below before it comes here.
         self._traffic: Traffic = Traffic(wiring, self._turns, self._tally, self._moment)
-        self._starter = Starter(here, wiring, elements, self._traffic, self._turns, self._tally, self._moment)
+        self._read_ahead = ReadAhead(wiring, elements, loaded.states)
+        self._starter = Starter(
+            here, wiring, elements, self._read_ahead, self._traffic, self._turns, self._tally, self._moment
+        )
         self._started_s = 0.0
         self._started = self._ended = self._failed = False
 
@@ -127,6 +131,7 @@ class NodeEngine:
 
     def _begin(self, _: Started) -> None:
         self._started, self._started_s = True, self._moment.now
+        self._read_ahead.begin()
         for state in self._turns.chains:
             self._set_timer(state)
 
@@ -171,6 +176,8 @@ class NodeEngine:
     def _commit(self, state: ChainState, run: Running, outcome: Outcome) -> None:
         if run.locked:
             self._starter.unlock(run.locked)
+            if run.delivery is not None:
+                self._read_ahead.note(state, run.delivery.message)
         self._publish(state, run, outcome)
         if run.delivery is not None:
             self._traffic.consumed(run.delivery)

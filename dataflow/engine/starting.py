@@ -16,6 +16,7 @@ from dataflow.engine.inbox import Delivery
 from dataflow.engine.moment import Moment
 from dataflow.engine.needs import Needs
 from dataflow.engine.news import Change
+from dataflow.engine.read_ahead import ReadAhead
 from dataflow.engine.tally import Tally
 from dataflow.engine.traffic import Traffic
 from dataflow.engine.turns import Turns
@@ -33,6 +34,7 @@ class Starter:
         here: the node as the plan has it.
         wiring: its chains.
         elements: its state elements.
+        read_ahead: those of them that are ahead of the steps.
         traffic: what passes between them.
         turns: whose turn it is.
         tally: counts what chains wait.
@@ -44,13 +46,14 @@ class Starter:
         here: NodePlan,
         wiring: Wiring,
         elements: Elements,
+        read_ahead: ReadAhead,
         traffic: Traffic,
         turns: Turns,
         tally: Tally,
         moment: Moment,
     ) -> None:
-        self._here, self._wiring, self._elements, self._traffic = here, wiring, elements, traffic
-        self._turns, self._tally, self._moment = turns, tally, moment
+        self._here, self._wiring, self._elements, self._read_ahead = here, wiring, elements, read_ahead
+        self._traffic, self._turns, self._tally, self._moment = traffic, turns, tally, moment
         self._slots = {"compute": here.compute_tasks, "network": here.network_tasks}
         self._gated = [state for state in turns.chains if state.chain.gated]
 
@@ -174,7 +177,7 @@ class Starter:
         chains = self._wiring.chains
         gathers = [each.position() for each in chains.values() if each.chain.gather]
         positions = {name: each.position() for name, each in chains.items()}
-        tensors = elements.kept()
+        tensors = elements.kept(self._read_ahead.behind())
         state.checkpoint = None
         steps = max(gathers) + state.ahead if gathers else None
         if not state.chain.gather and due.steps is not None:  # of one that makes no more

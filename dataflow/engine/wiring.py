@@ -18,6 +18,7 @@ class Wiring:
         node: number of the node.
         chains: by name.
         in_order: the chains in the order in which they are asked first.
+        ahead: by name of a source, and of a chain that is between it and such, the chains that make steps of it.
         entries: by number of an edge that ends here, the chain and the input that it leads to.
         crossings: by number of an edge that crosses nodes and begins here, its sending side.
     """
@@ -57,8 +58,10 @@ class Wiring:
         for state in self.chains.values():
             self._connect(graph, state)
             state.next_step = loaded.positions.get(state.name, 0)
+        self.ahead: dict[str, list[ChainState]] = {}
         for state in self.in_order:
-            state.gathers = self._gathers(graph, state) if state.source else []
+            if state.source:
+                state.gathers = self._gathers(graph, state)
 
     def leaving(self, operator: str, output: str) -> list[int]:
         """Numbers of the edges that leave an output of a chain's last operator."""
@@ -86,8 +89,9 @@ class Wiring:
         state.look_around(self.in_order)
 
     def _gathers(self, graph: LogicalGraph, source: ChainState) -> list[ChainState]:
-        """The chains on this node that make steps of what a source gives."""
-        gathering, ahead = [], [source]
+        """The chains on this node that make steps of what a source gives; notes which chains are ahead of them."""
+        gathering: list[ChainState] = []
+        ahead = [source]
         for state in ahead:
             ids = state.chain.plan.operators
             targets = (edge.target for edge in graph.edges if edge.source in ids and edge.route is None)
@@ -96,4 +100,7 @@ class Wiring:
                     gathering.append(target)
                 elif target not in ahead:
                     ahead.append(target)
+        for state in ahead if gathering else ():
+            known = self.ahead.setdefault(state.name, [])
+            known += [each for each in gathering if each not in known]
         return gathering
