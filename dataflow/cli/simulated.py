@@ -99,7 +99,7 @@ FaultOption = Annotated[
         "--fault",
         metavar="FAULT",
         help="fail:2@10 (node 2 at second 10), fail:2@10+5 (for 5 s), pause:2@10+1.5, slow:2@10+5x4, cut:0-2@10+3, "
-        "rate:2@10=10mbit, leave:2@10 (node 2 is drained), join:4@10 (another machine takes its place; see max_nodes).",
+        "rate:2@10=10mbit, leave:2@10 (node 2 is drained), join@10 (another machine joins; see max_nodes).",
         rich_help_panel=_PANEL,
     ),
 ]

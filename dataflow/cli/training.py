@@ -23,7 +23,7 @@ from dataflow.engine.job_life import JobState
 from dataflow.errors import JobFailedError
 from dataflow.home import expanded
 from dataflow.lab.plan import LabPlan
-from dataflow.plan.job import JobSpec, Resume, vacant_nodes
+from dataflow.plan.job import JobSpec, Resume
 from dataflow.runtime.client import Client
 from dataflow.runtime.cluster_processes import Nursery
 from dataflow.runtime.state_dir import default_state_dir
@@ -123,7 +123,7 @@ def _nobody_joins(spec: JobSpec, where: Where) -> list[str]:
     if where.simulated is not None:
         if where.simulated.model().joining:
             return []
-        how = f"--fault join:{min(vacant_nodes(spec))}@10 has one join at second 10"
+        how = "--fault join@10 has one join at second 10"
     return [f"max_nodes={spec.max_nodes}: nobody joins, as there are {spec.nodes} nodes; {how}"]
 
 

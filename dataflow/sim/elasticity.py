@@ -41,8 +41,8 @@ class Elasticity:
         self._coordinate, self._warn = coordinate, warn
         self._names = [node.name for node in plan.nodes]
         self._roles = plan.members()
-        self._free: list[int] = []
-        """Places for which a machine waits, in the order in which these came."""
+        self._waiting = 0
+        """Machines that wait for a place."""
 
     def declare(self, model: ClusterModel) -> None:
         """Have nodes leave and machines come when the model says so."""
@@ -50,21 +50,21 @@ class Elasticity:
             if isinstance(each, NodeLeaves):
                 self._clock.at(each.at_s, self._drain, each.node)
             elif isinstance(each, NodeJoins):
-                self._clock.at(each.at_s, self._come, each.node)
+                self._clock.at(each.at_s, self._come)
 
     def look_around(self) -> None:
         """Have machines that wait take the places that are open."""
         coordinator = self._coordinator
-        for node in tuple(self._free):
-            if coordinator.state is not JobState.RUNNING or coordinator.stopped_by or node not in self._free:
+        while self._waiting and coordinator.state is JobState.RUNNING and not coordinator.stopped_by:
+            places = open_places(coordinator.nodes, self._clock.now())
+            if not places:
                 return
-            if node in open_places(coordinator.nodes, self._clock.now()):
-                self._free.remove(node)
-                self._lives.take(node)
-                self._coordinate(co.NodeArrived(node, self._names[node]))
+            self._waiting -= 1
+            self._lives.take(places[0])
+            self._coordinate(co.NodeArrived(places[0], self._names[places[0]]))
 
-    def _come(self, node: int) -> None:
-        self._free.append(node)
+    def _come(self, _: None) -> None:
+        self._waiting += 1
         self.look_around()
 
     def _drain(self, node: int) -> None:

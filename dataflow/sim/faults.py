@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from string import ascii_lowercase
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
@@ -24,16 +25,26 @@ Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
 ByteRate = Annotated[float, Field(ge=1, le=1e15)]
 
 
-class _Fault(BaseModel):
-    """What all faults have: the second they begin at, and a node that they are about."""
+class _Happening(BaseModel):
+    """What all have: the second they begin at."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     at_s: Moment
-    node: NonNegativeInt
 
     @property
     def nodes(self) -> tuple[int, ...]:
         """All nodes that it is about."""
+        return ()
+
+
+class _Fault(_Happening):
+    """What has a node that it is about."""
+
+    node: NonNegativeInt
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """That node."""
         return (self.node,)
 
 
@@ -88,8 +99,8 @@ class NodeLeaves(_Fault):
     kind: Literal["leave"] = "leave"
 
 
-class NodeJoins(_Fault):
-    """A machine that takes no part so far takes this node's place, as soon as that is free."""
+class NodeJoins(_Happening):
+    """A machine that takes no part so far joins the job, as soon as a place is open."""
 
     kind: Literal["join"] = "join"
 
@@ -100,13 +111,13 @@ Fault = Annotated[
 
 _NODE, _AT, _FOR = r"(?P<node>\d+)", r"@(?P<at_s>[\d.]+)", r"\+(?P<for_s>[\d.]+)"
 _FORMS: dict[str, tuple[type[Fault], str, str]] = {
-    "fail": (NodeFails, rf"{_NODE}{_AT}(?:{_FOR})?", "fail:2@10"),
-    "pause": (NodePauses, f"{_NODE}{_AT}{_FOR}", "pause:2@10+1.5"),
-    "slow": (NodeSlows, rf"{_NODE}{_AT}{_FOR}x(?P<factor>[\d.]+)", "slow:2@10+5x4"),
-    "cut": (LinkFails, rf"{_NODE}-(?P<other>\d+){_AT}(?:{_FOR})?", "cut:0-2@10+3"),
-    "rate": (LinkChanges, rf"{_NODE}{_AT}=(?P<rate>.+)", "rate:2@10=10mbit"),
-    "leave": (NodeLeaves, f"{_NODE}{_AT}", "leave:2@10"),
-    "join": (NodeJoins, f"{_NODE}{_AT}", "join:4@10"),
+    "fail": (NodeFails, rf":{_NODE}{_AT}(?:{_FOR})?", "fail:2@10"),
+    "pause": (NodePauses, f":{_NODE}{_AT}{_FOR}", "pause:2@10+1.5"),
+    "slow": (NodeSlows, rf":{_NODE}{_AT}{_FOR}x(?P<factor>[\d.]+)", "slow:2@10+5x4"),
+    "cut": (LinkFails, rf":{_NODE}-(?P<other>\d+){_AT}(?:{_FOR})?", "cut:0-2@10+3"),
+    "rate": (LinkChanges, rf":{_NODE}{_AT}=(?P<rate>.+)", "rate:2@10=10mbit"),
+    "leave": (NodeLeaves, f":{_NODE}{_AT}", "leave:2@10"),
+    "join": (NodeJoins, _AT, "join@10"),
 }
 
 
@@ -116,12 +127,13 @@ def parse_fault(text: str) -> Fault:
     That is ``fail:2@10`` (node 2, at second 10), ``fail:2@10+5`` (its agent is back 5 s later), ``pause:2@10+1.5`` (for
     1.5 s), ``slow:2@10+5x4`` (for 5 s everything takes 4 times as long), ``cut:0-2@10+3`` (between nodes 0 and 2, for
     3 s), ``cut:0-2@10`` (for ever), ``rate:2@10=10mbit`` (what node 2's link carries from then on), ``leave:2@10`` (it
-    is drained) or ``join:4@10`` (another machine takes the place of node 4).
+    is drained) or ``join@10`` (another machine joins).
 
     Raises:
         ConfigError: it is not written like one of these.
     """
-    kind, _, rest = text.partition(":")
+    kind = text[: len(text) - len(text.lstrip(ascii_lowercase))]
+    rest = text.removeprefix(kind)
     forms = ", ".join(example for _, _, example in _FORMS.values())
     if kind not in _FORMS:
         raise ConfigError(what="there is no such fault", got=text, fix=f"write one of: {forms}")
@@ -152,7 +164,7 @@ def check_faults(faults: Sequence[Fault], nodes: int, detection_s: float = 0.0) 
             raise ConfigError(what, got=max(fault.nodes), fix=f"nodes: 0 to {nodes - 1}")
         if len(set(fault.nodes)) < len(fault.nodes):
             what = f"the fault at second {fault.at_s:g} cuts a node off itself"
-            raise ConfigError(what, got=fault.node, fix="name two different nodes")
+            raise ConfigError(what, got=fault.nodes[0], fix="name two different nodes")
     gone_until_s: dict[int, float] = {}
     for fails in sorted((each for each in faults if isinstance(each, NodeFails)), key=lambda each: each.at_s):
         if fails.at_s < gone_until_s.get(fails.node, 0.0):
@@ -161,15 +173,20 @@ def check_faults(faults: Sequence[Fault], nodes: int, detection_s: float = 0.0) 
         gone_until_s[fails.node] = fails.at_s + max(math.inf if fails.for_s is None else fails.for_s, detection_s)
 
 
-def check_joining(faults: Sequence[Fault], free: Collection[int]) -> None:
-    """Nothing, if every node that joins has a place: one that nobody has at the start, or that somebody may leave.
+def check_joining(faults: Sequence[Fault], free: int) -> None:
+    """Nothing, if there may be a place for everybody who joins.
+
+    Args:
+        faults: what happens.
+        free: places that nobody has at the start.
 
     Raises:
-        ConfigError: one has none.
+        ConfigError: more join than there can be places for.
     """
-    for joins in (each for each in faults if isinstance(each, NodeJoins)):
-        gone = (each for each in faults if isinstance(each, NodeFails | NodeLeaves) and each.at_s <= joins.at_s)
-        if joins.node not in free and joins.node not in (each.node for each in gone):
-            what = f"node {joins.node} cannot join at second {joins.at_s:g}: its place is never free before"
-            numbers = ", ".join(map(str, sorted(free))) or "none"
-            raise ConfigError(what, fix=f"free from the start: {numbers}; others once their nodes have left")
+    joining = sorted(each.at_s for each in faults if isinstance(each, NodeJoins))
+    for count, at_s in enumerate(joining, start=1):
+        gone = {each.node for each in faults if isinstance(each, NodeFails | NodeLeaves) and each.at_s <= at_s}
+        if count > free + len(gone):
+            what = f"nobody can join at second {at_s:g}: no place is open"
+            had = f"{free} of max_nodes are free at the start, {count - 1} join, and {len(gone)} leave or fail before"
+            raise ConfigError(what, got=had, fix="set a larger max_nodes, or have fewer join")

@@ -109,9 +109,9 @@ class ClusterModel(BaseModel):
         elif spec.max_nodes is None:
             first = self.joining[0]
             what = f"a node joins at second {first.at_s:g}, and nobody may join this job"
-            raise ConfigError(what, fix=f"set max_nodes={max(spec.nodes, first.node + 1)}, or have nobody join")
+            raise ConfigError(what, fix=f"set max_nodes={spec.nodes + len(self.joining)}, or have nobody join")
         self.check(spec.places)
-        check_joining(self.faults, vacant_nodes(spec))
+        check_joining(self.faults, len(vacant_nodes(spec)))
         return spec
 
     def rates_of(self, nodes: int) -> list[float]:

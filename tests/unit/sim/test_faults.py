@@ -33,7 +33,7 @@ from dataflow.sim.faults import (
         ("rate:2@10=10mbit", LinkChanges(node=2, at_s=10, rate=1.25e6)),
         ("rate:0@0.5=1gbit", LinkChanges(node=0, at_s=0.5, rate=125e6)),
         ("leave:2@10", NodeLeaves(node=2, at_s=10)),
-        ("join:4@0.5", NodeJoins(node=4, at_s=0.5)),
+        ("join@0.5", NodeJoins(at_s=0.5)),
         ("fail:2@1000000000", NodeFails(node=2, at_s=1e9)),
     ],
 )
@@ -68,7 +68,8 @@ def test_parse_fault_reads_the_short_form(text: str, fault: Fault) -> None:
         ("cut:0@10+3", "write it like cut:0-2@10+3"),
         ("cut:0-2@10+0", "for_s: must be greater than 0"),
         ("leave:2@10+5", "write it like leave:2@10"),
-        ("join:@10", "write it like join:4@10"),
+        ("join:4@10", "write it like join@10"),
+        ("fail2@10", "write it like fail:2@10"),
         ("rate:2@10", "the fault cannot be read (got rate:2@10); write it like rate:2@10=10mbit"),
         ("rate:2@10=", "write it like rate:2@10=10mbit"),
         ("rate:2@10+5=10mbit", "write it like rate:2@10=10mbit"),
