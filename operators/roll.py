@@ -125,8 +125,9 @@ class RollState(State):
         self.inbox = [word for word in self.inbox if word.origin != member]
 
     def end(self, member: int) -> None:
-        """Note that no more words come from a member: it has died, or is through and nobody needs any."""
+        """Note that no more words come from a member: it has died, or is through and needs none, nor a loan."""
         self._ended.add(member)
+        self.asked.pop(member, None)
         self._awaited.discard(member)
         self._welcomes.pop(member, None)
 
@@ -178,7 +179,7 @@ class RollState(State):
         if self._awaited - self._welcomes.keys():
             return ""
         if not self._welcomes:
-            return "" if self.idle else "idle" if self.too_late or self._ended - self.gone else "alone"
+            return "" if self.idle else "idle" if self.too_late or any(map(self._is_through, self.members)) else "alone"
         return "" if self._donor in self._welcomes else "borrow"
 
     @property
@@ -209,7 +210,11 @@ class RollState(State):
         """
         if self.due() or not (self.settled or self.idle) or (self.settled and self._waiting):
             return False
-        return len(self.members) == 1 or self.idle or (closed and not self.late - self._ended)
+        return len(self.members) == 1 or self.idle or (closed and all(map(self._is_through, self.late)))
+
+    def _is_through(self, member: int) -> bool:
+        """Whether no more words come from a member that is there, and not only from one that had its number before."""
+        return member in self._ended and member not in self.gone and self._joined[member] <= self._expected[member]
 
     def welcome(self) -> tuple[int, int]:
         """The next member to be welcomed, and the number of the welcome."""

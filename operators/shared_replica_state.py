@@ -376,11 +376,13 @@ class SharedReplicaState(VectorState):
         self.messages.go_on(tensors)
 
     def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
-        """Go on behind the last gradient that was made."""
+        """Go on behind the last gradient that was made; one that has come late has not made all that it counts."""
         super().resume(tensors, node, steps)
-        self._made = steps.get(node, self._pushed)
+        made = steps.get(node, self._pushed)
         if self._consistency == "bsp":  # one that was made and not pushed is dropped, and counts
-            self.sharing.own.counts[node] = self._pushed = self._round = self._made
+            self.sharing.own.counts[node] = self._made = self._pushed = self._round = made
+        else:
+            self._made = self._pushed + (made % self._every if tensors else 0)
 
     def _meet(self, neighbours: Iterable[int]) -> None:
         """Begin with neighbours that have been told nothing yet."""

@@ -236,7 +236,7 @@ class JobCoordinator:
     def _on_ended(self, node: int, epoch: int | None, now: float) -> list[Command]:
         each = self.nodes[node]
         if self.state is JobState.CANCELLING:
-            return self._on_gone(node, Life.ENDED, now)
+            return self._on_gone(node, Life.ENDED, now) + self._tell_of_end(node)
         if self.state is not JobState.RUNNING or each.life is not Life.ALIVE:
             return []
         if each.leaves_since is not None and not self._ends_with_job(node):
@@ -246,11 +246,18 @@ class JobCoordinator:
         for other in self._unheard(epoch):
             if self._spare(other):
                 commands += [KillNodes((other,)), *self._dies(other, Life.DYING, "the job is ending", now)]
-        if self.state is JobState.RUNNING and self._unheard(epoch):
-            # Whoever has joined since would wait for its streams' ends, and is told that it is through.
-            self.nodes.strike_off(node)
-            commands += [self._change(node), *self._tell()]
-        return commands + self._look_around(now)
+        return commands + self._tell_of_end(node, epoch) + self._look_around(now)
+
+    def _tell_of_end(self, node: int, epoch: int | None = None) -> list[Command]:
+        """Tell those that would wait for the ends of a node's streams that it is through.
+
+        They have joined since, or it was to leave: who does says no end of what it does for all as the first node.
+        """
+        waits = self._unheard(epoch) or self.nodes[node].leaves_since is not None
+        if not waits or self.state not in (JobState.RUNNING, JobState.CANCELLING):
+            return []
+        self.nodes.strike_off(node)
+        return [self._change(node), *self._tell()]
 
     def _unheard(self, epoch: int | None) -> list[int]:
         """Nodes that have joined after the membership of number `epoch`; none if that was the newest: None."""

@@ -125,6 +125,7 @@ class Crossing:
         """
         self._number, self._edge, self._node = number, edge, node
         self._by_destination = edge.route is Route.BY_DESTINATION
+        self.of_first = edge.route is Route.FIRST_TO_ALL
         self._window_nbytes, self._tensor_scale = window_nbytes, tensor_scale
         self._members = [member for member in members if edge.loopback or member != node]
         self._nodes = as_set(tuple(members))

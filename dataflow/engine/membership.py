@@ -298,10 +298,14 @@ class Membership:
         return f" (started again {RELINKS} times)" if len(each.relinks) >= RELINKS else ""
 
     def spares(self, node: int) -> bool:
-        """Whether the job can end without a node: with those that have ended, and those that do not leave before."""
+        """Whether the job can end without a node: with those that have ended, and those that do not leave before.
+
+        It cannot without the last of those that needed nodes serve, unless one of these has ended and serves no more.
+        """
         staying = {other for other in self.those(Life.ALIVE) if self.nodes[other].leaves_since is None}
         others = (staying | set(self.those(Life.ENDED))) - {node}
-        return node not in self.needed and len(others) >= self.min_nodes
+        is_last = self.served().isdisjoint(others) and self.needed.isdisjoint(self.those(Life.ENDED))
+        return node not in self.needed and not is_last and len(others) >= self.min_nodes
 
     def due(self, now: float) -> tuple[int, ...]:
         """Nodes that are to be started again, or have been preparing for too long."""

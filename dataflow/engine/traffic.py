@@ -109,7 +109,10 @@ class Traffic:
             self._moment.commands.append(GrantCredit(stream, delivery.nbytes))
 
     def _send(self, commands: Iterable[SendMessage | SendEnd]) -> None:
-        """Pass on what is for others; what this node sends to itself comes back in as an event."""
+        """Pass on what is for others; what this node sends to itself comes back in as an event.
+
+        What a first node does for all is done when its streams end, but not if it is deaf: the next one does it then.
+        """
         for command in commands:
             target = command.stream.target
             if target == self._node:
@@ -117,6 +120,8 @@ class Traffic:
                     self.to_self.append(MessageArrived(command.stream, command.message, command.nbytes))
                 else:
                     self.to_self.append(StreamEnded(command.stream))
+                continue
+            if isinstance(command, SendEnd) and self._deaf and self._crossings[command.stream.edge].of_first:
                 continue
             if isinstance(command, SendMessage):
                 sent_nbytes = self._tally.sent_nbytes

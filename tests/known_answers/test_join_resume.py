@@ -65,3 +65,23 @@ def test_tree_does_not_go_on_without_a_node_that_was_kept() -> None:
     kept = by_number(MemoryDriver(of).execute())
     with pytest.raises(CheckpointError, match=r"'replica' is the sum of what 4 nodes hold \(got 3\)"):
         resumed(kept[sorted(kept)[0]], of, onto)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("stopped", [True, False])
+def test_tree_that_a_node_had_joined_goes_on_counting_what_that_has_made_itself(every: int, *, stopped: bool) -> None:
+    of, onto = roomy("tree", 2, 4, n_sync=every), roomy("tree", 4, 4, n_sync=every)
+    kept = by_number(Dying(of, [(150, 3)]).execute())
+    *_, whole = (each for each in kept.values() if {snapshot.node for snapshot in each} == {0, 1, 3})
+    nodes = resumed(whole, of, onto)
+    begun = [clocks_of(node).made for node in nodes]
+    pushed = next(int(each.tensors["replica/counts"][3]) for each in whole if each.node == 3)
+    assert 0 < pushed < begun[3] - every, "it had begun behind what others had made"
+    driver = MemoryDriver(onto, nodes=nodes)
+    if stopped:
+        driver.stop()
+    driver.execute()
+    for node, before in ((2, 0), (3, pushed + begun[3] % every)):  # nobody had been at place 2
+        state: Any = nodes[node].states["replica"]
+        assert state.sharing.own.counts[node] == before + clocks_of(nodes[node]).made - begun[node]
+        assert state.sharing.missing() == 0

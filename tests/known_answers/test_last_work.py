@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from ako_jobs import ako, all_to_all, parameter_server, sparse, tree
-from dataflow.engine.events import Task
+from dataflow.engine.events import Snapshot, Task
 from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.operators_api import Artifact
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.physical import PhysicalPlan
+from dataflow.reports import OperatorReport
 from tests.known_answers.coded import SETTINGS
 
 JOBS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -66,6 +68,25 @@ class DyingAsItKeeps(MemoryDriver):
         return True
 
 
+class LeavingAtLast(MemoryDriver):
+    """Asks node 0 to leave once another worker has made its last gradient."""
+
+    def __init__(self, plan: PhysicalPlan, seed: int) -> None:
+        super().__init__(plan, order=np.random.default_rng(seed))
+        self.model_of = -1
+
+    def _step(self) -> bool:
+        courses = [node.states["course"] for node in self.run.nodes[1:] if "course" in node.states]
+        if not self._leaving and 0 not in self.run.buried and any(each.closed for each in courses):  # type: ignore[attr-defined]
+            self.leave(0)
+        return super()._step()
+
+    def _report(self, node: int, what: OperatorReport | Artifact | Snapshot) -> None:
+        if isinstance(what, Artifact):
+            self.model_of = node
+        super()._report(node, what)
+
+
 @pytest.mark.parametrize(
     ("job", "comes_back"),
     [(job, comes_back) for job in JOBS for comes_back in (False, True) if comes_back or job != "all are servers"],
@@ -95,3 +116,16 @@ def test_job_whose_first_node_dies_while_it_keeps_its_model_keeps_that_of_the_ne
         run = DyingAsItKeeps(plan, seed, whole.kept).execute()
         assert run.buried == {0}
         assert "model.safetensors" in run.artifacts, seed
+
+
+@pytest.mark.parametrize("job", [job for job in JOBS if job != "all are servers"])
+def test_job_whose_first_node_leaves_at_the_end_keeps_the_model_of_one_that_heard_all_others(job: str) -> None:
+    module, settings = JOBS[job]
+    plan = compile_graph(module.build(module.Config.parse({**SETTINGS, "batch": 200, **settings})), 4)
+    for seed in range(4):
+        driver = LeavingAtLast(plan, seed)
+        run = driver.execute()
+        assert run.buried == {0}
+        assert driver.model_of == 1, seed
+        finals = [node for node, report in run.reports if report.fields.get("final")]
+        assert finals[-1] == 1

@@ -152,6 +152,19 @@ def test_node_that_leaves_a_job_that_is_ending_has_ended_if_too_few_would() -> N
     assert job.handle(ended(0, 1), 2.2)[-1] == co.Finish(JobState.FINISHED, "", "epochs")
 
 
+def test_those_that_end_behind_one_that_leaves_are_told_that_it_has_ended() -> None:
+    """It says no end of what it does for all as the first node."""
+    job = running(StopRules(time_s=5.0), min_nodes=3)
+    job.handle(co.DrainAsked(0), 1.0)
+    job.handle(co.Tick(), 5.0)
+    told = Members(2, {1: 0, 2: 0}, {1: address(1), 2: address(2)}, frozenset({0}))
+    assert job.handle(ended(0, 1), 5.1)[1:] == [co.Connect(1, told), co.Connect(2, told)]
+    job = running()
+    job.handle(co.DrainAsked(0), 1.0)
+    job.handle(co.CancelAsked(), 5.0)
+    assert job.handle(ended(0, 1), 5.1)[1:] == [co.Connect(1, told), co.Connect(2, told)]
+
+
 def test_node_leaves_a_job_that_is_ending_if_enough_stay() -> None:
     job = running(StopRules(time_s=5.0), min_nodes=2)
     job.handle(co.DrainAsked(1), 1.0)

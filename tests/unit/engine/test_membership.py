@@ -381,6 +381,17 @@ def test_job_ends_without_waiting_for_a_node_that_is_being_started_again() -> No
     assert job.handle(ended(0), 20.1)[-1] == co.Finish(JobState.FINISHED, "", "epochs")
 
 
+def test_last_worker_of_a_job_that_is_ending_is_started_again_while_its_servers_can_serve_it() -> None:
+    for server_has_ended in (False, True):
+        job = running(3, StopRules(time_s=5.0), needed=(1, 2))
+        job.handle(co.Tick(), 15.0)
+        if server_has_ended:
+            job.handle(ended(1), 15.1)
+        job.handle(co.NodeExited(0, KILLED), 15.2)
+        assert job.nodes[0].life is (Life.GONE if server_has_ended else Life.WAITING)
+        assert job.state is (JobState.FAILED if server_has_ended else JobState.RUNNING)
+
+
 def test_joiner_that_a_node_ended_without_hearing_of_is_let_go_and_the_job_ends() -> None:
     job = running(2)
     job.handle(co.NodeExited(1, KILLED), 20.0)

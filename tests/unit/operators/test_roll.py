@@ -158,3 +158,36 @@ def test_present_members_are_those_that_are_there_and_have_caught_up():
 def test_roll_element_is_of_its_role_and_incarnation():
     roll = Roll().create(NodeContext(index=1, members={"worker": (0, 1)}, incarnation=2))
     assert (roll.settled, roll.peers) == (False, (0,))
+
+
+def test_roll_waits_for_one_that_has_come_back_though_its_words_are_not_awaited_yet():
+    roll = RollState(0, MEMBERS, 0)
+    roll.end(3)
+    roll.leave(3)
+    roll.join(3)
+    roll.follow(3)
+    assert roll.due() == "welcome"
+    roll.welcome()
+    assert not roll.is_over(closed=True)
+    roll.expect(3)
+    assert not roll.is_over(closed=True)
+    roll.end(3)
+    assert roll.is_over(closed=True)
+
+
+def test_roll_of_a_joiner_does_not_take_one_that_has_come_back_for_one_that_is_through():
+    roll = joiner(0, 2)
+    roll.end(1)
+    roll.leave(1)
+    roll.join(1)
+    assert roll.due() == "alone"
+    roll.expect(1)
+    roll.end(1)
+    assert roll.due() == "idle"
+
+
+def test_roll_forgets_the_loan_that_one_has_asked_for_which_says_nothing_more():
+    roll = RollState(0, MEMBERS, 0)
+    roll.asked[3] = Word("lend", 3, 0, 1)
+    roll.end(3)
+    assert not roll.asked
