@@ -45,6 +45,7 @@ _STYLE = {
     "grid.alpha": 0.3,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "text.parse_math": False,  # names are the user's, and may have dollars
     "svg.hashsalt": "ako",  # the same records give the same bytes
 }
 

@@ -122,6 +122,15 @@ def test_draw_variant_without_a_name(tmp_path: Path) -> None:
     assert drawn(comparison(variants={"": {"job": "ako"}}, seeds=1), tmp_path, record()) >= ALWAYS
 
 
+def test_draw_names_with_dollars_as_they_are(tmp_path: Path) -> None:
+    compared = comparison(variants={"for $5^{ and $": {"job": "ako"}, "$x_1$": {"job": "ako"}}, seeds=1)
+    assert drawn(compared, tmp_path, record(), record()) >= ALWAYS
+    with plots.mpl.rc_context(plots._STYLE):
+        figure = dict(plots._pictures(pictured(compared, record(), record())))["accuracy_over_time"]
+    shown = figure.legends[0].get_texts()[1]
+    assert (shown.get_text(), shown.get_parse_math()) == ("$x_1$", False)
+
+
 def test_draw_runs_without_validations_have_no_pictures_of_accuracy(tmp_path: Path) -> None:
     blind = comparison(seeds=1, target=None, sweep={"nodes": [2, 4]})
     assert drawn(blind, tmp_path, *[record(())] * 4) == {*ALWAYS, "sweep_nodes"} - ACCURACY
