@@ -102,13 +102,17 @@ def load(name: str, data_dir: str | Path | None = None) -> DataSet:
             None means the per-user cache that `fetch` fills.
 
     Raises:
-        DataError: the name is unknown, or the files are missing, damaged or do not belong together.
+        DataError: the name is unknown, or the files are missing, damaged, may not be read or do not belong together.
     """
     loader = _LOADERS.get(name)
     if loader is None:
         raise _unknown(name, NAMES)
     parent = _cache(name) if data_dir is None else Path(data_dir)
-    return loader(name, parent / name if (parent / name).is_dir() else parent)
+    try:
+        return loader(name, parent / name if (parent / name).is_dir() else parent)
+    except PermissionError as error:
+        what, fix = f"the {name} data may not be read: {error.strerror}", "have its owner let you, or copy it"
+        raise DataError(what, where=str(error.filename), fix=fix) from error
 
 
 def fetch(name: str, cache: str | Path | None = None, progress: Progress | None = None) -> Path:

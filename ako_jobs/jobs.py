@@ -203,7 +203,8 @@ def _job(name: str, module: ModuleType, function: str, folder: Path | None = Non
         config = _config_of(build) or getattr(module, "Config", None)
     if not (isinstance(config, type) and issubclass(config, BaseModel) and hasattr(config, "parse")):
         fix = "define class Config(TrainingConfig) there, from ako_jobs.config"
-        raise ConfigError(what=f"the job {name!r} has no Config", where=_line_of(build), fix=fix)
+        what = f"the job {name!r} has " + ("no Config" if config is None else "a Config that is no TrainingConfig")
+        raise ConfigError(what, got=config, where=_line_of(build), fix=fix)
     include = getattr(module, "INCLUDE", ())
     if not isinstance(include, tuple | list) or not all(isinstance(each, str) for each in include):
         fix = 'write it like INCLUDE = ("words.txt",)'

@@ -28,6 +28,7 @@ from dataflow import (
     make_record,
 )
 from dataflow.artifact_names import RECORD_FILE, check_artifact_name
+from dataflow.errors import JobFailedError
 
 OnEvent = Callable[[JobEvent], None]
 """Called with each event of a job as it comes."""
@@ -155,7 +156,18 @@ def keep(result: Result, prepared: Prepared, folder: Path) -> None:
 
     These are ``record.json``, ``curves.csv`` (a row per validation), ``config.json`` (with which a trained model is
     loaded), ``job.log`` (what the processes printed) and the artifacts of operators, which cannot take these names.
+
+    Raises:
+        JobFailedError: a file cannot be written.
     """
+    try:
+        _write(result, prepared, folder)
+    except OSError as error:
+        what = f"the run has ended, but its results cannot be written: {error}"
+        raise JobFailedError(what, got=str(folder), fix="make room there, or name a folder on another disk") from error
+
+
+def _write(result: Result, prepared: Prepared, folder: Path) -> None:
     for name, data in result.artifacts.items():
         check_artifact_name(name)
         path = folder / name

@@ -20,7 +20,7 @@ from operators.course import Course
 from operators.data import DataRef, open_data
 from operators.divergence import SAMPLED_WEIGHTS, Divergence, SampleReplica, Samples
 from operators.dnn import Network, NetworkSpec, PhantomSpec, WeightRange, build_network
-from operators.due import DueInSuccession, Newest
+from operators.due import DueInSuccession, Every, Newest
 from operators.examine import Examine
 from operators.follow import Follow
 from operators.joining import Listen, Talk
@@ -198,6 +198,7 @@ def add_worker(
     config, data, optimizer = setting.config, setting.data, optimizer or setting.optimizer
     averages_over = 0.0 if config.phantom else config.average * setting.passes.gradients(1)
     average = Average(n_weights=setting.layout.n_weights, averages=averages_over > 0)
+    every: Every = config.validate_every or "epoch"
     replica = replica or Replica(model=setting.model, warm_start=setting.warm_start)
     graph = (
         graph.with_tensor_scale(setting.tensor_scale)
@@ -242,8 +243,8 @@ def add_worker(
             ),
             role="worker",
         )
-        .with_operator("due", DueInSuccession(every=config.validate_every or "epoch"), role="worker")
-        .with_operator("sample", SampleReplica(weights=setting.sampled_weights), role="worker")
+        .with_operator("due", DueInSuccession(every=every), role="worker")
+        .with_operator("sample", SampleReplica(weights=setting.sampled_weights, every=every), role="worker")
         .with_operator("divergence", Divergence(), role="worker")
         .with_operator("keep_model", KeepModel(model=setting.model), role="worker")
         .connect("source", "compute")

@@ -74,8 +74,17 @@ class State(ABC):
         return self.kept()
 
     def kept(self) -> dict[str, np.ndarray]:
-        """What `tensors` gives, as arrays that later writes do not change."""
-        return {name: tensor.copy() for name, tensor in self.tensors().items()}
+        """What `tensors` gives, as arrays that later writes do not change.
+
+        Raises:
+            TypeError: it is no array.
+        """
+        tensors = self.tensors()
+        for name, tensor in tensors.items():
+            if not hasattr(tensor, "dtype"):
+                what = f"tensors() gives a {type(tensor).__name__} as {name!r}: give an array, as np.array of it"
+                raise TypeError(what)
+        return {name: tensor.copy() for name, tensor in tensors.items()}
 
     def resume(self, tensors: Mapping[str, np.ndarray], node: int, steps: Mapping[int, int]) -> None:
         """Go on from a checkpoint: take over what was kept, and count what was under way between nodes as dropped.

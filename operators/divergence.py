@@ -1,7 +1,7 @@
 """Divergence: how far the workers' replicas are from each other, sampled while they train.
 
 Exchange without consensus never heals a lost update, so this distance is watched in every run. Samples of different
-nodes are due after the same number of steps, not at the same moment, and a node may have made one step more when its
+nodes are due after as many images of them all, not at the same moment, and a node may have made one step more when its
 own is taken: that, and updates under way, are part of the distance, but for the last sample, which is taken when
 nothing is under way.
 """
@@ -20,6 +20,7 @@ from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator, Sample
 from dataflow.ports import In, Out
 from dataflow.state import Reads, State, StateElement, StateKind, Writes
+from operators.due import Every, turn_of
 from operators.messages import Progress, Vector
 
 SAMPLED_WEIGHTS = 1024
@@ -32,13 +33,14 @@ class ReplicaSample(Message):
 
     Args:
         origin: number of the node.
-        step: gradients after which it was due, on every node alike, so that samples find each other; 0 for the final.
+        turn: how many times one was due by then, on every node alike, so that samples find each other; 0 for the final.
+            Steps are not alike where gradients are made by whoever is first.
         final: all updates that reach the node were applied.
         values: (sampled weights,) float32, the same places on every node.
     """
 
     origin: int
-    step: int
+    turn: int
     final: bool
     values: Vector
 
@@ -48,11 +50,13 @@ class SampleReplica(Operator):
 
     Args:
         weights: how many weights are sampled at most.
+        every: when samples are due; see `Due`.
     """
 
     pool = "network"
     sends = True
     weights: int = Field(default=SAMPLED_WEIGHTS, ge=1)
+    every: Every = "epoch"
     progress = In(Progress, capacity=64)
     samples = Out(ReplicaSample)
     replica = Reads()
@@ -60,8 +64,8 @@ class SampleReplica(Operator):
     def process(self, progress: Progress, replica: Vector, node: NodeContext) -> Emissions:
         """A sample."""
         stride = -(-len(replica) // self.weights)
-        step = 0 if progress.final else progress.step
-        yield self.samples(ReplicaSample(node.index, step, progress.final, replica[::stride].copy()))
+        turn = 0 if progress.final else turn_of(progress, self.every)
+        yield self.samples(ReplicaSample(node.index, turn, progress.final, replica[::stride].copy()))
 
 
 @dataclass
@@ -69,7 +73,7 @@ class SamplesState(State):
     """Samples that wait for those of the other nodes.
 
     Args:
-        waiting: by step and whether it is final, then by node.
+        waiting: by whether it is final and turn, then by node.
         left: nodes of which no samples come any more.
     """
 
@@ -100,7 +104,7 @@ class Samples(StateElement):
 
 
 class Divergence(Operator):
-    """Measures the distance of the replicas from their mean at each sampled step: the largest, and root mean square."""
+    """Measures the distance of the replicas from their mean at each turn: the largest, and root mean square."""
 
     pool = "network"
     receives = True
@@ -109,7 +113,7 @@ class Divergence(Operator):
 
     def process(self, sample: ReplicaSample, waiting: SamplesState, node: NodeContext) -> Emissions:
         """Take in a sample; measure once all nodes' are there."""
-        number = (sample.final, sample.step)
+        number = (sample.final, sample.turn)
         waiting.waiting.setdefault(number, {})[sample.origin] = sample.values
         yield from self._measure(number, waiting, node)
 
@@ -125,10 +129,10 @@ class Divergence(Operator):
         yield from ()
 
     def _measure(self, number: tuple[bool, int], waiting: SamplesState, node: NodeContext) -> Emissions:
-        turn = waiting.waiting.get(number, {})
-        if len(turn) < min(2, node.size) or not set(node.members[node.role]) <= turn.keys() | waiting.left:
+        samples = waiting.waiting.get(number, {})
+        if len(samples) < min(2, node.size) or not set(node.members[node.role]) <= samples.keys() | waiting.left:
             return
-        distance = np.stack([turn[origin] for origin in sorted(turn)])
+        distance = np.stack([samples[origin] for origin in sorted(samples)])
         distance = distance - distance.mean(axis=0)
         yield Sample("max", float(np.abs(distance).max()))
         yield Sample("rms", float(np.sqrt(np.mean(np.square(distance)))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from dataflow.ports import In, Out
 from dataflow.state import Reads, State, StateElement, StateKind, Writes
 from operators.messages import Progress, Share
 from operators.roll import Present
+
+Every: TypeAlias = int | Literal["epoch", "end"]
+"""When something is due: after so many images of the whole role, every epoch, or at the end only."""
 
 
 @dataclass
@@ -59,11 +62,11 @@ class Due(Operator):
     without images in a warm-up.
 
     Args:
-        every: images that the whole role sees in between, or ``epoch``, or ``end`` for the final one only.
+        every: see `Every`.
     """
 
     pool = "network"
-    every: int | Literal["epoch", "end"] = "epoch"
+    every: Every = "epoch"
     progress = In(Progress, capacity=64)
     due = Out(Progress)
     in_turn = Out(Progress)
@@ -74,8 +77,8 @@ class Due(Operator):
     def process(self, progress: Progress, newest: NewestState, roll: Present, node: NodeContext) -> Emissions:
         """The message, if something is due."""
         before, newest.progress = newest.progress, progress
-        turn, has_come_back = self._turn(progress), node.incarnation > 0 and not before.step
-        if turn > self._turn(before) and not has_come_back:
+        turn, has_come_back = turn_of(progress, self.every), node.incarnation > 0 and not before.step
+        if turn > turn_of(before, self.every) and not has_come_back:
             yield self.due(progress)
             members = node.members[node.role]
             present = roll.of(members)[: progress.readers or None]
@@ -101,12 +104,7 @@ class Due(Operator):
         first = roll.first(never_died)
         if (roll.first(members) if first is None else first) == node.index:
             yield self.in_turn(final)
-            yield self.shared(_share(self._turn(final), (node.index,), final))
-
-    def _turn(self, progress: Progress) -> int:
-        if self.every == "end":
-            return 0
-        return int(progress.epoch) if self.every == "epoch" else progress.images // self.every
+            yield self.shared(_share(turn_of(final, self.every), (node.index,), final))
 
 
 class DueInSuccession(Due):
@@ -117,6 +115,13 @@ class DueInSuccession(Due):
 
     receives = True
     over = In(Progress)
+
+
+def turn_of(progress: Progress, every: Every) -> int:
+    """How many times something was due by then, that is so again and again."""
+    if every == "end":
+        return 0
+    return int(progress.epoch) if every == "epoch" else progress.images // every
 
 
 def _share(turn: int, nodes: Sequence[int], progress: Progress) -> Share:

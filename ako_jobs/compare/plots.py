@@ -45,6 +45,7 @@ _STYLE = {
     "grid.alpha": 0.3,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "text.parse_math": False,  # names are the user's, and may have dollars
     "svg.hashsalt": "ako",  # the same records give the same bytes
 }
 
@@ -226,7 +227,7 @@ def _over_time(
         axes.set(xlabel=across, ylabel=up, title=_folded(_words(point), 36))
         axes.set_xlim(left=0)
         if read is rates:
-            axes.set_ylim(bottom=0)
+            _from_zero(axes)
     if pictured.comparison.target is not None and read is accuracies:
         for axes in panels:
             axes.axhline(100 * pictured.comparison.target, color="0.4", linewidth=0.8, linestyle=(0, (1, 2)))
@@ -301,6 +302,12 @@ def _name_bars(axes: Any, rows: Sequence[Row]) -> None:
     axes.grid(axis="y", visible=False)
 
 
+def _from_zero(axes: Any) -> None:
+    """Begin the scale at 0, and leave room above the highest value, which all others may be close to."""
+    axes.set_ylim(bottom=0)
+    axes.set_ylim(top=max(axes.get_ylim()[1], 1.05 * axes.dataLim.y1))
+
+
 def _traffic(pictured: Pictured) -> Any:
     """Bytes from every node to every other, one scale for all panels."""
     sent = {key: traffic(records) / 1e6 for key, records in pictured.records.items()}
@@ -344,7 +351,7 @@ def _sweep(pictured: Pictured, key: str) -> Any:
                 )
         axes.set(xlabel=key, ylabel=label)
         if not label.endswith("%"):
-            axes.set_ylim(bottom=0)
+            _from_zero(axes)
         axes.set_xticks(list(places.values()), values)
     dashes = [
         Line2D([], [], color="0.4", linestyle=DASHES[turn % len(DASHES)], label=_folded(_words(others), _LINE))

@@ -137,7 +137,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     widths = [max(map(cell_len, column)) for column in zip(columns, *lines, strict=True)]
     out = Console(markup=False, highlight=False, emoji=False)
     if out.is_terminal and sum(widths) + _GAP * (len(widths) - 1) > out.width:
-        table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for i, column in enumerate(columns):
+            table.add_column(column, no_wrap=i == 0)  # an id that is cut short could not be copied
         for line in lines:
             table.add_row(*line)
         out.print(table)

@@ -115,8 +115,8 @@ def _kernel_cache() -> Finding:
 
 def _writable(name: str, folder: Path, fix: str) -> Finding:
     """Whether files can be made in a folder, or in the nearest one above it that exists."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
+        there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
         with tempfile.TemporaryFile(dir=there):
             return Finding(name, "ok", f"{folder} is writable")
     except OSError as error:
@@ -148,7 +148,7 @@ def _data() -> list[Finding]:
             findings.append(Finding(f"data {name}", "ok", f"{images:,} training images"))
         except DataError as error:
             state: Literal["warning", "failed"] = "failed" if name == "digits" else "warning"
-            findings.append(Finding(f"data {name}", state, error.what, error.fix))
+            findings.append(Finding(f"data {name}", state, f"{error.what} at {error.where}", error.fix))
     return findings
 
 

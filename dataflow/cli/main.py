@@ -94,6 +94,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody reads on. What is left of the output goes nowhere when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except PermissionError as error:
+        if error.filename is None or os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        what = f"a file or folder may not be used: {error.strerror}"
+        fix = "name another one, or have its owner let you"
+        print(f"error: {ConfigError(what, where=os.fsdecode(error.filename), fix=fix)}", file=sys.stderr)
+        return ConfigError.exit_code
     except OSError as error:
         if error.errno != errno.ENOSPC or os.environ.get(TRACEBACK_VARIABLE):
             raise

@@ -38,18 +38,23 @@ def reraise(error: BaseException, what: str, cls: type, node: str) -> NoReturn:
         raise error
     if isinstance(error, KeyboardInterrupt | ToldToEnd) and current_thread() is main_thread():
         raise error
-    where = f"node {node}, {_raised_at(error) or declared_at(cls)}"
+    where = f"node {node}, {raised_at(error) or declared_at(cls)}"
     if isinstance(error, AkoError):
         raise type(error)(what=f"{what}: {error.what}", got=error.got, where=where, fix=error.fix) from error
-    said = in_words(error)
     raise OperatorError(
-        what=f"{what} raised {type(error).__name__}" + (f": {said}" if said else ""),
+        what=f"{what} raised {named(error)}",
         where=where,
         fix="see the job's log for the traceback",
     ) from error
 
 
-def _raised_at(error: BaseException) -> str:
+def named(error: BaseException) -> str:
+    """An exception's class, and what it says, if anything."""
+    said = in_words(error)
+    return type(error).__name__ + (f": {said}" if said else "")
+
+
+def raised_at(error: BaseException) -> str:
     """``file:line`` of the innermost frame in the user's own files; empty if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(_OTHERS):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from dataflow.engine.blame import named, raised_at, reraise
 from dataflow.engine.checkpoints import KeptFile, Manifest, by_element, tensor_types
 from dataflow.engine.loading import LoadedNode, load_node, resolve
 from dataflow.errors import CheckpointError
@@ -132,20 +133,21 @@ def resume(loaded: LoadedNode, plan: PhysicalPlan, node: int, how: Resumption, f
 
     Raises:
         CheckpointError: a content is not what was written, or a state element does not take its tensors.
+        AkoError: a state element raised something else.
     """
     for file, data in zip(how.files, files, strict=True):
         file.check([data])
     tensors = [by_element(data) for data in files]
     kept = [Kept(file.member.node, file.member.steps, each) for file, each in zip(how.files, tensors, strict=True)]
     here = [spec for spec in plan.graph.elements if spec.name in loaded.states and spec.kind in how.kinds]
-    where = f"node {plan.nodes[node].name}"
+    name = plan.nodes[node].name
     for spec in here:
         parts = [each[spec.name] for each in (tensors[:1] if how.own else tensors) if spec.name in each]
-        with _fitting(spec, where):
+        with _fitting(spec, name):
             loaded.states[spec.name].resume(_taken(spec, parts, own=how.own), node, how.steps)
     for spec in here:
         if spec.kind is StateKind.LEDGER:
-            with _fitting(spec, where):
+            with _fitting(spec, name):
                 loaded.states[spec.name].balance(loaded.states, kept, divided=how.divided, whole=how.whole)
     return replace(loaded, positions=how.positions)
 
@@ -166,13 +168,17 @@ def tensor_types_of(graph: LogicalGraph, nodes: int, seed: int) -> dict[str, dic
 
 
 @contextmanager
-def _fitting(spec: ElementSpec, where: str) -> Iterator[None]:
-    """Say of what is raised which state element does not fit."""
+def _fitting(spec: ElementSpec, node: str) -> Iterator[None]:
+    """Say of what is raised which state element does not fit, or has a mistake, and where."""
     try:
         yield
     except (ValueError, KeyError) as error:
-        what = f"state element {spec.name!r} does not fit the checkpoint: {error}"
+        said = str(error) if isinstance(error, ValueError) else ""
+        what = f"state element {spec.name!r} does not fit the checkpoint: {said or named(error)}"
+        where = ", ".join(filter(None, (f"node {node}", raised_at(error))))
         raise CheckpointError(what, where=where, fix="resume with the settings that the job had") from error
+    except Exception as error:
+        reraise(error, f"state element {spec.name!r}", resolve(spec.factory, StateElement), node)
 
 
 def _taken(spec: ElementSpec, parts: Sequence[dict[str, np.ndarray]], *, own: bool) -> dict[str, np.ndarray]:

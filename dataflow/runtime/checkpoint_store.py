@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
@@ -19,6 +20,9 @@ from dataflow.errors import CheckpointError, UnreadableCheckpointError
 from dataflow.runtime.folders import Folder, Pieces, Writer
 
 MANIFEST = "manifest.json"
+
+_JOB = re.compile("[0-9a-f]{12}")
+"""Name of a job's folder: its id."""
 
 _BEGUN = 4
 """Checkpoints at most that have begun and are not whole."""
@@ -348,12 +352,22 @@ def none_whole(folder: Folder, found: Search, number: int | None = None) -> Chec
         fix = "once it can be read, ako resume goes on from it; before that, from an older one, if there is one"
     elif number is not None and (whole := ", ".join(map(str, _whole(folder)))):
         fix = f"name one that is whole: {whole}"
+    elif number is None and (jobs := _jobs(folder)):
+        fix = f"name the folder of a job in it, such as {jobs[0]}"
     if number is None:
         what = "; ".join(["there is no whole checkpoint", *found.warnings])
         return CheckpointError(what, where=folder.place, fix=fix)
     if found.unsure or number in numbers(folder):
         return CheckpointError(f"checkpoint {number} cannot be used: {found.left_out[number]}", fix=fix)
     return CheckpointError(f"there is no checkpoint {number}", where=folder.place, fix=fix)
+
+
+def _jobs(folder: Folder) -> list[str]:
+    """Ids of jobs that have folders in this one."""
+    try:
+        return sorted(name for name in folder.folders() if _JOB.fullmatch(name))
+    except OSError:
+        return []
 
 
 def _whole(folder: Folder) -> list[int]:

@@ -29,6 +29,8 @@ DTYPES: Final = {
 
 MAX_AXES: Final = 32
 
+_TOO_LARGE: Final = "send it in pieces"
+
 _SCALARS: Final = frozenset((bool, int, float, str, type(None)))
 _dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -54,9 +56,10 @@ def encode(message: Message, *, edge: int, sequence: int, max_message_nbytes: in
         if type(value) in _SCALARS:
             scalars.append(value)
         elif isinstance(value, np.ndarray) and name in arrays:
-            array, dtype = _portable(value, f"{type(message).__name__}.{name}")
+            where = f"{type(message).__name__}.{name}"
+            array, dtype = _portable(value, where)
             headers.append(data_pb2.ArrayHeader(field=index, dtype=dtype, shape=array.shape))
-            nbytes += _padded_nbytes(array.shape, array.dtype, max_message_nbytes)
+            nbytes += _padded_nbytes(array.shape, array.dtype, max_message_nbytes, where)
             if array.nbytes:
                 payload.append(array.reshape(-1).view(np.uint8).data)
                 payload.append(padding(array.nbytes))
@@ -67,7 +70,7 @@ def encode(message: Message, *, edge: int, sequence: int, max_message_nbytes: in
             raise WireError(what, got=value, fix="convert NumPy scalars with int() or float(), and declare arrays")
     if nbytes > max_message_nbytes:
         what = f"{type(message).__name__} is larger than the {max_message_nbytes} bytes a message may have"
-        raise WireError(what, got=nbytes)
+        raise WireError(what, got=nbytes, fix=_TOO_LARGE)
     header = data_pb2.FrameHeader(
         sequence=sequence, edge=edge, kind=data_pb2.KIND_MESSAGE, scalars=_text(scalars), arrays=headers
     )
@@ -181,12 +184,12 @@ def _portable(value: np.ndarray[Any, Any], where: str) -> tuple[np.ndarray[Any, 
     return value, name
 
 
-def _padded_nbytes(shape: Sequence[int], dtype: np.dtype[Any], bound_nbytes: int) -> int:
+def _padded_nbytes(shape: Sequence[int], dtype: np.dtype[Any], bound_nbytes: int, where: str) -> int:
     """Bytes that an array takes in the payload; empty arrays too must have axes that are not absurdly long."""
     nbytes: int = math.prod(shape) * dtype.itemsize
     if nbytes > bound_nbytes or (nbytes == 0 and math.prod(max(1, length) for length in shape) > bound_nbytes):
         what = f"an array is larger than the {bound_nbytes} bytes a message may have"
-        raise WireError(what, got=tuple(shape))
+        raise WireError(what, got=tuple(shape), where=where, fix=_TOO_LARGE)
     return nbytes + -nbytes % ALIGNMENT
 
 
@@ -221,9 +224,9 @@ def _pack_parts(header: data_pb2.FrameHeader, payload: Sequence[Buffer], nbytes:
 
 def _declared_nbytes(header: data_pb2.FrameHeader, kind: type[Message], bound_nbytes: int) -> int:
     """Bytes of payload that the arrays declared in `header` take; checks that they fit the message type."""
-    fields, previous, total = len(field_names(kind)), -1, 0
+    names, previous, total = field_names(kind), -1, 0
     for array in header.arrays:
-        if not previous < array.field < fields:
+        if not previous < array.field < len(names):
             what = f"arrays of {kind.__name__} are out of order, or for a field it does not have"
             raise WireError(what, got=array.field)
         previous = array.field
@@ -234,7 +237,7 @@ def _declared_nbytes(header: data_pb2.FrameHeader, kind: type[Message], bound_nb
         if len(array.shape) > MAX_AXES:
             what = f"an array has more than {MAX_AXES} axes"
             raise WireError(what, got=len(array.shape))
-        total += _padded_nbytes(array.shape, dtype, bound_nbytes)
+        total += _padded_nbytes(array.shape, dtype, bound_nbytes, f"{kind.__name__}.{names[array.field]}")
     if total > bound_nbytes:
         what = f"{kind.__name__} is larger than the {bound_nbytes} bytes a message may have"
         raise WireError(what, got=total)

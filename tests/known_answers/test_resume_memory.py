@@ -15,12 +15,13 @@ from dataflow.engine.events import Snapshot
 from dataflow.engine.loading import LoadedNode, load_nodes
 from dataflow.engine.memory_driver import MemoryDriver, MemoryRun
 from dataflow.engine.resumption import check_fits, resume, resumption, tensor_types_of
-from dataflow.errors import CheckpointError
+from dataflow.errors import AkoError, CheckpointError, OperatorError
 from dataflow.plan.compile import compile_graph
 from dataflow.plan.job import JobSpec
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.state import StateKind
 from operators.coded_window import CodedWindowState
+from operators.window import WindowState
 from tests.known_answers.rejoining import clocks_of
 from tests.known_answers.training import BASE, job, replica
 
@@ -349,6 +350,29 @@ def test_checkpoint_of_servers_that_counted_no_images_is_refused() -> None:
 
 def kept_tensor(data: bytes, name: str) -> np.ndarray:
     return safetensors.numpy.load(data)[name]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "what"),
+    [
+        (KeyError("gone"), CheckpointError, "does not fit the checkpoint: KeyError: 'gone'"),
+        (ValueError(), CheckpointError, "does not fit the checkpoint: ValueError"),
+        (ValueError("too long"), CheckpointError, "does not fit the checkpoint: too long"),
+        (TypeError("no int"), OperatorError, "raised TypeError: no int"),
+    ],
+)
+def test_element_that_raises_when_it_goes_on_is_named_with_what_it_raised_and_where(
+    error: Exception, kind: type[AkoError], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def restore(_state: WindowState, _tensors: object) -> None:
+        raise error
+
+    of = plan("ako", 1)
+    monkeypatch.setattr(WindowState, "restore", restore)
+    with pytest.raises(kind) as raised:
+        resumed(MemoryDriver(of).execute().snapshots[:1], of, of)
+    assert raised.value.what == f"state element 'window' {what}"
+    assert raised.value.where.startswith(f"node node-0, {__file__}:")
 
 
 def test_checkpoint_of_another_graph_or_seed_is_refused() -> None:

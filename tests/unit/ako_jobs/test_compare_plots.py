@@ -122,6 +122,24 @@ def test_draw_variant_without_a_name(tmp_path: Path) -> None:
     assert drawn(comparison(variants={"": {"job": "ako"}}, seeds=1), tmp_path, record()) >= ALWAYS
 
 
+def test_draw_values_that_are_nearly_alike_with_room_above_them() -> None:
+    compared = comparison(variants={"a": {"job": "ako"}}, seeds=1, sweep={"lr": ["0.1", "0.2"]})
+    longer = record()
+    longer["run_s"] *= 1.0001
+    figures = dict(plots._pictures(pictured(compared, record(), longer)))
+    epoch = next(axes for axes in figures["sweep_lr"].axes if axes.get_ylabel() == "time of an epoch, s")
+    assert epoch.get_ylim() == pytest.approx((0, 1.05 * max(epoch.lines[0].get_ydata())))
+
+
+def test_draw_names_with_dollars_as_they_are(tmp_path: Path) -> None:
+    compared = comparison(variants={"for $5^{ and $": {"job": "ako"}, "$x_1$": {"job": "ako"}}, seeds=1)
+    assert drawn(compared, tmp_path, record(), record()) >= ALWAYS
+    with plots.mpl.rc_context(plots._STYLE):
+        figure = dict(plots._pictures(pictured(compared, record(), record())))["accuracy_over_time"]
+    shown = figure.legends[0].get_texts()[1]
+    assert (shown.get_text(), shown.get_parse_math()) == ("$x_1$", False)
+
+
 def test_draw_runs_without_validations_have_no_pictures_of_accuracy(tmp_path: Path) -> None:
     blind = comparison(seeds=1, target=None, sweep={"nodes": [2, 4]})
     assert drawn(blind, tmp_path, *[record(())] * 4) == {*ALWAYS, "sweep_nodes"} - ACCURACY

@@ -1,3 +1,4 @@
+import errno
 import gzip
 import math
 import os
@@ -129,6 +130,15 @@ def test_load_unknown_name_suggests_the_nearest_and_lists_all(name, guess):
         DataError, match=f"{name}.*did you mean '{guess}'.*known: cifar10, digits, fashion-mnist, mnist"
     ):
         load(name)
+
+
+def test_load_folder_that_may_not_be_entered_is_named(tmp_path, monkeypatch):
+    def closed(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", closed)
+    with pytest.raises(DataError, match="the mnist data may not be read: Permission denied at /"):
+        load("mnist", tmp_path)
 
 
 def test_load_name_like_nothing_known_only_lists_the_names():

@@ -254,6 +254,7 @@ def test_load_job_neighbour_that_hides_a_module_is_refused(tmp_path: Path) -> No
         ("def build(:\n", r"SyntaxError: .* at .*my_job.py:1"),
         ("import no_such_module\n", r"ModuleNotFoundError: .* at .*my_job.py:1"),
         ("def build(config):\n    return 1\n", r"has no Config at .*my_job.py:1"),
+        ("class Config:\n    pass\ndef build(config):\n    return 1\n", r"has a Config that is no TrainingConfig .*:3"),
         (JOB.replace("def build", "def bauen"), "has no function 'build'"),
         (JOB.replace("process(self, batch", "process(self, batch, nothing"), r"asks for 'nothing'.* at .*my_job.py:6"),
     ],

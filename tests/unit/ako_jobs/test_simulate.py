@@ -41,3 +41,11 @@ def test_record_counts_what_a_node_did_before_it_failed_and_was_started_again() 
     assert (
         record["totals"]["gradients"] == counted[-1] == died["steps"] + sum(each["steps"] for each in record["nodes"])
     )
+
+
+def test_gap_of_replicas_is_measured_at_every_validation_also_where_workers_make_unlike_numbers_of_gradients() -> None:
+    model = ClusterModel(compute="constant", step_s=0.01, speeds={1: 0.5})
+    simulation = prepare_simulation(load_job("parameter_server"), {"epochs": 3, "servers": 1}, 3, model)
+    record: Any = execute_simulation(simulation).record
+    counts = [each["samples"].get("divergence.rms", {}).get("count", 0) for each in record["nodes"]]
+    assert counts == [len(record["reports"]), 0, 0]

@@ -54,6 +54,27 @@ def test_main_full_disk_under_the_output_is_one_line(
     assert capsys.readouterr().err == "error: cannot write the output: No space left on device; free some\n"
 
 
+def closed(path: Path) -> bool:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
+def test_main_place_that_may_not_be_entered_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Path, "exists", closed)
+    assert main(["run", "ako", "--json", str(tmp_path / "run.json")]) == 2
+    said = f"error: a file or folder may not be used: Permission denied at {tmp_path / 'run.json'}; name another one, "
+    assert capsys.readouterr().err == f"{said}or have its owner let you\n"
+
+
+def test_doctor_tells_of_a_state_directory_that_may_not_be_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Path, "exists", closed)
+    assert main(["doctor", "--state-dir", str(tmp_path)]) == 1
+    assert f"failed  state directory: {tmp_path} is not writable: [Errno 13] Permission" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("word", ["--help", "--version"])
 def test_main_output_that_nobody_reads_is_no_traceback(word: str) -> None:
     reader, writer = os.pipe()

@@ -37,6 +37,15 @@ def test_only_a_terminal_that_is_too_narrow_wraps_a_table(
     assert capsys.readouterr().out.count("\n") == lines
 
 
+def test_terminal_that_is_too_narrow_shows_ids_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "30")
+    print_table(COLUMNS, [("5f0c9a1be2d4", "parameter_server", "stopped by epochs")])
+    assert "5f0c9a1be2d4" in capsys.readouterr().out
+
+
 def test_list_of_many_jobs_is_shown_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     begun_s = time.process_time()
     print_table(COLUMNS, [("5f0c9a1be2d4", "ako", "stopped by epochs")] * 20_000)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from engine_rig import Count, LogState, Num, Rig, Send, graph_of, nodes_of
 
 from dataflow.engine.events import Report, Snapshot
@@ -232,3 +233,12 @@ def test_state_begins_anew_by_default_where_there_is_nothing_for_it() -> None:
     state.items.append(1)
     state.resume({}, 0, {0: 5})
     assert state.items == [1]
+
+
+def test_state_that_keeps_what_is_no_array_says_what_to_give() -> None:
+    class Counted(NotedState):
+        def tensors(self) -> dict[str, Any]:
+            return {"count": 3}
+
+    with pytest.raises(TypeError, match=r"tensors\(\) gives a int as 'count': give an array, as np\.array of it"):
+        Counted().kept()

@@ -27,8 +27,8 @@ def divergence(nodes):
     return Harness(Divergence(), node=node, states={"waiting": Samples()})
 
 
-def sample(origin, values, *, step=1, final=False):
-    return ReplicaSample(origin, step, final, np.array(values, np.float32))
+def sample(origin, values, *, turn=1, final=False):
+    return ReplicaSample(origin, turn, final, np.array(values, np.float32))
 
 
 def measured(effects):
@@ -59,12 +59,14 @@ def test_sample_replica_takes_evenly_spaced_weights(n_weights, at_most, places):
     assert message.values.dtype == np.float32
 
 
-def test_sample_replica_says_whose_weights_and_after_which_step():
-    harness = sampler(np.zeros(2, np.float32), index=2)
-    harness.send(progress(3))
+@pytest.mark.parametrize(("every", "turns"), [("epoch", [0, 1, 3]), (40, [1, 2, 7]), ("end", [0, 0, 0])])
+def test_sample_replica_says_whose_weights_and_of_which_turn_however_many_steps_the_node_made(every, turns):
+    harness = sampler(np.zeros(2, np.float32), index=2, every=every)
+    for step, images, epoch in ((9, 79, 0.9), (3, 80, 1.0), (4, 300, 3.1)):
+        harness.send(Progress(step, images, epoch, loss=0.5))
     harness.send(progress(8, final=True))
-    said = [(message.origin, message.step, message.final) for message in harness.emitted("samples")]
-    assert said == [(2, 3, False), (2, 0, True)]  # nodes end after different numbers of steps
+    said = [(message.origin, message.turn, message.final) for message in harness.emitted("samples")]
+    assert said == [*((2, turn, False) for turn in turns), (2, 0, True)]  # nodes end after different numbers of turns
 
 
 def test_sample_replica_stays_as_it_was_taken():
@@ -106,40 +108,40 @@ def test_divergence_of_equal_replicas_is_nothing():
 def test_divergence_of_one_node_is_nothing_and_comes_at_once():
     harness = divergence((0,))
     assert measured(harness.send(sample(0, [5, -5]))) == [(0.0, 0.0)]
-    assert measured(harness.send(sample(0, [1, 1], step=0, final=True))) == [(0.0, 0.0)]
+    assert measured(harness.send(sample(0, [1, 1], turn=0, final=True))) == [(0.0, 0.0)]
 
 
-def test_divergence_keeps_steps_apart():
+def test_divergence_keeps_turns_apart():
     harness = divergence((0, 1))
-    assert harness.send(sample(0, [0], step=1)) == []
-    assert harness.send(sample(0, [10], step=2)) == []
-    assert measured(harness.send(sample(1, [2], step=1))) == [(1.0, 1.0)]
-    assert measured(harness.send(sample(1, [4], step=2))) == [(3.0, 3.0)]
+    assert harness.send(sample(0, [0], turn=1)) == []
+    assert harness.send(sample(0, [10], turn=2)) == []
+    assert measured(harness.send(sample(1, [2], turn=1))) == [(1.0, 1.0)]
+    assert measured(harness.send(sample(1, [4], turn=2))) == [(3.0, 3.0)]
 
 
-def test_divergence_final_sample_waits_for_all_and_comes_after_every_step():
+def test_divergence_final_sample_waits_for_all_and_comes_after_every_turn():
     harness = divergence((0, 1))
-    harness.send(sample(0, [0], step=7))
-    assert harness.send(sample(0, [1], step=0, final=True)) == []  # node 0 has ended, node 1 is behind
-    assert measured(harness.send(sample(1, [4], step=7))) == [(2.0, 2.0)]
-    assert measured(harness.send(sample(1, [1], step=0, final=True))) == [(0.0, 0.0)]
+    harness.send(sample(0, [0], turn=7))
+    assert harness.send(sample(0, [1], turn=0, final=True)) == []  # node 0 has ended, node 1 is behind
+    assert measured(harness.send(sample(1, [4], turn=7))) == [(2.0, 2.0)]
+    assert measured(harness.send(sample(1, [1], turn=0, final=True))) == [(0.0, 0.0)]
     assert harness.states["waiting"].waiting == {}
 
 
-def test_divergence_forgets_steps_that_some_node_never_sampled():
+def test_divergence_forgets_turns_that_some_node_never_sampled():
     harness = divergence((0, 1))
-    harness.send(sample(0, [0], step=3))  # node 1 was due at step 4 instead
-    harness.send(sample(1, [0], step=4))
-    harness.send(sample(0, [0], step=6))
-    assert measured(harness.send(sample(1, [2], step=6))) == [(1.0, 1.0)]
+    harness.send(sample(0, [0], turn=3))  # node 1 passed over turn 3
+    harness.send(sample(1, [0], turn=4))
+    harness.send(sample(0, [0], turn=6))
+    assert measured(harness.send(sample(1, [2], turn=6))) == [(1.0, 1.0)]
     assert harness.states["waiting"].waiting == {}
 
 
 def test_samples_snapshot_is_not_changed_by_later_samples():
     harness = divergence((0, 1))
-    harness.send(sample(0, [0], step=3))
+    harness.send(sample(0, [0], turn=3))
     snapshot = harness.states["waiting"].snapshot()
-    harness.send(sample(1, [0], step=3))
+    harness.send(sample(1, [0], turn=3))
     assert {turn: list(samples) for turn, samples in snapshot.waiting.items()} == {(False, 3): [0]}
 
 

@@ -432,6 +432,13 @@ def test_lost_file_is_caught_and_nothing_whole_says_why(tmp_path: Path) -> None:
         newest_whole(LocalFolder(tmp_path / "elsewhere"))
 
 
+def test_folder_that_holds_those_of_jobs_is_told_to_be_one_level_too_high(tmp_path: Path) -> None:
+    for name in ("5f0c9a1be2d4", "music"):
+        (tmp_path / name / "000000010").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="; name the folder of a job in it, such as 5f0c9a1be2d4"):
+        newest_whole(LocalFolder(tmp_path))
+
+
 def test_checkpoint_that_is_asked_for_and_broken_says_what_is_wrong_and_only_whole_ones_are_offered(
     tmp_path: Path,
 ) -> None:

@@ -224,6 +224,8 @@ def test_message_size_is_bounded_on_both_sides() -> None:
         encode(message, edge=2, sequence=1, max_message_nbytes=79)
     with pytest.raises(WireError, match="larger than the 79 bytes"):
         decode(frames, max_message_nbytes=79)
+    with pytest.raises(WireError, match=r"array is larger .*got \(65,\)\) at Blob\.data; send it in pieces"):
+        encode(message, edge=2, sequence=1, max_message_nbytes=64)
 
 
 def test_long_text_is_refused_at_encode() -> None:
