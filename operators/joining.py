@@ -179,9 +179,9 @@ class Listen(Operator):
                 if word.kind == "begin" and roll.is_current(word):
                     yield self.begins(word)
 
-    def on_left(self, member: int, roll: RollState) -> Emissions:
+    def on_left(self, member: int, roll: RollState, *, ended: bool) -> Emissions:
         """Wait for no word of a node that says nothing more."""
-        roll.end(member)
+        roll.end(member, died=not ended)
         yield from ()
 
     def on_joined(self, member: int, roll: RollState) -> Emissions:

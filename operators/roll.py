@@ -124,9 +124,10 @@ class RollState(State):
         self._waiting = [other for other in self._waiting if other != member]
         self.inbox = [word for word in self.inbox if word.origin != member]
 
-    def end(self, member: int) -> None:
-        """Note that no more words come from a member: it has died, or is through and needs none, nor a loan."""
-        self._ended.add(member)
+    def end(self, member: int, *, died: bool = False) -> None:
+        """Note that no more words come from a member: it is through and needs none, nor a loan, or it `died`."""
+        if not died:
+            self._ended.add(member)
         self.asked.pop(member, None)
         self._awaited.discard(member)
         self._welcomes.pop(member, None)

@@ -186,6 +186,14 @@ def test_roll_of_a_joiner_does_not_take_one_that_has_come_back_for_one_that_is_t
     assert roll.due() == "idle"
 
 
+def test_roll_of_a_joiner_does_not_take_one_whose_death_is_heard_first_where_words_are_for_one_that_is_through():
+    roll = joiner(0, 2)
+    roll.end(1, died=True)
+    assert roll.due() == "alone"
+    roll.leave(1)
+    assert roll.due() == "alone"
+
+
 def test_roll_forgets_the_loan_that_one_has_asked_for_which_says_nothing_more():
     roll = RollState(0, MEMBERS, 0)
     roll.asked[3] = Word("lend", 3, 0, 1)
