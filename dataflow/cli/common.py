@@ -162,7 +162,9 @@ def megabytes(nbytes: float) -> str:
 
 
 def seconds(duration_s: float) -> str:
-    """A duration as ``1:02:03``, ``2:03``, ``4.50 s`` or ``0.0321 s``, for people: three digits where it is short."""
+    """A duration as ``1:02:03``, ``2:03``, ``4.50 s`` or ``0.321 ms``, for people: three digits where it is short."""
+    if 0.0 < duration_s < 0.001:
+        return f"{duration_s * 1000:#.3g} ms"
     if duration_s < 59.95:
         return f"{duration_s:#.3g} s"
     minutes, rest = divmod(int(duration_s), 60)

@@ -57,7 +57,15 @@ def test_progress_not_on_a_terminal_is_plain_lines() -> None:
 
 @pytest.mark.parametrize(
     ("duration_s", "text"),
-    [(0.0, "0.00 s"), (0.0321, "0.0321 s"), (2.0, "2.00 s"), (12.34, "12.3 s"), (59.96, "0:59"), (3661, "1:01:01")],
+    [
+        (0.0, "0.00 s"),
+        (0.0321, "0.0321 s"),
+        (2.0, "2.00 s"),
+        (12.34, "12.3 s"),
+        (0.000282, "0.282 ms"),
+        (59.96, "0:59"),
+        (3661, "1:01:01"),
+    ],
 )
 def test_seconds_for_people_have_three_digits_where_they_are_few(duration_s: float, text: str) -> None:
     assert seconds(duration_s) == text
