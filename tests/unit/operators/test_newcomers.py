@@ -145,7 +145,8 @@ def test_newcomer_that_has_not_joined_is_not_ready_for_a_change_of_the_tree() ->
     newcomer = _newcomer(states(4)[0])
     newcomer.prepare(7, ((0, 1), (0, 2), (0, 3)))
     (told,) = [each for each in newcomer.reports() if isinstance(each, Adjusted)]
-    assert (told.adjustment, told.stage, told.why) == (7, "refused", "nodes of the tree have died, or come")
+    why = "nodes of the tree have died, or come, and it is changed no more"
+    assert (told.adjustment, told.stage, told.why) == (7, "refused", why)
 
 
 def _newcomer(like: SharedReplicaState) -> SharedReplicaState:
