@@ -19,7 +19,7 @@ COMPILED = {
     ".": "ports",
     "engine": "chain chain_state elements events flow inbox inputs leaving membership moment needs news node_engine"
     " read_ahead recording starting tally traffic turns wiring",
-    "sim": "clock cores costs lives machine meter network pace simulator",
+    "sim": "clock cores costs lives machine messages meter network pace processors simulator",
 }
 """The compiled modules, by package in `dataflow`."""
 

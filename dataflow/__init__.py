@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from dataflow.sim.faults import parse_fault
     from dataflow.sim.model import ClusterModel
     from dataflow.sim.profile import Profile, profile_job
-    from dataflow.sim.simulator import SimRun, Simulator
+    from dataflow.sim.run import SimRun
+    from dataflow.sim.simulator import Simulator
     from dataflow.state import Reads, State, StateElement, StateKind, Writes
 
 __all__ = [
@@ -172,7 +173,8 @@ _HOMES = {
     "sim.faults": "parse_fault",
     "sim.model": "ClusterModel",
     "sim.profile": "Profile profile_job",
-    "sim.simulator": "SimRun Simulator",
+    "sim.run": "SimRun",
+    "sim.simulator": "Simulator",
     "state": "Reads State StateElement StateKind Writes",
 }
 _MODULES = {name: f"dataflow.{module}" for module, names in _HOMES.items() for name in names.split()}

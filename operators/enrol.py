@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dataflow.errors import BeginAnewError
 from dataflow.message import Message, Tick
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, EndOfData, Operator
@@ -13,9 +14,11 @@ from operators.attend import RollKeeper
 from operators.clocks import ClocksState
 from operators.contribution import Contribution
 from operators.course import CourseState
+from operators.messages import Progress
 from operators.roll import RollState
 from operators.shared_replica_state import SharedReplicaState
-from operators.survivors import LostUpdatesError
+
+_NOBODY = "what was learnt is in the job's checkpoints only: see checkpoint_every and ako resume"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +41,15 @@ class Arrived(Message):
 class Enrol(RollKeeper):
     """Keeps the roll of the workers of a tree, and has this one go on where the node is that it has joined.
 
-    One that is too late makes no gradients.
+    One that is too late makes no gradients. What it has is no model, so it stays until another has done its last work;
+    if all that could have died before, it dies, too, and the job begins again.
+
+    Nothing ever comes on `over`: its end is that of another node's last work.
     """
 
+    receives = True
     arrived = In(Arrived)
+    over = In(Progress)
     course = Writes()
     clocks = Writes()
 
@@ -51,7 +59,7 @@ class Enrol(RollKeeper):
         """Note who has joined.
 
         Raises:
-            LostUpdatesError: this node is too late, as all that had joined have died, and not ended.
+            BeginAnewError: this node is too late, as all that had joined have died, and not ended.
         """
         if arrived.member != node.index:
             (roll.late.add if arrived.late else roll.late.discard)(arrived.member)
@@ -68,17 +76,17 @@ class Enrol(RollKeeper):
         """Note that a member has died, of which this node may have heard as being too late before, or has ended.
 
         Raises:
-            LostUpdatesError: as above.
+            BeginAnewError: as above.
         """
-        roll.leave(member, ended=ended)
+        roll.leave(member, ended=ended and member not in roll.late)
         _require_somebody(roll)
         yield from ()
 
 
 def _require_somebody(roll: RollState) -> None:
     if roll.idle and not roll.too_late and roll.late.issuperset(roll.peers):
-        what = "all nodes that had joined the tree have died before this one had: what they held is nowhere else"
-        raise LostUpdatesError(what)
+        what = "all nodes that had joined the tree have died before this one had"
+        raise BeginAnewError(what, fix=_NOBODY)
 
 
 class Stay(Operator):

@@ -343,7 +343,7 @@ class SharedReplicaState(VectorState):
             return "it has made all its updates"
         left = self._survivors
         if left is not None and (left.dead or left.leaves or not left.joined):
-            return "nodes of the tree have died, or come"
+            return "nodes of the tree have died, or come, and it is changed no more"
         return ""
 
     def tensors(self) -> dict[str, np.ndarray]:

@@ -79,7 +79,8 @@ class ChainState:
     this source gives, `drained` those that a checkpoint waits for. `rates` are the newest that its operators have not
     been given. `checkpoint` is one that is due before the chain goes on, and `ahead` how much that counts
     from is more than the steps made here. `telling` is the node of which operators are being told the first of the
-    `news`. `timed` says that their time has come, `adjustments` are what they are still to hear of changes of the job.
+    `news`. `timed` says that their time has come, `adjustments` are what they are still to hear of changes of the job,
+    each with how much news had been heard before it.
     `silent` says that the chain emits nothing more, `alone` that no other chain that has not ended writes what this
     one's merge writes. `turn` and `awake` are for `dataflow.engine.turns`.
     """
@@ -100,7 +101,7 @@ class ChainState:
         self.running: deque[Running] = deque()
         self.step: Step | None = None
         self.rates: Rates | None = None
-        self.adjustments: deque[Adjustment] = deque()
+        self.adjustments: deque[tuple[int, Adjustment]] = deque()
         self.offered: Offered | None = None
         self.next_step = self.next_shard = 0
         self.exhausted = self.stopping = self.ending = self.silent = self.timed = False

@@ -229,7 +229,7 @@ class NodeEngine:
         """Keep what is to be changed for the chains that mind; who says nothing more does not hear of it."""
         for state in self._turns.chains:
             if state.chain.minds_adjusting and not (state.ending or state.silent):
-                state.adjustments.append(event.adjustment)
+                state.adjustments.append((state.news.heard, event.adjustment))
                 self._turns.wake(state)
 
     def _timer_fired(self, event: TimerFired) -> None:

@@ -122,8 +122,10 @@ class Starter:
             return True
         if state.adjustments and self._start_adjustment(state):
             return True
-        if state.news and (news := state.news.next()) is not None:
-            return self._start_telling(state, *news)
+        if state.news:
+            heard = state.adjustments[0][0] if state.adjustments else state.news.heard
+            if (news := state.news.next(heard)) is not None:
+                return self._start_telling(state, *news)
         if state.source:
             return self._start_source(state)
         gather = state.chain.gather
@@ -206,10 +208,11 @@ class Starter:
         return True
 
     def _start_adjustment(self, state: ChainState) -> bool:
-        """Run `on_adjust` ahead of the messages that wait, between steps."""
-        if not state.has_room() or not self._elements.free(state.chain.needs.adjust):
+        """Run `on_adjust` ahead of the messages that wait, between steps, in its turn among what is heard of nodes."""
+        heard, adjustment = state.adjustments[0]
+        if state.news.waits(heard) or not state.has_room() or not self._elements.free(state.chain.needs.adjust):
             return False
-        adjustment = state.adjustments.popleft()
+        state.adjustments.popleft()
         chain, step, given = state.chain, state.next_step, self._elements.given(state.chain.needs.adjust)
         self._run(state, "adjust", given, lambda: chain.adjust(adjustment, given, step))
         return True
@@ -257,7 +260,7 @@ class Starter:
         # What follows a task is committed with it: nothing else of the chain may be under way.
         if state.rates is not None or state.checkpoint is not None or state.adjustments or len(state.running) > 1:
             return
-        delivery = None if state.news and state.news.next() else state.inbox.lowest_step()
+        delivery = None if state.news and state.news.next(state.news.heard) else state.inbox.lowest_step()
         if delivery is None or not state.has_room(2) or not state.is_open(None) or self._others_wait(state):
             return
         chain, message = state.chain, delivery.message

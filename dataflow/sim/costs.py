@@ -59,6 +59,9 @@ class TaskTimes:
         engine_s: mean seconds that an engine takes for a task.
         message_s: mean seconds that a node takes to send a message, or to receive one,
         byte_s: and for each of its bytes.
+
+    Attributes:
+        messages_cost: whether nodes take any time for messages.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class TaskTimes:
         self._factors = [machine / (speeds or {}).get(node, 1.0) for node, machine in enumerate(machines)]
         self._engine_s = [engine_s * factor for factor in self._factors]
         self._message_s, self._byte_s = message_s, byte_s
+        self.messages_cost = message_s > 0 or byte_s > 0
 
     def seconds(self, node: int, task: Task) -> float:
         """Seconds of work that a task is, on its node."""

@@ -6,12 +6,9 @@ task ends. Everything that happens is an event of the clock, so equal arguments 
 
 from __future__ import annotations
 
-import gc
 import math
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dataflow.engine import coordination as co
@@ -19,7 +16,6 @@ from dataflow.engine.adjusting import tells_of_change
 from dataflow.engine.coordinator import JobCoordinator
 from dataflow.engine.events import (
     Adjust,
-    CreditGranted,
     Ended,
     Event,
     Failed,
@@ -27,7 +23,6 @@ from dataflow.engine.events import (
     GrantCredit,
     LeaveAsked,
     Measured,
-    MessageArrived,
     NodeJoined,
     Offer,
     Outcome,
@@ -37,69 +32,31 @@ from dataflow.engine.events import (
     SendMessage,
     SetTimer,
     StopAsked,
-    StreamEnded,
     Task,
     TaskFinished,
     TimerFired,
 )
 from dataflow.engine.job_life import ENDED, JobState
-from dataflow.engine.loading import LoadedNode, load_node, load_nodes
+from dataflow.engine.loading import load_node, load_nodes
 from dataflow.engine.node_engine import NodeEngine
 from dataflow.engine.recording import RecordedEngine
 from dataflow.errors import AkoError, BeginAnewError
 from dataflow.observe.events import AdjustmentStep, JobEvent, NodeChange
 from dataflow.operators_api import Adjustment, Artifact
 from dataflow.plan.job import JobSpec, adjusted_nodes, irreplaceable_nodes, needed_nodes
-from dataflow.plan.physical import PhysicalPlan, StreamId
-from dataflow.reports import NodeStatistics, OperatorReport
+from dataflow.reports import OperatorReport
 from dataflow.sim.clock import Action, VirtualClock
-from dataflow.sim.cores import Cores
 from dataflow.sim.costs import SPREADS, Spread, TaskKind, TaskTimes
 from dataflow.sim.elasticity import Elasticity
 from dataflow.sim.endings import Endings
+from dataflow.sim.garbage import Garbage
 from dataflow.sim.lives import Lives
-from dataflow.sim.machine import Machine, Part
+from dataflow.sim.messages import Messages
 from dataflow.sim.meter import Meter
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.network import SimNetwork
-from dataflow.sim.pace import Pace
-
-_Waiting = tuple[int, Cores, bool, float, float, Action, Any]
-"""A node, its cores, whether these compute something or do something else, the mark of that, when it came up, and what
-is to be done once it is done."""
-
-COLLECTED: Final = 200_000
-"""Objects made between two collections of garbage, at least; as many as nodes consist of, if these are more: what is
-under way among them comes and goes by the hundred thousand, and none of it is garbage."""
-
-
-@dataclass
-class SimRun:
-    """A simulated job.
-
-    Args:
-        plan: what was run.
-        nodes: the loaded nodes, with their live state; of one that was started again, its last incarnation.
-        state: how the job ended; RUNNING before it has.
-        reason: why, if it failed.
-        error: of the first node that failed.
-        stopped_by: what made it stop.
-        elapsed_s: virtual seconds; of nodes that never drained, those until nothing happened on them any more.
-        messages: how many were sent from node to node.
-        artifacts: files of the job's results by name.
-        statistics: the last ones of every node.
-    """
-
-    plan: PhysicalPlan
-    nodes: list[LoadedNode] = field(default_factory=list)
-    state: JobState = JobState.SUBMITTED
-    reason: str = ""
-    error: AkoError | None = None
-    stopped_by: str = ""
-    elapsed_s: float = 0.0
-    messages: int = 0
-    artifacts: dict[str, bytes] = field(default_factory=dict)
-    statistics: list[NodeStatistics] = field(default_factory=list)
+from dataflow.sim.processors import Processors
+from dataflow.sim.run import SimRun
 
 
 class Simulator:
@@ -128,9 +85,6 @@ class Simulator:
         self._clock = VirtualClock()
         # What happens to every task: a method would be bound anew each time.
         self._at_fed: Action = self._feed
-        self._at_received: Action = self._receive
-        self._at_packed: Action = self._hand_over
-        self._at_done: Action = self._done
         self._coordinator = JobCoordinator(
             spec.places,
             spec.stop,
@@ -153,13 +107,7 @@ class Simulator:
             message_s=model.message_s,
             byte_s=model.byte_s,
         )
-        self._messages_cost = model.message_s > 0 or model.byte_s > 0
-        slices = random.Random(f"slices {spec.seed}")
-        self._phases_s = [slices.uniform(0.0, model.slice_s) for _ in range(spec.places)]
-        self._machine = Machine(model.cores) if model.cores else None
-        self._cores = [self._make_cores(node) for node in range(spec.places)]
-        self._besides: list[deque[_Waiting]] = [deque() for _ in self._cores]
-        """By node whose cores are not even, what it is to do besides computing, in the order in which that came up."""
+        self._processors = Processors(self._clock, model, self._times, spec.places, spec.seed)
         self._engines: list[NodeEngine] = []
         self._meters: list[Meter] = []
         self._statistics_at_s, self._rates_at_s = model.statistics_s, model.rates_s
@@ -175,10 +123,20 @@ class Simulator:
             plan.vacant,
         )
         self._elasticity = Elasticity(plan, self._clock, self._coordinator, self._lives, self._coordinate, self._warn)
+        self._messages = Messages(
+            self._clock,
+            self._network,
+            self._processors,
+            self._times,
+            self._lives,
+            self._endings,
+            self._meters,
+            self._at_fed,
+        )
         self._events = 0
         self._happened_s = 0.0
         self._timer_at_s: float | None = None
-        self._cancelled = self._has_frozen = False
+        self._cancelled = False
 
     def run(self) -> SimRun:
         """Run the job to its end, whatever that is; a job that fails is returned as such.
@@ -186,38 +144,28 @@ class Simulator:
         Raises:
             AkoError: an operator cannot be made or opened.
         """
-        gc.collect()  # the nodes of a simulation before this one, whose models hang together with them
-        often = gc.get_threshold()
-        gc.set_threshold(COLLECTED, *often[1:])
-        try:
-            return self._run()
-        finally:
-            gc.set_threshold(*often)
-            if self._has_frozen:
-                gc.unfreeze()
+        with Garbage() as garbage:
+            return self._run(garbage)
 
-    def _run(self) -> SimRun:
-        run, clock, before = self.run_so_far, self._clock, _collections()
+    def _run(self, garbage: Garbage) -> SimRun:
+        run, clock = self.run_so_far, self._clock
         run.nodes = load_nodes(run.plan)
         for loaded in run.nodes:
             loaded.open()
         self._engines = self._make_engines()
         if any(engine.minds_rates for engine in self._engines):
-            self._meters = [Meter(run.plan) for _ in self._engines]
+            self._meters += [Meter(run.plan) for _ in self._engines]
         else:
             self._rates_at_s = math.inf
         clock.at(0.0, self._coordinate, co.Placed(tuple(node.name for node in run.plan.nodes)))
         clock.at(0.0, self._declare, priority=1)  # deploying takes no time: nothing fails before it is over
         clock.at(min(self._statistics_at_s, self._rates_at_s), self._now_and_then)
-        if _collections() > before:
-            self._has_frozen = True
-            gc.collect()
-            gc.set_threshold(max(COLLECTED, len(gc.get_objects())), *gc.get_threshold()[1:])
-            gc.freeze()  # or every full collection would look through all nodes
+        garbage.spare()
         clock.run()
         while run.state not in ENDED:
             self._coordinate(self._what_stopped_it())
             clock.run()
+        run.messages = self._messages.count
         run.statistics = [
             engine.statistics() for node, engine in enumerate(self._engines) if self._lives.has_machine(node)
         ]
@@ -367,44 +315,16 @@ class Simulator:
         run.nodes[node] = load_node(run.plan, node, incarnation=incarnation)
         run.nodes[node].open()
         self._engines[node] = self._make_engine(node, run.plan.digest() if self._record else "")
-        self._cores[node] = self._make_cores(node)
-        self._besides[node].clear()
+        self._processors.renew(node)
         if self._meters:
             self._meters[node] = Meter(run.plan)
-
-    def _make_cores(self, node: int) -> Cores:
-        model, pace = self._model, Pace(self._model.faults, node)
-        if pace.even and not model.cpu and not self._machine:
-            return Cores(model.tasks)
-        machine = self._machine or Machine(model.tasks + 1 if model.cpu else model.tasks)
-        if not model.cpu:
-            return Part(machine, pace)
-        quota_s = model.cpu * model.slice_s
-        return Part(machine, pace, quota_s, model.slice_s, self._phases_s[node], min(model.tasks + 1, machine.cores))
 
     def _keep_rest(self, engine: NodeEngine) -> None:
         if isinstance(engine, RecordedEngine) and (rest := engine.rest()):
             self.run_so_far.artifacts[rest.name] = rest.data
 
     def _arrived(self, source: int, target: int, event: Event) -> None:
-        nbytes = event.nbytes if type(event) is MessageArrived else None
-        if self._meters and nbytes is not None and source != target:
-            self._meters[source].arrived(target, nbytes, self._clock.now())
-            self._meters[target].exchanged(self._times.message_s(target, nbytes))
-        if type(event) is StreamEnded:
-            self._endings.arrived(event.stream)
-        incarnations = self._lives.incarnations
-        if self._messages_cost and source != target:
-            received = target, event, incarnations[target], source, incarnations[source]
-            self._handle(target, nbytes, self._at_received, received)
-        else:
-            self._feed((target, event, incarnations[target]))
-
-    def _receive(self, received: tuple[int, Event, int, int, int]) -> None:
-        """Give an engine what its node has dealt with, unless the sender has been started again meanwhile."""
-        target, event, incarnation, source, its_incarnation = received
-        if self._lives.incarnations[source] == its_incarnation:
-            self._feed((target, event, incarnation))
+        self._messages.arrived(source, target, event)
 
     def _join_at(self, at_s: float, node: int, event: NodeJoined, epoch: int) -> None:
         """Give an engine the news at a certain time that a node has joined, with the membership of this epoch."""
@@ -414,7 +334,7 @@ class Simulator:
         node, event, incarnation, epoch = joined
         if not self._lives.is_there(node, incarnation) or node in self._endings.ended:
             return
-        if (awake_s := self._awake_s(node)) > self._clock.now():
+        if (awake_s := self._processors.awake_s(node)) > self._clock.now():
             self._clock.at(awake_s, self._join, joined)
             return
         self._lives.hear(node, event.node, event.incarnation, epoch)
@@ -430,104 +350,12 @@ class Simulator:
         if not self._lives.is_there(node, incarnation) or node in self._endings.ended:
             return
         now = self._clock.now()
-        if (awake_s := self._awake_s(node)) > now:
+        if (awake_s := self._processors.awake_s(node)) > now:
             self._clock.at(awake_s, self._at_fed, happened)
             return
         self._happened_s = now
         for command in self._engines[node].handle(event, now):
             _CARRY_OUT[type(command)](self, node, command)
-
-    def _awake_s(self, node: int) -> float:
-        """The first moment from now on at which a node does not stand still, as far as it is known."""
-        cores, now = self._cores[node], self._clock.now()
-        return now if cores.even else cores.awake_s(now)
-
-    def _send(self, node: int, command: SendMessage) -> None:
-        stream, nbytes = command.stream, command.nbytes
-        self.run_so_far.messages += 1
-        if self._meters and node != stream.target:
-            self._meters[node].sent(stream.target, self._clock.now())
-            self._meters[node].exchanged(self._times.message_s(node, nbytes))
-        arrival = MessageArrived(stream, command.message, nbytes)
-        if not self._lives.knows(node, stream.target):
-            return
-        if self._messages_cost and node != stream.target:
-            self._pack(node, stream, arrival, nbytes)
-        else:
-            self._network.send(node, stream.target, arrival, nbytes)
-
-    def _send_end(self, node: int, command: SendEnd) -> None:
-        stream = command.stream
-        if not self._lives.knows(node, stream.target):
-            return
-        self._endings.sent(stream)
-        if self._messages_cost and node != stream.target:
-            self._pack(node, stream, StreamEnded(stream), None)
-        else:
-            self._network.send(node, stream.target, StreamEnded(stream), 0)
-
-    def _pack(self, node: int, stream: StreamId, event: Event, nbytes: int | None) -> None:
-        """Have a node make a message of so many bytes, or anything else, ready to be sent."""
-        lives = self._lives.incarnations[stream.source], self._lives.incarnations[stream.target]
-        self._handle(node, nbytes, self._at_packed, (stream, event, nbytes or 0, lives))
-
-    def _hand_over(self, packed: tuple[StreamId, Event, int, tuple[int, int]]) -> None:
-        """Give the network what a node has packed, unless one of the two has failed since."""
-        stream, event, nbytes, lives = packed
-        now = self._lives.incarnations[stream.source], self._lives.incarnations[stream.target]
-        if stream.source not in self._lives.dead and lives == now:
-            self._network.send(stream.source, stream.target, event, nbytes)
-
-    def _handle(self, node: int, nbytes: int | None, action: Action, argument: Any) -> None:
-        """Do something once a node has dealt with a message of so many bytes; with anything else, has come to it."""
-        self._beside(node, 0.0 if nbytes is None else self._times.message_s(node, nbytes), action, argument)
-
-    def _beside(self, node: int, work_s: float, action: Action, argument: Any) -> None:
-        """Do something once a node has done work besides computing."""
-        now, cores = self._clock.now(), self._cores[node]
-        if cores.even:
-            self._clock.at(cores.done_s(now, work_s), action, argument)
-        else:
-            waiting = node, cores, False, cores.beside(now, work_s), now, action, argument
-            self._besides[node].append(waiting)
-            if len(self._besides[node]) == 1:
-                self._wait(waiting)
-
-    def _wait(self, waiting: _Waiting) -> None:
-        """Look again once something besides computing that comes first may be done.
-
-        What is behind it is looked at only then: it may be done at the same moment, and never before.
-        """
-        now = self._clock.now()
-        self._clock.at(waiting[1].beside_s(now, waiting[3]), self._at_done, waiting)
-
-    def _done(self, waiting: _Waiting) -> None:
-        """Do what was to be done, unless what else the node did has held up the work."""
-        node, cores, computing, mark, since_s, action, argument = waiting
-        if cores is not self._cores[node]:
-            return
-        now = self._clock.now()
-        done_s = cores.computed_s(now, mark) if computing else cores.beside_s(now, mark)
-        if done_s > now:
-            self._clock.at(done_s, self._at_done, waiting)
-            return
-        if computing:
-            cores.end(now, mark)
-        else:
-            besides = self._besides[node]
-            besides.popleft()
-            if besides:
-                self._wait(besides[0])
-        if not cores.even:
-            took_s = now - since_s if computing else cores.turn_s(now, since_s)
-            finished = argument[1]
-            if isinstance(finished, TaskFinished) and finished.busy_s:  # the rest is its engine's
-                finished.busy_s *= took_s / (finished.busy_s + self._times.engine_s(node))
-        action(argument)
-
-    def _grant(self, node: int, command: GrantCredit) -> None:
-        if self._lives.knows(node, command.stream.source):
-            self._network.signal(node, command.stream.source, CreditGranted(command.stream, command.nbytes))
 
     def _go_on(self, node: int, command: GoOn) -> None:
         self._feed_at(self._clock.now(), node, command)
@@ -576,19 +404,16 @@ class Simulator:
             self._meters[node].ran(task.chain, task.pool, work_s)
         happened = node, TaskFinished(task, outcome, work_s, error), self._lives.incarnations[node]
         if task.pool != "compute":
-            self._beside(node, work_s + engine_s, self._at_fed, happened)
-            return
-        now, cores = self._clock.now(), self._cores[node]
-        mark = cores.compute(now, work_s + engine_s)
-        waiting = node, cores, True, mark, now, self._at_fed, happened
-        self._clock.at(cores.computed_s(now, mark), self._at_done, waiting)
+            self._processors.beside(node, work_s + engine_s, self._at_fed, happened)
+        else:
+            self._processors.compute(node, work_s + engine_s, self._at_fed, happened)
 
 
 _CARRY_OUT: Final[Mapping[type, Callable[[Simulator, int, Any], None]]] = {
     RunTask: Simulator._start,
-    SendMessage: Simulator._send,
-    GrantCredit: Simulator._grant,
-    SendEnd: Simulator._send_end,
+    SendMessage: lambda simulator, node, command: simulator._messages.send(node, command),
+    GrantCredit: lambda simulator, node, command: simulator._messages.grant(node, command),
+    SendEnd: lambda simulator, node, command: simulator._messages.send_end(node, command),
     GoOn: Simulator._go_on,
     Offer: Simulator._leave_alone,
     SetTimer: Simulator._set_timer,
@@ -596,8 +421,3 @@ _CARRY_OUT: Final[Mapping[type, Callable[[Simulator, int, Any], None]]] = {
     Ended: Simulator._node_ended,
     Failed: Simulator._node_failed,
 }
-
-
-def _collections() -> int:
-    """How often the youngest objects have been collected in this process."""
-    return int(gc.get_stats()[0]["collections"])

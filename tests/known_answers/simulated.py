@@ -11,7 +11,8 @@ from dataflow.plan.job import JobSpec, StopRules
 from dataflow.sim.costs import TaskKind
 from dataflow.sim.faults import parse_fault
 from dataflow.sim.model import ClusterModel
-from dataflow.sim.simulator import SimRun, Simulator
+from dataflow.sim.run import SimRun
+from dataflow.sim.simulator import Simulator
 
 STEP_S = 0.01
 

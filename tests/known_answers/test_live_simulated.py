@@ -16,7 +16,8 @@ from dataflow.sim.costs import TaskKind
 from dataflow.sim.faults import parse_fault
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.replay import compare, replay
-from dataflow.sim.simulator import SimRun, Simulator
+from dataflow.sim.run import SimRun
+from dataflow.sim.simulator import Simulator
 from operators.cost_model import Choice
 from operators.partition import LivePartition, RotationState
 from tests.known_answers.integers import assert_exact, live_graph

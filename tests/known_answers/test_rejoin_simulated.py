@@ -10,7 +10,7 @@ from ako_jobs import ako, all_to_all, parameter_server
 from dataflow.graph.logical import LogicalGraph
 from dataflow.observe.events import JobEvent
 from dataflow.sim.replay import replay
-from dataflow.sim.simulator import SimRun
+from dataflow.sim.run import SimRun
 from operators.lending import Borrow
 from tests.known_answers.coded import SETTINGS
 from tests.known_answers.rejoining import (

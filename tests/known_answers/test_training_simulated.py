@@ -11,7 +11,7 @@ from ako_jobs import ako
 from ako_jobs.worker import Setting
 from dataflow.engine.memory_driver import MemoryDriver
 from dataflow.plan.compile import compile_graph
-from dataflow.sim.simulator import SimRun
+from dataflow.sim.run import SimRun
 from dataflow.testing.in_process import run_in_process
 from dataflow.transport.grpc_connection import GrpcNetwork
 from tests.known_answers.rejoining import clocks_of

@@ -82,6 +82,20 @@ def test_node_that_dies_comes_back_and_makes_updates_that_all_have(topology: str
     assert 0 < len(MADE[dying, 1]) < 40, "it goes on where its host was"
 
 
+@pytest.mark.parametrize("at", range(30, 90, 6))
+def test_change_that_is_asked_for_as_soon_as_a_node_is_back_is_refused_and_loses_nothing(at: int) -> None:
+    """However late the others come to take over what it held: they hear of its death before the change."""
+    dropped = 0
+    for seed in range(4):
+        changes = [(at + after, parse_topology("star")) for after in range(2, 30)]
+        driver = GrowingDriver(
+            growing_job(parse_topology("chain"), 3, 3, rounds=30), [(at, 2), (at + 2, 2)], changes=changes, seed=seed
+        )
+        assert ends_exact_or_lost(driver)
+        dropped += any("nodes of the tree have died, or come" in each.reason for each in driver.told)
+    assert dropped
+
+
 def test_free_nodes_join_one_that_is_alone_and_one_takes_the_place_of_one_that_was_drained() -> None:
     spec = growing_job(Topology(), 1, 3, rounds=200)
     driver = GrowingDriver(spec, [(100, 2), (200, 1), (900, 2)], [(600, 2)])

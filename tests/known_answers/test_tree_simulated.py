@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.engine.events import Outcome, Task
-from dataflow.sim.simulator import SimRun
+from dataflow.sim.run import SimRun
 from operators.contribution import FAR
 from operators.shared_replica_state import SharedReplicaState
 from tests.known_answers.shared import TOPOLOGIES, assert_shared, tree_job

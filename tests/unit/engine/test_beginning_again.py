@@ -54,6 +54,19 @@ def test_job_whose_nodes_are_all_dead_is_placed_again_from_its_newest_checkpoint
     assert begun[-1] == co.SetTimer(110.0)  # the time that it may run counts from its first start
 
 
+def test_job_begins_again_whose_last_node_has_come_back_and_says_that_it_has_learnt_nothing() -> None:
+    job = running(2, goes_on=True)
+    job.handle(co.NodeExited(1, KILLED), 20.0)
+    job.handle(co.Tick(), 21.0)
+    job.handle(co.NodePrepared(1, "host:1"), 22.0)
+    job.handle(co.NodeReady(1), 23.0)
+    job.handle(co.NodeLost(0, "its connection broke"), 24.0)
+    assert job.state is JobState.RUNNING
+    commands = job.handle(co.NodeFailed(1, "all that had joined have died", "enrol", anew=True), 24.1)
+    assert co.FindCheckpoint() in commands
+    assert job.state is JobState.PENDING
+
+
 def test_job_that_waits_for_nodes_again_says_for_which_and_why_it_does() -> None:
     job = running(2, goes_on=True)
     all_die(job, 20.0)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.engine.events import (
+    Adjust,
     CreditGranted,
     Ended,
     Measured,
@@ -23,7 +24,7 @@ from dataflow.graph.logical import LogicalGraph
 from dataflow.graph.routes import Route
 from dataflow.message import HEADER_NBYTES, Tick
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions
+from dataflow.operators_api import Adjustment, Emissions
 from dataflow.plan.physical import StreamId
 from dataflow.ports import In, Out
 from dataflow.reports import LinkRates, OperatorReport, Rates
@@ -73,6 +74,14 @@ class MindingCount(Count):
 
     def on_joined(self, node: int, log: LogState) -> Emissions:
         log.items.append(f"joined {node}")
+        yield from ()
+
+
+class MindsChanges(Minds):
+    """Notes what is to be changed, too."""
+
+    def on_adjust(self, adjustment: Adjustment, log: LogState) -> Emissions:
+        log.items.append(f"{adjustment.stage} {adjustment.number}")
         yield from ()
 
 
@@ -199,6 +208,31 @@ def test_node_that_dies_twice_before_anything_is_told_is_told_of_in_order() -> N
     rig.arrive(Num(9, origin=1))
     rig.finish_all()
     assert rig.log() == [(1, 0), "left 1", "joined 1", "left 1", "joined 1", (1, 9)]
+
+
+def test_change_of_the_job_is_heard_of_in_its_turn_among_the_nodes_that_leave_and_come() -> None:
+    """Else an operator would say that it is ready for it, and then hear of a death from before it was asked for."""
+    rig = stopped(note=MindsChanges())
+    for number in range(3):
+        rig.arrive(Num(number, origin=1))
+    rig.give(NodeLeft(1))
+    rig.give(NodeJoined(1, 1))
+    rig.give(Adjust(Adjustment(2, "prepare")))
+    rig.give(Adjust(Adjustment(2, "drop")))
+    rig.give(NodeLeft(2))
+    rig.give(NodeLeft(1))
+    rig.finish_all()
+    messages = [(1, 0), (1, 1), (1, 2)]
+    assert rig.log() == [*messages, "left 1", "joined 1", "prepare 2", "drop 2", "left 1", "left 2", "end"]
+
+
+def test_change_of_the_job_is_heard_of_ahead_of_messages_that_wait() -> None:
+    rig = stopped(note=MindsChanges())
+    rig.arrive(Num(0, origin=1))
+    rig.arrive(Num(1, origin=1))
+    rig.give(Adjust(Adjustment(2, "prepare")))
+    rig.finish_all()
+    assert rig.log() == [(1, 0), "prepare 2", (1, 1)]
 
 
 def test_operators_that_receive_nothing_of_a_node_hear_of_its_burial_and_not_of_its_end() -> None:

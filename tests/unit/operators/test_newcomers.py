@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from dataflow.errors import BeginAnewError
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Adjusted
 from operators.contribution import FAR, Contribution, Total
@@ -19,7 +20,7 @@ from operators.share import Sharing
 from operators.share_clocks import ShareClocksState
 from operators.shared_replica import SharedReplica
 from operators.shared_replica_state import SharedReplicaState
-from operators.survivors import CLAIM, NOBODY, Claim, Leaf, LostUpdatesError, Survivors
+from operators.survivors import CLAIM, NOBODY, Claim, Leaf, Survivors
 from operators.topology import Topology
 from tests.unit.operators.test_shared_replica import states
 
@@ -115,7 +116,7 @@ def test_only_plain_trees_without_a_bound_can_be_joined() -> None:
         assert not element.model_copy(update=changed).grows
 
 
-def test_newcomer_that_can_join_nobody_is_late_and_an_error_if_all_that_had_joined_have_died_and_not_ended() -> None:
+def test_newcomer_that_can_join_nobody_is_late_and_dies_if_all_that_had_joined_have_died_and_not_ended() -> None:
     (state, _) = states(2)
     newcomer = _newcomer(state)
     assert newcomer.hear(_word(newcomer, ASKS, origin=0))
@@ -131,21 +132,32 @@ def test_newcomer_that_can_join_nobody_is_late_and_an_error_if_all_that_had_join
         first, second = (enrol.process(Arrived(*each), roll, course, clocks, node) for each in arrivals)
         list(first)
         if died == "before":
-            with pytest.raises(LostUpdatesError, match="all nodes that had joined the tree have died"):
+            with pytest.raises(BeginAnewError, match="all nodes that had joined the tree have died"):
                 list(second)
             continue
         assert not list(second)
         assert roll.idle
         if died == "after":
-            with pytest.raises(LostUpdatesError, match="all nodes that had joined the tree have died"):
+            with pytest.raises(BeginAnewError, match="all nodes that had joined the tree have died"):
                 list(enrol.on_left(2, roll, ended=False))
+
+
+def test_end_of_another_that_is_too_late_is_none_of_one_that_has_learnt_anything() -> None:
+    roll, course, clocks = RollState(1, (0, 1, 2), 1), CourseState(), ShareClocksState()
+    enrol, node = Enrol(), NodeContext(index=1, members={"worker": (0, 1, 2)}, incarnation=1)
+    for arrived in (Arrived(0, 0, 0, late=True), Arrived(1, 0, 0, late=True)):
+        list(enrol.process(arrived, roll, course, clocks, node))
+    list(enrol.on_left(0, roll, ended=True))
+    with pytest.raises(BeginAnewError, match="all nodes that had joined the tree have died"):
+        list(enrol.on_left(2, roll, ended=False))
 
 
 def test_newcomer_that_has_not_joined_is_not_ready_for_a_change_of_the_tree() -> None:
     newcomer = _newcomer(states(4)[0])
     newcomer.prepare(7, ((0, 1), (0, 2), (0, 3)))
     (told,) = [each for each in newcomer.reports() if isinstance(each, Adjusted)]
-    assert (told.adjustment, told.stage, told.why) == (7, "refused", "nodes of the tree have died, or come")
+    why = "nodes of the tree have died, or come, and it is changed no more"
+    assert (told.adjustment, told.stage, told.why) == (7, "refused", why)
 
 
 def _newcomer(like: SharedReplicaState) -> SharedReplicaState:

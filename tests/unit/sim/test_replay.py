@@ -22,7 +22,8 @@ from dataflow.sim.faults import parse_fault
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.record import recorded_plan
 from dataflow.sim.replay import Difference, Replayed, compare, replay
-from dataflow.sim.simulator import SimRun, Simulator
+from dataflow.sim.run import SimRun
+from dataflow.sim.simulator import Simulator
 from operators.messages import Batch
 
 SETTINGS = {"epochs": 0.5, "batch": 8, "lr": 0.02, "warm_start": 0, "seed": 3}

@@ -31,7 +31,8 @@ from dataflow.sim.costs import TaskKind
 from dataflow.sim.faults import LinkFails, parse_fault
 from dataflow.sim.model import ClusterModel
 from dataflow.sim.network import SimNetwork
-from dataflow.sim.simulator import SimRun, Simulator
+from dataflow.sim.run import SimRun
+from dataflow.sim.simulator import Simulator
 from operators.cost_model import CostModel
 
 STEP_S = 0.01
