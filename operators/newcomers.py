@@ -191,7 +191,7 @@ class Newcomers:
                 continue
             survivors.put(place, Leaf(said.about, said.stamp))
             if mine:
-                self._sharing.host(node, epoch=said.stamp)
+                self._sharing.host(node, epoch=self._epoch_of(node, said.stamp))
                 neighbours.append(node)
             self._look_around()
             leaves, dead, edges = survivors.view()
@@ -253,9 +253,16 @@ class Newcomers:
         place = NOBODY if self._host is None else self._hosts[self._host]
         self._survivors.put(self._survivors.place, Leaf(place, self._turn))
         if self._host is not None:
-            self._sharing.join(self._host, epoch=self._turn)
+            self._sharing.join(self._host, epoch=self._epoch_of(self._node, self._turn))
         for other in sorted(self._met & self._here):
             self._ask(other)
+
+    def _epoch_of(self, newcomer: int, turn: int) -> int:
+        """The epoch of the edge that a newcomer asks for, which no other edge has.
+
+        Else a node that has come back could take for its host's what that one, a newcomer then, says to it as it was.
+        """
+        return turn * self._survivors.size + newcomer
 
     def _ask(self, other: int) -> None:
         """Tell another, once, whom this node asks."""

@@ -96,6 +96,20 @@ def test_change_that_is_asked_for_as_soon_as_a_node_is_back_is_refused_and_loses
     assert dropped
 
 
+@pytest.mark.parametrize(
+    ("tree", "turns", "seed"),
+    [
+        (2965, [(26, 2), (28, 2), (374, 0), (387, 0), (416, 4), (443, 4)], 1432937921),
+        (9384, [(85, 0), (113, 0), (220, 3), (223, 3), (363, 2), (391, 2)], 3027681547),
+    ],
+)
+def test_node_that_joins_the_one_that_had_joined_it_hears_nothing_that_was_for_its_earlier_life(
+    tree: int, turns: Moments, seed: int
+) -> None:
+    driver = GrowingDriver(growing_job(random_tree(tree, 4), 4, 5, rounds=20, every=2), turns, seed=seed)
+    assert ends_exact_or_lost(driver)
+
+
 def test_free_nodes_join_one_that_is_alone_and_one_takes_the_place_of_one_that_was_drained() -> None:
     spec = growing_job(Topology(), 1, 3, rounds=200)
     driver = GrowingDriver(spec, [(100, 2), (200, 1), (900, 2)], [(600, 2)])
