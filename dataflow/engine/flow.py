@@ -111,7 +111,15 @@ class Crossing:
     """
 
     def __init__(
-        self, number: int, edge: Edge, node: int, members: Sequence[int], window_nbytes: int, tensor_scale: int = 1
+        self,
+        number: int,
+        edge: Edge,
+        node: int,
+        members: Sequence[int],
+        window_nbytes: int,
+        tensor_scale: int = 1,
+        *,
+        is_service: bool = False,
     ) -> None:
         """Open the streams.
 
@@ -122,10 +130,12 @@ class Crossing:
             members: nodes of the target role in rank order.
             window_nbytes: first credit of every stream.
             tensor_scale: how many times an array in a message counts.
+            is_service: whether its streams end once nobody needs what comes on them, as those of a first node do which
+                does something for all.
         """
         self._number, self._edge, self._node = number, edge, node
         self._by_destination = edge.route is Route.BY_DESTINATION
-        self.of_first = edge.route is Route.FIRST_TO_ALL
+        self.is_service = is_service or edge.route is Route.FIRST_TO_ALL
         self._window_nbytes, self._tensor_scale = window_nbytes, tensor_scale
         self._members = [member for member in members if edge.loopback or member != node]
         self._nodes = as_set(tuple(members))

@@ -111,7 +111,7 @@ class Traffic:
     def _send(self, commands: Iterable[SendMessage | SendEnd]) -> None:
         """Pass on what is for others; what this node sends to itself comes back in as an event.
 
-        What a first node does for all is done when its streams end, but not if it is deaf: the next one does it then.
+        A deaf node does not know whether anybody needs what it does for others, so it says no end of that.
         """
         for command in commands:
             target = command.stream.target
@@ -121,7 +121,7 @@ class Traffic:
                 else:
                     self.to_self.append(StreamEnded(command.stream))
                 continue
-            if isinstance(command, SendEnd) and self._deaf and self._crossings[command.stream.edge].of_first:
+            if isinstance(command, SendEnd) and self._deaf and self._crossings[command.stream.edge].is_service:
                 continue
             if isinstance(command, SendMessage):
                 sent_nbytes = self._tally.sent_nbytes

@@ -47,13 +47,21 @@ class Wiring:
             for number, edge in enumerate(graph.edges)
             if edge.target in self.chains
         }
-        sending = {chain.last.id for chain in chains}
+        sending = {chain.last.id: chain for chain in chains}
         self.crossings: dict[int, Crossing] = {}
         for number, edge in plan.stream_edges().items():
             if edge.source in sending:
                 sources, targets = graph.ends(edge, members)
                 receivers = targets if node in as_set(sources) else ()
-                self.crossings[number] = Crossing(number, edge, node, receivers, plan.window_nbytes, graph.tensor_scale)
+                self.crossings[number] = Crossing(
+                    number,
+                    edge,
+                    node,
+                    receivers,
+                    plan.window_nbytes,
+                    graph.tensor_scale,
+                    is_service=sending[edge.source].ends_itself,
+                )
         self._leaving: dict[tuple[str, str], list[int]] = {}
         for state in self.chains.values():
             self._connect(graph, state)
