@@ -144,6 +144,10 @@ class NodeStatistics:
         return max(0.0, self.running_s - self.computing_s / self.compute_tasks - self.waiting_s)
 
 
+TOO_LATE = "too_late"
+"""Sample of a node that ends without anything of what was learnt, and does not know that others keep that."""
+
+
 def samples_named(statistics: Iterable[NodeStatistics], *names: str) -> list[SampleStatistics]:
     """The samples of these names, of all nodes and operators."""
     return [sample for each in statistics for key, sample in each.samples.items() if key.rpartition(".")[2] in names]

@@ -9,8 +9,9 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, Operator
+from dataflow.operators_api import Emissions, Operator, Sample
 from dataflow.ports import In, Out
+from dataflow.reports import TOO_LATE
 from dataflow.state import Reads, State, StateElement, StateKind, Writes
 from operators.messages import Progress, Share
 from operators.roll import Present
@@ -110,11 +111,19 @@ class Due(Operator):
 class DueInSuccession(Due):
     """As `Due`; and once the role's first member has died, also in its last work, the next one does that.
 
-    So the others wait for the end of that work before they say that all is final.
+    So the others wait for the end of that work before they say that all is final. One that has come too late to learn
+    anything says so if that end never comes: it may be that nobody does that work.
     """
 
     receives = True
     over = In(Progress)
+
+    def on_end(self, newest: NewestState, roll: Present, node: NodeContext) -> Emissions:
+        """The final message; or that this node has nothing to look at, and has heard of no other's last work."""
+        yield from super().on_end(newest, roll, node)
+        first = node.members[node.role][0]
+        if not roll.settled and (first == node.index or first in newest.dead):
+            yield Sample(TOO_LATE, 1.0)
 
 
 def turn_of(progress: Progress, every: Every) -> int:

@@ -23,7 +23,7 @@ from dataflow.engine.job_life import ENDED, TRANSITIONS, JobState, StoppedBy, Tr
 from dataflow.engine.membership import Life, Membership
 from dataflow.engine.shortage import nobody_left, shortage
 from dataflow.engine.stop_watch import StopWatch
-from dataflow.reports import OperatorReport
+from dataflow.reports import TOO_LATE, OperatorReport, samples_named
 
 if TYPE_CHECKING:
     from dataflow.plan.job import StopRules
@@ -190,15 +190,15 @@ class JobCoordinator:
         holds = self._watch.take(report)
         return self._stop(holds, now) if holds else []
 
-    def _on_ended(self, node: int, epoch: int | None, now: float) -> list[co.Command]:
-        each = self.nodes[node]
+    def _on_ended(self, event: co.NodeEnded, now: float) -> list[co.Command]:
+        node, epoch, each = event.node, event.epoch, self.nodes[event.node]
         if self.state is JobState.CANCELLING:
             return self._on_gone(node, Life.ENDED, now) + self._tell_of_end(node)
         if self.state is not JobState.RUNNING or each.life is not Life.ALIVE:
             return []
         if each.leaves_since is not None and not self._ends_with_job(node):
             return self._leaves(node, now)
-        each.life = Life.ENDED
+        each.life, each.too_late = Life.ENDED, bool(samples_named((event.statistics,), TOO_LATE))
         commands = self.adjusting.drop(f"{self._crew.names[node]} is through")
         for other in self._crew.unheard(epoch):
             if self._spare(other):
@@ -520,7 +520,7 @@ _TAKE: dict[type[co.Event], Callable[[JobCoordinator, Any, float], list[co.Comma
     co.NodePrepared: lambda job, event, now: job._on_prepared(event.node, event.address, now),
     co.NodeReady: lambda job, event, now: job._on_ready(event.node, now),
     co.NodeReport: lambda job, event, now: job._on_report(event.node, event.report, now),
-    co.NodeEnded: lambda job, event, now: job._on_ended(event.node, event.epoch, now),
+    co.NodeEnded: lambda job, event, now: job._on_ended(event, now),
     co.NodeFailed: lambda job, event, now: job._on_failed(event, now),
     co.NodeExited: lambda job, event, now: job._on_exited(event, now),
     co.NodeStalled: lambda job, event, now: job._on_death(event.node, Life.DYING, event.reason, now),

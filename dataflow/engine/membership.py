@@ -121,6 +121,7 @@ class NodeLife:
         cut: it was buried because of its links.
         leaves_since: the epoch in which it was asked to leave, or if later the job's first; None: it was not asked.
         new: it has come while the job ran, and has not been a member yet.
+        too_late: it has ended without anything of what was learnt.
     """
 
     life: Life = Life.JOINING
@@ -136,6 +137,7 @@ class NodeLife:
     cut: bool = False
     leaves_since: int | None = None
     new: bool = False
+    too_late: bool = False
 
     @property
     def running(self) -> bool:

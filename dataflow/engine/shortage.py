@@ -11,11 +11,12 @@ def nobody_left(nodes: Membership, names: Sequence[str], causes: Mapping[int, st
     """That all nodes of a job that has begun have died, for people, and which did so last; None if they have not.
 
     What was learnt is gone with them, but for checkpoints. So it is if those alone have ended that were there for
-    others: they end, too, when of these some have left by request and the last one dies. Arguments as for `shortage`.
+    others: they end, too, when of these some have left by request and the last one dies; and if those alone have ended
+    that had come too late to have any of it. Arguments as for `shortage`.
     """
-    ended, served = set(nodes.those(Life.ENDED)), nodes.served()
+    ended, served = {node for node in nodes.those(Life.ENDED) if not nodes[node].too_late}, nodes.served()
     is_through = ended & served if served else ended
-    if not nodes.epoch or nodes.those(Life.ALIVE) or is_through:
+    if not nodes.epoch or nodes.those(Life.ALIVE) or is_through or not causes:
         return None
     last, cause = list(causes.items())[-1]
     return f"all its nodes have died, the last of them node {names[last]}: {cause}", last

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ako_jobs import parameter_server
+from ako_jobs import all_to_all, parameter_server, sparse
 from dataflow.engine.draining import DRAINED
 from dataflow.engine.membership import BURIED
 from dataflow.graph.logical import LogicalGraph
@@ -26,7 +26,7 @@ from tests.known_answers.rejoining import (
     settled,
     values,
 )
-from tests.known_answers.simulated import simulator
+from tests.known_answers.simulated import simulate, simulator
 
 LONG = 90
 """Gradients of a worker: some tenths of a virtual second."""
@@ -145,6 +145,21 @@ def test_run_in_which_nodes_leave_is_replayed() -> None:
     replayed = replay(run.plan, run.artifacts.get)
     assert replayed.difference is None
     assert replayed.complete
+
+
+@pytest.mark.parametrize(("job", "settings"), [(all_to_all, {"consistency": "async"}), (sparse, {})])
+def test_job_is_not_finished_by_one_that_came_too_late_if_all_others_have_died(
+    job: Any, settings: dict[str, Any]
+) -> None:
+    """It ends, as the others have made all their gradients; these die before they have done their last work."""
+    fixed = {"model": "mlp", "epochs": 0.25, "batch": 8, "lr": 0.02, "warm_start": 0, "seed": 3}
+    graph = job.build(job.Config.parse(fixed | settings))
+    end_s = simulate(graph, 2, **CLUSTER).elapsed_s
+    faults = (f"fail:1@{end_s - 0.2}", f"join@{end_s + 0.05}", f"fail:0@{end_s + 0.2}")
+    run = simulator(graph, 2, faults=faults, max_nodes=3, **CLUSTER).run()
+    assert "due.too_late" in run.statistics[2].samples
+    assert "model.safetensors" not in run.artifacts
+    assert run.reason.startswith("all its nodes have died")
 
 
 Moments = list[tuple[float, int]]

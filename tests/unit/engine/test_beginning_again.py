@@ -10,7 +10,7 @@ from dataflow.engine.coordinator import JobCoordinator
 from dataflow.engine.job_life import JobState
 from dataflow.engine.membership import Life, Members
 from dataflow.plan.job import StopRules
-from dataflow.reports import OperatorReport
+from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
 
 ALL_DIED = f"all its nodes have died, the last of them node n1: {KILLED}"
 
@@ -65,6 +65,32 @@ def test_job_begins_again_whose_last_node_has_come_back_and_says_that_it_has_lea
     commands = job.handle(co.NodeFailed(1, "all that had joined have died", "enrol", anew=True), 24.1)
     assert co.FindCheckpoint() in commands
     assert job.state is JobState.PENDING
+
+
+@pytest.mark.parametrize("too_late", [True, False])
+def test_job_begins_again_if_only_those_have_ended_that_had_come_too_late_to_learn_anything(too_late: bool) -> None:
+    job = running(2, goes_on=True)
+    job.handle(co.NodeExited(1, KILLED), 20.0)
+    job.handle(co.Tick(), 21.0)
+    job.handle(co.NodePrepared(1, "host:1"), 22.0)
+    job.handle(co.NodeReady(1), 23.0)
+    samples = {"due.too_late": SampleStatistics(1, 1.0, 1.0, 1.0)} if too_late else {}
+    job.handle(co.NodeEnded(1, NodeStatistics(1, samples=samples)), 24.0)
+    assert job.state is JobState.RUNNING
+    job.handle(co.NodeExited(0, KILLED), 25.0)
+    assert job.state is (JobState.PENDING if too_late else JobState.FINISHED)
+
+
+def test_job_is_finished_that_others_have_ended_than_those_that_had_come_too_late() -> None:
+    job = running(2, goes_on=True)
+    job.handle(co.NodeExited(1, KILLED), 20.0)
+    job.handle(co.Tick(), 21.0)
+    job.handle(co.NodePrepared(1, "host:1"), 22.0)
+    job.handle(co.NodeReady(1), 23.0)
+    samples = {"due.too_late": SampleStatistics(1, 1.0, 1.0, 1.0)}
+    job.handle(co.NodeEnded(1, NodeStatistics(1, samples=samples)), 24.0)
+    job.handle(ended(0), 25.0)
+    assert job.state is JobState.FINISHED
 
 
 def test_job_that_waits_for_nodes_again_says_for_which_and_why_it_does() -> None:
