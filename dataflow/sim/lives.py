@@ -159,6 +159,15 @@ class Lives:
         if self.has_machine(node):
             self._failed.add(node)
             self.die(node)
+            self._clock.at(self._clock.now() + PATIENCE_S, self._miss, (node, self.incarnations[node]))
+
+    def _miss(self, missed: tuple[int, int]) -> None:
+        """Have those that are there say so of a node that has failed: if it had ended, nobody else would."""
+        node, incarnation = missed
+        for other in range(len(self.incarnations)):
+            if node in self.dead and other not in self.dead:
+                why = f"no connection for {PATIENCE_S:g} s"
+                self._coordinate(co.LinkBroken(other, node, why, incarnation))
 
     def _lose(self, lost: co.NodeLost) -> None:
         if lost.node in self._failed:

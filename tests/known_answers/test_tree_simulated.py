@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ako_jobs import tree
 from dataflow.engine.events import Outcome, Task
 from dataflow.sim.run import SimRun
 from operators.contribution import FAR
 from operators.shared_replica_state import SharedReplicaState
+from tests.known_answers.coded import SETTINGS
 from tests.known_answers.shared import TOPOLOGIES, assert_shared, tree_job
 from tests.known_answers.simulated import simulate, simulator
 from tests.known_answers.test_exactly_once_simulated import FAULTS, MODELS
@@ -126,3 +128,20 @@ def test_no_node_pauses_while_a_chain_becomes_a_star() -> None:
     rewired = [each.samples[name] for each in run.statistics for name in each.samples if name.endswith(".rewired")]
     assert [each.count for each in rewired] == [1] * 6
     assert max(each.maximum for each in rewired) < 30
+
+
+@pytest.mark.parametrize(
+    ("seed", "faults"),
+    [
+        (277120, ("fail:0@0.05174+0.00857", "fail:1@0.06554+0.05")),
+        (611174, ("fail:0@0.05393+0.00893", "fail:1@0.07031+0.05")),
+        (823613, ("fail:0@0.04663+0.00907", "fail:1@0.06064+0.05")),
+    ],
+)
+def test_job_ends_though_one_of_its_nodes_fails_that_has_ended_and_is_still_sent_something(
+    seed: int, faults: tuple[str, ...]
+) -> None:
+    """Nobody waits for it any more, so that its failure is not heard of but by whoever has a connection to it."""
+    graph = tree.build(tree.Config.parse({**SETTINGS, "batch": 400}))
+    run = simulate(graph, 2, seed=seed, faults=faults, detection_s=0.002, latency_s=0.001)
+    assert "model.safetensors" in run.artifacts
