@@ -144,8 +144,8 @@ class NodeStatistics:
         return max(0.0, self.running_s - self.computing_s / self.compute_tasks - self.waiting_s)
 
 
-TOO_LATE = "too_late"
-"""Sample of a node that ends without anything of what was learnt, and does not know that others keep that."""
+LEFT_TO_OTHERS = "left_to_others"
+"""Sample of a node that has left the last work of its job to another one, and has not heard that this has done it."""
 
 
 def samples_named(statistics: Iterable[NodeStatistics], *names: str) -> list[SampleStatistics]:

@@ -11,7 +11,7 @@ import numpy as np
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Emissions, Operator, Sample
 from dataflow.ports import In, Out
-from dataflow.reports import TOO_LATE
+from dataflow.reports import LEFT_TO_OTHERS
 from dataflow.state import Reads, State, StateElement, StateKind, Writes
 from operators.messages import Progress, Share
 from operators.roll import Present
@@ -100,10 +100,7 @@ class Due(Operator):
         """The final message."""
         final = replace(newest.progress, final=True)
         yield self.due(final)
-        members = node.members[node.role]
-        never_died = tuple(member for member in members if member not in newest.dead)
-        first = roll.first(never_died)
-        if (roll.first(members) if first is None else first) == node.index:
+        if _comes_last(newest, roll, node):
             yield self.in_turn(final)
             yield self.shared(_share(turn_of(final, self.every), (node.index,), final))
 
@@ -111,19 +108,27 @@ class Due(Operator):
 class DueInSuccession(Due):
     """As `Due`; and once the role's first member has died, also in its last work, the next one does that.
 
-    So the others wait for the end of that work before they say that all is final. One that has come too late to learn
-    anything says so if that end never comes: it may be that nobody does that work.
+    So the others wait for the end of that work before they say that all is final. Who leaves it to the next one does
+    not wait for that, too, and says so: if nobody ends who has done it, the job is not done.
     """
 
     receives = True
     over = In(Progress)
 
     def on_end(self, newest: NewestState, roll: Present, node: NodeContext) -> Emissions:
-        """The final message; or that this node has nothing to look at, and has heard of no other's last work."""
+        """The final message, and whether this node leaves the last work to one that it does not wait for."""
         yield from super().on_end(newest, roll, node)
         first = node.members[node.role][0]
-        if not roll.settled and (first == node.index or first in newest.dead):
-            yield Sample(TOO_LATE, 1.0)
+        if (first == node.index or first in newest.dead) and not _comes_last(newest, roll, node):
+            yield Sample(LEFT_TO_OTHERS, 1.0)
+
+
+def _comes_last(newest: NewestState, roll: Present, node: NodeContext) -> bool:
+    """Whether the last work is this node's."""
+    members = node.members[node.role]
+    never_died = tuple(member for member in members if member not in newest.dead)
+    first = roll.first(never_died)
+    return (roll.first(members) if first is None else first) == node.index
 
 
 def turn_of(progress: Progress, every: Every) -> int:

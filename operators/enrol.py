@@ -78,7 +78,10 @@ class Enrol(RollKeeper):
         Raises:
             BeginAnewError: as above.
         """
-        roll.leave(member, ended=ended and member not in roll.late)
+        if not ended:
+            roll.leave(member)
+        elif member not in roll.late:  # it is there, and has done its last work
+            roll.too_late = True
         _require_somebody(roll)
         yield from ()
 

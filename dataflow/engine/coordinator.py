@@ -23,7 +23,7 @@ from dataflow.engine.job_life import ENDED, TRANSITIONS, JobState, StoppedBy, Tr
 from dataflow.engine.membership import Life, Membership
 from dataflow.engine.shortage import nobody_left, shortage
 from dataflow.engine.stop_watch import StopWatch
-from dataflow.reports import TOO_LATE, OperatorReport, samples_named
+from dataflow.reports import LEFT_TO_OTHERS, OperatorReport, samples_named
 
 if TYPE_CHECKING:
     from dataflow.plan.job import StopRules
@@ -198,7 +198,7 @@ class JobCoordinator:
             return []
         if each.leaves_since is not None and not self._ends_with_job(node):
             return self._leaves(node, now)
-        each.life, each.too_late = Life.ENDED, bool(samples_named((event.statistics,), TOO_LATE))
+        each.life, each.has_left_it = Life.ENDED, bool(samples_named((event.statistics,), LEFT_TO_OTHERS))
         commands = self.adjusting.drop(f"{self._crew.names[node]} is through")
         for other in self._crew.unheard(epoch):
             if self._spare(other):

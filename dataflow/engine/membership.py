@@ -121,7 +121,7 @@ class NodeLife:
         cut: it was buried because of its links.
         leaves_since: the epoch in which it was asked to leave, or if later the job's first; None: it was not asked.
         new: it has come while the job ran, and has not been a member yet.
-        too_late: it has ended without anything of what was learnt.
+        has_left_it: it has ended, and has left the job's last work to another one.
     """
 
     life: Life = Life.JOINING
@@ -137,7 +137,7 @@ class NodeLife:
     cut: bool = False
     leaves_since: int | None = None
     new: bool = False
-    too_late: bool = False
+    has_left_it: bool = False
 
     @property
     def running(self) -> bool:

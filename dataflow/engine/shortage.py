@@ -12,13 +12,15 @@ def nobody_left(nodes: Membership, names: Sequence[str], causes: Mapping[int, st
 
     What was learnt is gone with them, but for checkpoints. So it is if those alone have ended that were there for
     others: they end, too, when of these some have left by request and the last one dies; and if those alone have ended
-    that had come too late to have any of it. Arguments as for `shortage`.
+    that have left the last work to one that has died in it. Arguments as for `shortage`.
     """
-    ended, served = {node for node in nodes.those(Life.ENDED) if not nodes[node].too_late}, nodes.served()
+    ended, served = {node for node in nodes.those(Life.ENDED) if not nodes[node].has_left_it}, nodes.served()
     is_through = ended & served if served else ended
     if not nodes.epoch or nodes.those(Life.ALIVE) or is_through or not causes:
         return None
     last, cause = list(causes.items())[-1]
+    if any(nodes[node].has_left_it for node in nodes.those(Life.ENDED)):
+        return f"node {names[last]} died in the last work of the job, which the others had left to it: {cause}", last
     return f"all its nodes have died, the last of them node {names[last]}: {cause}", last
 
 

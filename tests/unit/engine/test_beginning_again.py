@@ -67,27 +67,27 @@ def test_job_begins_again_whose_last_node_has_come_back_and_says_that_it_has_lea
     assert job.state is JobState.PENDING
 
 
-@pytest.mark.parametrize("too_late", [True, False])
-def test_job_begins_again_if_only_those_have_ended_that_had_come_too_late_to_learn_anything(too_late: bool) -> None:
+@pytest.mark.parametrize("left", [True, False])
+def test_job_begins_again_if_only_those_have_ended_that_have_left_the_last_work_to_others(left: bool) -> None:
     job = running(2, goes_on=True)
     job.handle(co.NodeExited(1, KILLED), 20.0)
     job.handle(co.Tick(), 21.0)
     job.handle(co.NodePrepared(1, "host:1"), 22.0)
     job.handle(co.NodeReady(1), 23.0)
-    samples = {"due.too_late": SampleStatistics(1, 1.0, 1.0, 1.0)} if too_late else {}
+    samples = {"due.left_to_others": SampleStatistics(1, 1.0, 1.0, 1.0)} if left else {}
     job.handle(co.NodeEnded(1, NodeStatistics(1, samples=samples)), 24.0)
     assert job.state is JobState.RUNNING
     job.handle(co.NodeExited(0, KILLED), 25.0)
-    assert job.state is (JobState.PENDING if too_late else JobState.FINISHED)
+    assert job.state is (JobState.PENDING if left else JobState.FINISHED)
 
 
-def test_job_is_finished_that_others_have_ended_than_those_that_had_come_too_late() -> None:
+def test_job_is_finished_if_one_has_ended_that_has_not_left_the_last_work_to_others() -> None:
     job = running(2, goes_on=True)
     job.handle(co.NodeExited(1, KILLED), 20.0)
     job.handle(co.Tick(), 21.0)
     job.handle(co.NodePrepared(1, "host:1"), 22.0)
     job.handle(co.NodeReady(1), 23.0)
-    samples = {"due.too_late": SampleStatistics(1, 1.0, 1.0, 1.0)}
+    samples = {"due.left_to_others": SampleStatistics(1, 1.0, 1.0, 1.0)}
     job.handle(co.NodeEnded(1, NodeStatistics(1, samples=samples)), 24.0)
     job.handle(ended(0), 25.0)
     assert job.state is JobState.FINISHED
