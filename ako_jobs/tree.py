@@ -146,22 +146,16 @@ def build(config: Config) -> LogicalGraph:
     absorb = Absorb(period_s=period_s, checkpoints=setting.late_checkpoints(waits=waits))
     graph = finish_after(add_sharing(graph, push, absorb), "absorb")
     if replica.grows:
-        return add_enrolling(graph, "keep_model.over")
+        return add_enrolling(graph)
     return graph.with_operator("attend", Attend(), role="worker").connect("absorb.finished", "attend")
 
 
-def add_enrolling(graph: LogicalGraph, over: str) -> LogicalGraph:
-    """`graph` whose workers share over a tree that others may join; they have state ``roll`` and ``course``, too.
-
-    Args:
-        graph: the graph.
-        over: operator and port on which nothing is said, and that end with a worker's last work.
-    """
+def add_enrolling(graph: LogicalGraph) -> LogicalGraph:
+    """`graph` whose workers share over a tree that others may join; they have state ``roll`` and ``course``, too."""
     return (
         graph.with_operator("enrol", Enrol(), role="worker")
         .with_operator("stay", Stay(), role="worker")
-        .connect("absorb.arrived", "enrol.arrived")
-        .connect(over, "enrol.over", route=Route.ONE_TO_ALL)
+        .connect("absorb.arrived", "enrol")
         .connect("stay", "hear", route=Route.BY_DESTINATION, loopback=True)
     )
 

@@ -14,7 +14,6 @@ from operators.attend import RollKeeper
 from operators.clocks import ClocksState
 from operators.contribution import Contribution
 from operators.course import CourseState
-from operators.messages import Progress
 from operators.roll import RollState
 from operators.shared_replica_state import SharedReplicaState
 
@@ -41,15 +40,11 @@ class Arrived(Message):
 class Enrol(RollKeeper):
     """Keeps the roll of the workers of a tree, and has this one go on where the node is that it has joined.
 
-    One that is too late makes no gradients. What it has is no model, so it stays until another has done its last work;
-    if all that could have died before, it dies, too, and the job begins again.
-
-    Nothing ever comes on `over`: its end is that of another node's last work.
+    One that is too late makes no gradients. What it has is no model: if all that had joined have died it dies, too, and
+    the job begins again.
     """
 
-    receives = True
     arrived = In(Arrived)
-    over = In(Progress)
     course = Writes()
     clocks = Writes()
 
@@ -78,10 +73,7 @@ class Enrol(RollKeeper):
         Raises:
             BeginAnewError: as above.
         """
-        if not ended:
-            roll.leave(member)
-        elif member not in roll.late:  # it is there, and has done its last work
-            roll.too_late = True
+        roll.leave(member, ended=ended and member not in roll.late)
         _require_somebody(roll)
         yield from ()
 

@@ -105,7 +105,7 @@ def growing_job(topology: Topology, nodes: int, max_nodes: int, *, rounds: int, 
         .with_state("course", Course(), role="worker")
         .with_operator("compute", GrowingCompute(rounds=rounds), role="worker")
     )
-    graph = add_enrolling(add_sharing(graph, Push(every=every), Absorb()), "absorb.finished")
+    graph = add_enrolling(add_sharing(graph, Push(every=every), Absorb()))
     return JobSpec(name="growing", graph=graph, nodes=nodes, max_nodes=max_nodes)
 
 

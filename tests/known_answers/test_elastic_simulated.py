@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ako_jobs import all_to_all, parameter_server, sparse
+from ako_jobs import all_to_all, parameter_server, sparse, tree
 from dataflow.engine.draining import DRAINED
 from dataflow.engine.membership import BURIED
 from dataflow.graph.logical import LogicalGraph
@@ -148,7 +148,7 @@ def test_run_in_which_nodes_leave_is_replayed() -> None:
     assert replayed.complete
 
 
-@pytest.mark.parametrize(("job", "settings"), [(all_to_all, {"consistency": "async"}), (sparse, {})])
+@pytest.mark.parametrize(("job", "settings"), [(all_to_all, {"consistency": "async"}), (sparse, {}), (tree, {})])
 def test_job_is_not_finished_by_one_that_came_too_late_if_all_others_have_died(
     job: Any, settings: dict[str, Any]
 ) -> None:

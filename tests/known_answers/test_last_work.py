@@ -87,17 +87,6 @@ class LeavingAtLast(MemoryDriver):
         super()._report(node, what)
 
 
-class JoiningAsItKeeps(DyingAsItKeeps):
-    """Node 1 dies at once, and comes back as node 0 is about to keep its model at the `last` time, and then dies."""
-
-    def _run_task(self, node: int, task: Task) -> None:
-        if node == 0 and task.chain == "compute" and not self.incarnations[1] and 1 not in self.run.buried:
-            self.bury(1)
-        super()._run_task(node, task)
-        if self.kept == self._last and 1 in self.run.buried and not self.incarnations[1]:
-            self.join(1)
-
-
 @pytest.mark.parametrize(
     ("job", "comes_back"),
     [(job, comes_back) for job in JOBS for comes_back in (False, True) if comes_back or job != "all are servers"],
@@ -140,15 +129,3 @@ def test_job_whose_first_node_leaves_at_the_end_keeps_the_model_of_one_that_hear
         assert driver.model_of == 1, seed
         finals = [node for node, report in run.reports if report.fields.get("final")]
         assert finals[-1] == 1
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_node_of_a_tree_that_comes_too_late_does_not_end_a_job_whose_model_nobody_has_kept(seed: int) -> None:
-    """It dies like the others, so that the job begins again: it knows what it has been told, which is no model."""
-    plan = compile_graph(tree.build(tree.Config.parse({**SETTINGS, "batch": 200})), 2)
-    alone = JoiningAsItKeeps(plan, seed, -1)
-    alone.execute()
-    driver = JoiningAsItKeeps(plan, seed, alone.kept)
-    run = driver.execute()
-    assert driver.incarnations == [0, 1]
-    assert (run.ended, run.buried) == (set(), {0, 1})
