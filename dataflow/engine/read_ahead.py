@@ -2,12 +2,13 @@
 
 A source reads ahead, so what these operators write has mini-batches in it of which no step has been made yet, and which
 a job that goes on from a checkpoint reads again. A checkpoint keeps such state as it was before the first of them.
-Elements that make up for that themselves (`State.resume`) are kept as they are, as are those that others write, too.
+Elements that make up for that themselves (`State.resume`) are kept as they are, as are those that others write, too,
+and those that no mini-batch changes, but other hooks, such as `on_left`.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,14 +33,13 @@ class ReadAhead:
 
     def __init__(self, wiring: Wiring, elements: Elements, states: Mapping[str, State]) -> None:
         self._elements, self._gathers = elements, wiring.ahead
-        writers: dict[str, list[str]] = {}
-        for state in wiring.in_order:
-            for name in state.chain.needs.all.writes:
-                writers.setdefault(name, []).append(state.name)
+        writers = Counter(name for state in wiring.in_order for name in state.chain.needs.all.writes)
         self._written: dict[str, list[str]] = {chain: [] for chain in wiring.ahead}
-        for name, chains in writers.items():
-            if chains[0] in wiring.ahead and len(chains) == 1 and type(states[name]).resume is State.resume:
-                self._written[chains[0]].append(name)
+        for state in wiring.in_order:
+            if state.name in wiring.ahead:
+                for name in sorted(state.chain.needs.process.writes):
+                    if writers[name] == 1 and type(states[name]).resume is State.resume:
+                        self._written[state.name].append(name)
         self._past: dict[str, _Past] = {}
 
     def begin(self) -> None:
