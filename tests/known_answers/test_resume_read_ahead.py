@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.errors import OperatorError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.node_context import NodeContext
 from dataflow.operators_api import Adjustment, Emissions, Operator
@@ -130,3 +131,27 @@ def test_state_that_no_mini_batch_changes_is_kept_as_it_is() -> None:
     driver = MemoryDriver(compile_graph(graph, 1, seed=BASE["seed"]))
     driver.adjust(Adjustment(7, "prepare", ""))
     assert [snapshot.tensors["seen/seen"][0] for snapshot in driver.execute().snapshots[:3]] == [7] * 3
+
+
+class UnkeepableState(SeenState):
+    """Cannot be kept once it has seen a few mini-batches."""
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        if self.seen[0] > 2:
+            raise NotImplementedError
+        return super().tensors()
+
+
+class Unkeepable(StateElement):
+    def create(self, node: NodeContext) -> UnkeepableState:
+        return UnkeepableState()
+
+
+def test_state_that_cannot_be_kept_fails_only_jobs_that_keep_checkpoints() -> None:
+    def of(**settings: Any) -> MemoryDriver:
+        graph = job("ako", **settings).with_state("seen", Unkeepable(), role="worker")
+        return MemoryDriver(compile_graph(graph.insert_after("source", Whiten()), 1, seed=BASE["seed"]))
+
+    assert of().execute().ended == {0}
+    with pytest.raises(OperatorError, match="'seen' raised NotImplementedError"):
+        of(checkpoint_every=64).execute()
