@@ -148,7 +148,8 @@ def _data() -> list[Finding]:
             findings.append(Finding(f"data {name}", "ok", f"{images:,} training images"))
         except DataError as error:
             state: Literal["warning", "failed"] = "failed" if name == "digits" else "warning"
-            findings.append(Finding(f"data {name}", state, f"{error.what} at {error.where}", error.fix))
+            where = f" at {error.where}" if error.where else ""
+            findings.append(Finding(f"data {name}", state, error.what + where, error.fix))
     return findings
 
 

@@ -7,6 +7,7 @@ are asked after it in the same turn.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -117,9 +118,17 @@ def _check_types(kept: Mapping[str, Any]) -> None:
     """Refuse arrays that no file of a checkpoint can have, while it is known whose they are."""
     for name, tensor in kept.items():
         dtype = np.asarray(tensor).dtype
-        try:
-            safetensors.numpy.save({name: np.empty(0, dtype)})
-        except safetensors.SafetensorError as error:
+        if not _can_be_kept(dtype):
             what = "gives in tensors() an array of a type that cannot be kept"
             fix = "give arrays of bool, or of integers or floats of at most 64 bits"
-            raise OperatorError(what, got=f"{name}: {dtype}", fix=fix) from error
+            raise OperatorError(what, got=f"{name}: {dtype}", fix=fix)
+
+
+@lru_cache(maxsize=64)
+def _can_be_kept(dtype: Any) -> bool:
+    """Whether a file of a checkpoint can have arrays of a type; found out once, as some are kept with every message."""
+    try:
+        safetensors.numpy.save({"": np.empty(0, dtype)})
+    except safetensors.SafetensorError:
+        return False
+    return True

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from dataflow.engine.memory_driver import MemoryDriver
+from dataflow.errors import OperatorError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.node_context import NodeContext
-from dataflow.operators_api import Emissions, Operator
+from dataflow.operators_api import Adjustment, Emissions, Operator
 from dataflow.plan.compile import compile_graph
 from dataflow.ports import In, Out
 from dataflow.state import State, StateElement, Writes
@@ -55,9 +56,9 @@ class Whiten(Operator):
 
 
 class Behind(Whiten):
-    """A chain of its own, as what it reads is written ahead of it."""
+    """A chain of its own, as it has a queue of its own."""
 
-    batches = In(Batch, capacity=1)
+    batches = In(Batch, key="step")
 
 
 def graph_of(topology: str, whiten: Operator, **settings: Any) -> LogicalGraph:
@@ -108,3 +109,49 @@ def test_only_state_that_makes_up_for_it_itself_is_kept_as_far_ahead_as_it_is(
     graph = job("ako", checkpoint_every=64).with_state("seen", element, role="worker")
     run = MemoryDriver(compile_graph(graph.insert_after("source", Whiten()), 1, seed=BASE["seed"])).execute()
     assert [snapshot.tensors["seen/seen"][0] - snapshot.steps for snapshot in run.snapshots[:3]] == [ahead] * 3
+
+
+class Told(Operator):
+    """Notes changes of the job, and passes on mini-batches as they are; a chain of its own."""
+
+    batches = In(Batch, key="step")
+    passed = Out(Batch)
+    seen = Writes()
+
+    def process(self, batch: Batch) -> Emissions:
+        yield self.passed(batch)
+
+    def on_adjust(self, adjustment: Adjustment, seen: SeenState) -> Emissions:
+        seen.seen[0] += adjustment.number
+        yield from ()
+
+
+def test_state_that_no_mini_batch_changes_is_kept_as_it_is() -> None:
+    graph = graph_of("ako", Told())
+    driver = MemoryDriver(compile_graph(graph, 1, seed=BASE["seed"]))
+    driver.adjust(Adjustment(7, "prepare", ""))
+    assert [snapshot.tensors["seen/seen"][0] for snapshot in driver.execute().snapshots[:3]] == [7] * 3
+
+
+class UnkeepableState(SeenState):
+    """Cannot be kept once it has seen a few mini-batches."""
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        if self.seen[0] > 2:
+            raise NotImplementedError
+        return super().tensors()
+
+
+class Unkeepable(StateElement):
+    def create(self, node: NodeContext) -> UnkeepableState:
+        return UnkeepableState()
+
+
+def test_state_that_cannot_be_kept_fails_only_jobs_that_keep_checkpoints() -> None:
+    def of(**settings: Any) -> MemoryDriver:
+        graph = job("ako", **settings).with_state("seen", Unkeepable(), role="worker")
+        return MemoryDriver(compile_graph(graph.insert_after("source", Whiten()), 1, seed=BASE["seed"]))
+
+    assert of().execute().ended == {0}
+    with pytest.raises(OperatorError, match="'seen' raised NotImplementedError"):
+        of(checkpoint_every=64).execute()

@@ -57,3 +57,14 @@ def test_endpoint_that_is_no_text_is_refused_with_its_file_and_what_to_do(
     assert capsys.readouterr().err.count("\n") == 1
     main(["doctor"])
     assert "port: the file of the master's address is broken" in capsys.readouterr().out
+
+
+def test_doctor_of_a_user_without_a_home_names_no_place_of_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AKO_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)  # whom no file of users has
+    main(["doctor"])
+    assert "no home directory, where the files of mnist could be; set HOME" in capsys.readouterr().out
