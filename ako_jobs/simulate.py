@@ -27,6 +27,7 @@ from dataflow import (
     Simulator,
     SystemClock,
     TaskKind,
+    as_simulated,
     installed_versions,
     make_record,
     measure_connection,
@@ -115,7 +116,7 @@ def prepare_simulation(
             fails meanwhile is returned, with its `failure`.
     """
     prepared = prepare(job, settings, nodes)
-    model.simulated(prepared.spec)
+    as_simulated(prepared.spec, model)
     check_takes_time(prepared, model)
     try:
         profile = profile or profile_job(prepared.spec, model, clock or SystemClock(), measure_messages)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from dataflow.runtime.replies import JobStatus
     from dataflow.runtime.state_dir import default_state_dir
     from dataflow.sim.costs import TaskKind
+    from dataflow.sim.elasticity import as_simulated
     from dataflow.sim.faults import parse_fault
     from dataflow.sim.model import ClusterModel
     from dataflow.sim.profile import Profile, profile_job
@@ -116,6 +117,7 @@ __all__ = [
     "Writes",
     "as_dot",
     "as_mermaid",
+    "as_simulated",
     "as_text",
     "check",
     "compile_graph",
@@ -170,6 +172,7 @@ _HOMES = {
     "runtime.replies": "JobStatus",
     "runtime.state_dir": "default_state_dir",
     "sim.costs": "TaskKind",
+    "sim.elasticity": "as_simulated",
     "sim.faults": "parse_fault",
     "sim.model": "ClusterModel",
     "sim.profile": "Profile profile_job",

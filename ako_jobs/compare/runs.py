@@ -22,7 +22,7 @@ from ako_jobs.jobs import Prepared, load_job, prepare
 from ako_jobs.result_folder import empty_folder
 from ako_jobs.run import MakeCluster, Result, execute, keep
 from ako_jobs.simulate import check_takes_time, execute_simulation, prepare_simulation
-from dataflow import JobEvent, JobSpec, JobState, LocalCluster, Profile, TaskKind
+from dataflow import JobEvent, JobSpec, JobState, LocalCluster, Profile, TaskKind, as_simulated
 from dataflow.artifact_names import RECORD_FILE
 from dataflow.errors import AkoError, ConfigError
 
@@ -116,7 +116,7 @@ def check_cases(comparison: Comparison) -> dict[str, tuple[str, ...]]:
             spec = prepared.spec
             if case.cluster is not None:
                 model = case.cluster.model()
-                model.simulated(spec)
+                as_simulated(spec, model)
                 check_takes_time(prepared, model)
             elif spec.graph.tensor_scale != 1:
                 what, fix = "only a simulation can count phantom tensors", "add --sim, or leave out phantom=true"

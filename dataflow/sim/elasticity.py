@@ -9,11 +9,29 @@ from dataflow.engine.arriving import open_places
 from dataflow.engine.coordinator import JobCoordinator
 from dataflow.engine.draining import objection
 from dataflow.engine.job_life import JobState
+from dataflow.errors import ConfigError
+from dataflow.plan.job import JobSpec, vacant_nodes
 from dataflow.plan.physical import PhysicalPlan
 from dataflow.sim.clock import VirtualClock
-from dataflow.sim.faults import NodeJoins, NodeLeaves
+from dataflow.sim.faults import NodeJoins, NodeLeaves, check_joining
 from dataflow.sim.lives import Lives
 from dataflow.sim.model import ClusterModel
+
+
+def as_simulated(spec: JobSpec, model: ClusterModel) -> JobSpec:
+    """A job as it is simulated on a cluster: with places for others only if somebody joins.
+
+    Raises:
+        ConfigError: as for `ClusterModel.check`; or somebody is to join who cannot.
+    """
+    if not model.joining:
+        spec = spec.model_copy(update={"max_nodes": None})
+    elif spec.max_nodes is None:
+        what = f"a node joins at second {model.joining[0].at_s:g}, and nobody may join this job"
+        raise ConfigError(what, fix=f"set max_nodes={spec.nodes + len(model.joining)}, or have nobody join")
+    model.check(spec.places)
+    check_joining(model.faults, len(vacant_nodes(spec)))
+    return spec
 
 
 class Elasticity:

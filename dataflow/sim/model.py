@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from dataflow.errors import ConfigError
-from dataflow.plan.job import JobSpec, vacant_nodes
-from dataflow.sim.faults import ByteRate, Duration, Factor, Fault, Moment, NodeJoins, check_faults, check_joining
+from dataflow.sim.faults import ByteRate, Duration, Factor, Fault, Moment, NodeJoins, check_faults
 
 Compute = Literal["measured", "constant", "gamma", "gamma-heterogeneous"]
 
@@ -97,22 +96,6 @@ class ClusterModel(BaseModel):
     def joining(self) -> tuple[NodeJoins, ...]:
         """Who joins."""
         return tuple(each for each in self.faults if isinstance(each, NodeJoins))
-
-    def simulated(self, spec: JobSpec) -> JobSpec:
-        """A job as it is simulated on this cluster: with places for others only if somebody joins.
-
-        Raises:
-            ConfigError: as for `check`; or somebody is to join who cannot.
-        """
-        if not self.joining:
-            spec = spec.model_copy(update={"max_nodes": None})
-        elif spec.max_nodes is None:
-            first = self.joining[0]
-            what = f"a node joins at second {first.at_s:g}, and nobody may join this job"
-            raise ConfigError(what, fix=f"set max_nodes={spec.nodes + len(self.joining)}, or have nobody join")
-        self.check(spec.places)
-        check_joining(self.faults, len(vacant_nodes(spec)))
-        return spec
 
     def rates_of(self, nodes: int) -> list[float]:
         """Bytes per second of each node's link."""

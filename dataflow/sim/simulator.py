@@ -47,7 +47,7 @@ from dataflow.plan.job import JobSpec, adjusted_nodes, irreplaceable_nodes, need
 from dataflow.reports import OperatorReport
 from dataflow.sim.clock import Action, VirtualClock
 from dataflow.sim.costs import SPREADS, Spread, TaskKind, TaskTimes
-from dataflow.sim.elasticity import Elasticity
+from dataflow.sim.elasticity import Elasticity, as_simulated
 from dataflow.sim.endings import Endings
 from dataflow.sim.garbage import Garbage
 from dataflow.sim.lives import Lives
@@ -78,7 +78,7 @@ class Simulator:
         on_event: Callable[[JobEvent], None] = lambda event: None,
         perform: Callable[[int, Task], Outcome] = lambda node, task: task.run(),
     ) -> None:
-        spec = model.simulated(spec)
+        spec = as_simulated(spec, model)
         plan = spec.plan(compute_tasks=model.tasks)
         self.run_so_far = SimRun(plan)
         self._model, self._on_event, self._perform, self._record = model, on_event, perform, spec.record

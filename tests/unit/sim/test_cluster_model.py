@@ -11,6 +11,7 @@ from dataflow.cli.main import main
 from dataflow.errors import ConfigError
 from dataflow.graph.logical import LogicalGraph
 from dataflow.plan.job import JobSpec
+from dataflow.sim.elasticity import as_simulated
 from dataflow.sim.faults import parse_fault
 from dataflow.sim.model import ClusterModel
 
@@ -72,7 +73,7 @@ def _joined(nodes: int, max_nodes: int | None, *faults: str) -> int:
     """Places of a job of so many nodes that is simulated with these faults."""
     graph = LogicalGraph(name="joined").with_role("worker")
     spec = JobSpec(name="joined", graph=graph, nodes=nodes, max_nodes=max_nodes)
-    return ClusterModel(faults=tuple(map(parse_fault, faults))).simulated(spec).places
+    return as_simulated(spec, ClusterModel(faults=tuple(map(parse_fault, faults)))).places
 
 
 def test_job_has_places_for_others_only_if_somebody_joins() -> None:
