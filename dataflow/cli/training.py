@@ -87,6 +87,8 @@ def run(
             raise JobFailedError(what, got=json, fix=fix) from error
     if out is not None:
         note(f"results are in {out}")
+    for warning in _nothing_learnt(prepared.spec, result):
+        note(warning)
     _check_end(result, out, where.master)
 
 
@@ -125,6 +127,15 @@ def _nobody_joins(spec: JobSpec, where: Where) -> list[str]:
             return []
         how = "--fault join@10 has one join at second 10"
     return [f"max_nodes={spec.max_nodes}: nobody joins, as there are {spec.nodes} nodes; {how}"]
+
+
+def _nothing_learnt(spec: JobSpec, result: Result) -> list[str]:
+    """What to tell of a job that has read all its data, and was to learn from them."""
+    totals: Any = result.record["totals"]
+    learns = any(operator.gather for operator in spec.graph.operators)
+    if result.state is not JobState.FINISHED or result.stopped_by != "epochs" or not learns or totals["gradients"]:
+        return []
+    return ["no gradient was made: the operators between source and compute have dropped all mini-batches"]
 
 
 def _summary(result: Result) -> str:

@@ -233,3 +233,31 @@ def test_run_whose_record_cannot_be_written_in_the_end_says_so(capsys: pytest.Ca
     words = ["run", "ako", "epochs=0.1", "warm_start=0", "--nodes", "1", "--sim", "--step-time", "5ms"]
     assert main([*words, "--json", "/dev/full"]) == 1
     assert "the run has ended, but its record cannot be written" in capsys.readouterr().err
+
+
+def test_run_in_which_an_operator_drops_all_mini_batches_says_that_nothing_was_learnt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = """
+from ako_jobs import ako
+from dataflow import Emissions, In, LogicalGraph, Operator, Out
+from operators.messages import Batch
+
+
+class Drop(Operator):
+    batches = In(Batch)
+    kept = Out(Batch)
+
+    def process(self, batch: Batch) -> Emissions:
+        yield from ()
+
+
+def build(config: ako.Config) -> LogicalGraph:
+    return ako.build(config).insert_after("source", Drop())
+"""
+    (tmp_path / "drop_job.py").write_text(job)
+    words = ["epochs=0.1", "warm_start=0", "--nodes", "1", "--sim", "--step-time", "5ms"]
+    assert main(["run", str(tmp_path / "drop_job.py"), *words]) == 0
+    assert "no gradient was made" in capsys.readouterr().err
+    assert main(["run", "ako", *words]) == 0
+    assert "no gradient was made" not in capsys.readouterr().err
