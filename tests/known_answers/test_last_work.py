@@ -87,6 +87,12 @@ class LeavingAtLast(MemoryDriver):
         super()._report(node, what)
 
 
+def plan_of(job: str) -> PhysicalPlan:
+    """The plan of one of the jobs on four nodes."""
+    module, settings = JOBS[job]
+    return compile_graph(module.build(module.Config.parse({**SETTINGS, "batch": 200, **settings})), 4)
+
+
 @pytest.mark.parametrize(
     ("job", "comes_back"),
     [(job, comes_back) for job in JOBS for comes_back in (False, True) if comes_back or job != "all are servers"],
@@ -94,8 +100,7 @@ class LeavingAtLast(MemoryDriver):
 def test_job_whose_first_node_dies_in_its_last_work_keeps_a_model_and_tells_how_good_it_is(
     job: str, comes_back: bool
 ) -> None:
-    module, settings = JOBS[job]
-    plan = compile_graph(module.build(module.Config.parse({**SETTINGS, "batch": 200, **settings})), 4)
+    plan = plan_of(job)
     for seed in range(4):
         whole = DyingAtLast(plan, seed)
         whole.execute()
@@ -108,8 +113,7 @@ def test_job_whose_first_node_dies_in_its_last_work_keeps_a_model_and_tells_how_
 
 @pytest.mark.parametrize("job", [job for job in JOBS if job != "all are servers"])
 def test_job_whose_first_node_dies_while_it_keeps_its_model_keeps_that_of_the_next(job: str) -> None:
-    module, settings = JOBS[job]
-    plan = compile_graph(module.build(module.Config.parse({**SETTINGS, "batch": 200, **settings})), 4)
+    plan = plan_of(job)
     for seed in range(4):
         whole = DyingAsItKeeps(plan, seed)
         whole.execute()
@@ -120,8 +124,7 @@ def test_job_whose_first_node_dies_while_it_keeps_its_model_keeps_that_of_the_ne
 
 @pytest.mark.parametrize("job", [job for job in JOBS if job != "all are servers"])
 def test_job_whose_first_node_leaves_at_the_end_keeps_the_model_of_one_that_heard_all_others(job: str) -> None:
-    module, settings = JOBS[job]
-    plan = compile_graph(module.build(module.Config.parse({**SETTINGS, "batch": 200, **settings})), 4)
+    plan = plan_of(job)
     for seed in range(4):
         driver = LeavingAtLast(plan, seed)
         run = driver.execute()

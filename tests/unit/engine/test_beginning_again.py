@@ -10,7 +10,7 @@ from dataflow.engine.coordinator import JobCoordinator
 from dataflow.engine.job_life import JobState
 from dataflow.engine.membership import Life, Members
 from dataflow.plan.job import StopRules
-from dataflow.reports import NodeStatistics, OperatorReport, SampleStatistics
+from dataflow.reports import LEFT_TO_OTHERS, NodeStatistics, OperatorReport, SampleStatistics
 
 ALL_DIED = f"all its nodes have died, the last of them node n1: {KILLED}"
 
@@ -18,6 +18,22 @@ ALL_DIED = f"all its nodes have died, the last of them node n1: {KILLED}"
 def all_die(job: JobCoordinator, now: float) -> list[co.Command]:
     job.handle(co.NodeLost(0, "its connection broke"), now)
     return job.handle(co.NodeExited(1, KILLED), now)
+
+
+def with_one_that_has_come_back() -> JobCoordinator:
+    """A job of two nodes, of which node 1 has died and runs again since second 23."""
+    job = running(2, goes_on=True)
+    job.handle(co.NodeExited(1, KILLED), 20.0)
+    job.handle(co.Tick(), 21.0)
+    job.handle(co.NodePrepared(1, "host:1"), 22.0)
+    job.handle(co.NodeReady(1), 23.0)
+    return job
+
+
+def ended_that_has_left_the_last_work() -> co.NodeEnded:
+    """The end of node 1, which has left that to another one."""
+    samples = {f"due.{LEFT_TO_OTHERS}": SampleStatistics(1, 1.0, 1.0, 1.0)}
+    return co.NodeEnded(1, NodeStatistics(1, samples=samples))
 
 
 def start_again(job: JobCoordinator, now: float, number: int = 700) -> list[co.Command]:
@@ -55,11 +71,7 @@ def test_job_whose_nodes_are_all_dead_is_placed_again_from_its_newest_checkpoint
 
 
 def test_job_begins_again_whose_last_node_has_come_back_and_says_that_it_has_learnt_nothing() -> None:
-    job = running(2, goes_on=True)
-    job.handle(co.NodeExited(1, KILLED), 20.0)
-    job.handle(co.Tick(), 21.0)
-    job.handle(co.NodePrepared(1, "host:1"), 22.0)
-    job.handle(co.NodeReady(1), 23.0)
+    job = with_one_that_has_come_back()
     job.handle(co.NodeLost(0, "its connection broke"), 24.0)
     assert job.state is JobState.RUNNING
     commands = job.handle(co.NodeFailed(1, "all that had joined have died", "enrol", anew=True), 24.1)
@@ -69,26 +81,16 @@ def test_job_begins_again_whose_last_node_has_come_back_and_says_that_it_has_lea
 
 @pytest.mark.parametrize("left", [True, False])
 def test_job_begins_again_if_only_those_have_ended_that_have_left_the_last_work_to_others(left: bool) -> None:
-    job = running(2, goes_on=True)
-    job.handle(co.NodeExited(1, KILLED), 20.0)
-    job.handle(co.Tick(), 21.0)
-    job.handle(co.NodePrepared(1, "host:1"), 22.0)
-    job.handle(co.NodeReady(1), 23.0)
-    samples = {"due.left_to_others": SampleStatistics(1, 1.0, 1.0, 1.0)} if left else {}
-    job.handle(co.NodeEnded(1, NodeStatistics(1, samples=samples)), 24.0)
+    job = with_one_that_has_come_back()
+    job.handle(ended_that_has_left_the_last_work() if left else ended(1), 24.0)
     assert job.state is JobState.RUNNING
     job.handle(co.NodeExited(0, KILLED), 25.0)
     assert job.state is (JobState.PENDING if left else JobState.FINISHED)
 
 
 def test_job_is_finished_if_one_has_ended_that_has_not_left_the_last_work_to_others() -> None:
-    job = running(2, goes_on=True)
-    job.handle(co.NodeExited(1, KILLED), 20.0)
-    job.handle(co.Tick(), 21.0)
-    job.handle(co.NodePrepared(1, "host:1"), 22.0)
-    job.handle(co.NodeReady(1), 23.0)
-    samples = {"due.left_to_others": SampleStatistics(1, 1.0, 1.0, 1.0)}
-    job.handle(co.NodeEnded(1, NodeStatistics(1, samples=samples)), 24.0)
+    job = with_one_that_has_come_back()
+    job.handle(ended_that_has_left_the_last_work(), 24.0)
     job.handle(ended(0), 25.0)
     assert job.state is JobState.FINISHED
 
