@@ -163,10 +163,9 @@ class Lives:
 
     def _miss(self, missed: tuple[int, int]) -> None:
         """Have those that are there say so of a node that has failed: if it had ended, nobody else would."""
-        node, incarnation = missed
+        (node, incarnation), why = missed, f"no connection for {PATIENCE_S:g} s"
         for other in range(len(self.incarnations)):
             if node in self.dead and other not in self.dead:
-                why = f"no connection for {PATIENCE_S:g} s"
                 self._coordinate(co.LinkBroken(other, node, why, incarnation))
 
     def _lose(self, lost: co.NodeLost) -> None:
